@@ -17,7 +17,7 @@ COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
     "check": ("numbarnn.bench.check.command", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed.command", "time forward and backward against PyTorch and onnxruntime"),
-    "report": ("numbarnn.bench.compared.command", "show results of bench as a page, or what became slower"),
+    "report": ("numbarnn.bench.report.command", "show results of bench as a page, or what became slower"),
     "cells": ("numbarnn.bench.own_cells", "time cells written as equations against LSTM and a loop in PyTorch"),
     "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
@@ -62,7 +62,7 @@ def main(argv=None):
 
 def _run(command, run, args):
     """The exit code of a command; what keeps it from being done is said in one line."""
-    from numbarnn.bench.report import CannotRun, WrongArguments
+    from numbarnn.bench.console import CannotRun, WrongArguments
 
     try:
         return run(args)

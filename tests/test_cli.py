@@ -9,7 +9,7 @@ import pytest
 
 from child import in_child
 from numbarnn import cli
-from numbarnn.bench import info, report
+from numbarnn.bench import console, info
 from numbarnn.common import install
 from stub_layer import use_stub
 
@@ -110,17 +110,17 @@ def test_missing_package_is_an_error_with_the_command(monkeypatch, capsys):
 
 
 def test_tables_without_rich(monkeypatch, capsys):
-    monkeypatch.setattr(report, "have_rich", lambda: False)
-    report.print_table("Title", ["name", "n"], [["a", 1], ["bb", 22]], right=("n",))
+    monkeypatch.setattr(console, "have_rich", lambda: False)
+    console.print_table("Title", ["name", "n"], [["a", 1], ["bb", 22]], right=("n",))
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["Title", "  name   n", "  ----  --", "  a      1", "  bb    22", ""]
-    with report.Progress() as progress:
+    with console.Progress() as progress:
         progress.start("work", 2)
         progress.update("work")
 
 
 def test_check_runs_without_rich(monkeypatch, capsys):
-    monkeypatch.setattr(report, "have_rich", lambda: False)
+    monkeypatch.setattr(console, "have_rich", lambda: False)
     use_stub(monkeypatch)
     assert cli.main(["check", "--device", "cpu", "--quick", "--cell", "gru"]) == 0
     assert "passed" in capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_check_runs_without_rich(monkeypatch, capsys):
 
 def test_json_has_no_nan(tmp_path):
     path = tmp_path / "x.json"
-    report.write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": (1, None)})
+    console.write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": (1, None)})
     assert json.loads(path.read_text()) == {"a": [None, None, 1.5], "b": [1, None]}
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,15 +1,23 @@
-"""What `numbarnn info`, `check`, `bench`, `cells`, `plan`, `trace`, `demo` and `kernels` run.
+"""What the commands of `numbarnn` run.
 
-Each command's module has `add_arguments(parser)` and `run(args) -> exit code`, and is imported only when asked for.
+A command's module has `add_arguments(parser)` and `run(args) -> exit code`. `numbarnn.cli` imports it when its command
+is asked for.
 
-    cases/      cases: sizes and options; their instances: random arrays; and which of them `check` runs
-    peers/      numbarnn and its peers on these instances: PyTorch, onnxruntime, cuDNN called directly
-    check/      `numbarnn check`: what results should be, how far they may be off, and what is told of them
-    speed/      `numbarnn bench`: who is timed, in turns, what speaks against a time, records and tables
-    demo/       `numbarnn demo`: a character model in training
-    trace/      `numbarnn trace`: a pass as a page that one can watch
-    results/    recorded times, of which `tables` writes README's
+    check/                          `check`: results against float64 and peers, and how far they may be off
+    speed/                          `bench`: who is timed, in turns; what speaks against a time; records and tables
+    report/                         `report`: records side by side as a page, or against a former one
+    demo/                           `demo`: a character model in training
+    trace/                          `trace`: what each block of a pass does and waits for, as a page that plays it
+    prove/                          `prove`: all that a short time with a GPU should answer
+    info, cold                      `info`; what first calls take
+    own_cells, named_cells          `cells`; cells that are asked for by name, by this and other commands
+    plan, gantt                     `plan`; pictures of plans
+    kernels, planned, machine_code  `kernels`; kernels as a planner tiles them; what their machine code does, counted
 
-Each other command is a module here; `own_cells` is `numbarnn cells`. Beside them: `gantt` (pictures of plans),
-`planned` (the kernels a planner cuts), `pages` (what pages have in common) and `report` (tables, progress, JSON).
+    cases/                          what is checked and timed: sizes and options (cases), their arrays (instances)
+    peers/                          numbarnn, PyTorch, onnxruntime and cuDNN on these instances
+    results/                        records of times
+    tables, calibrate               made of the records: the tables in README and `speed.md`; the planner's numbers
+    console, pages                  what commands print and write, and their types of arguments; parts of HTML pages
+    altered                         persistent kernels with functions replaced, for `prove`, `trace` and tests
 """

@@ -1,44 +1,27 @@
-"""Persistent kernels made of something else for a while: to measure them from within, or to see a fault found.
+"""Persistent kernels with some functions replaced for a while: to measure within them, or to plant a fault.
 
     with altered({(exchange, "make_publish"): make_silent}):
-        layer(x)  # its kernels are made anew, of the functions given
+        layer(x)  # its kernels are made anew, with make_silent in the place of make_publish
 
 Calls that were bound before keep their kernels.
 """
 
 from contextlib import contextmanager
+from importlib import import_module
+from pkgutil import iter_modules
 
-from numbarnn.kernels.persistent import (
-    across,
-    backward,
-    block,
-    cluster,
-    exchange,
-    fma,
-    forward,
-    mma,
-    products,
-    projection,
-    warp_parts,
-    weights,
-    within,
-    within_backward,
-    within_forward,
-)
+from numbarnn.kernels import persistent
 
-MODULES = (
-    exchange, warp_parts, weights, fma, mma, products, block, cluster, across, within, within_forward, within_backward,
-    projection, forward, backward,
-)  # fmt: skip
+MODULES = [import_module(f"{persistent.__name__}.{one.name}") for one in iter_modules(persistent.__path__)]
 
 
 @contextmanager
 def altered(replacements, engine=None):
-    """Kernels made inside are made of these.
+    """Kernels that are made inside use the replacements.
 
     Args:
-        replacements: (module, name) -> what stands in its place, also where other modules have it by that name.
-        engine: whose recorded calls are forgotten, too, as other layers would replay them.
+        replacements: (module, name) -> the function to use; modules that import the name use it, too.
+        engine: an engine that forgets its recorded calls, as other layers would replay them; None: none does.
     """
 
     def forget():
@@ -49,7 +32,7 @@ def altered(replacements, engine=None):
             engine.buffer_pool.clear()
 
     before = {}
-    forget()  # now: what is replaced may be called by what stands in its place
+    forget()  # first: a replacement may call what it replaces
     for (module, name), value in replacements.items():
         original = getattr(module, name)
         for other in (module, *MODULES):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.passes import FORWARD
 from numbarnn.bench.cases.shapes import with_tf32
 from numbarnn.bench.speed import record
@@ -186,11 +186,11 @@ def main(argv=None):
     fitted = fit(rows, profile)
     table = [[name, f"{number.value:.4g}", f"{fitted[name]:.4g}" if name in fitted else "-", number.unit]
              for name, number in calibration.numbers().items()]  # fmt: skip
-    report.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"), wrap=("unit",))
+    console.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"), wrap=("unit",))
     off = {name_of(row) + " " + row["schedule"]: estimated_us(row, profile) / recorded_us(row) for row in rows}
     limits = map(limit_of, rows)
     far = [[name, f"{by:.2f}"] for (name, by), most in zip(off.items(), limits, strict=True) if abs(by - 1) > most]
-    report.print_table(f"Estimated now / recorded, beyond the limits: {len(far)} of {len(off)}", ["row", "ratio"], far)
+    console.print_table(f"Estimated now / recorded, beyond the limits: {len(far)} of {len(off)}", ["row", "ratio"], far)
     return 0
 
 

@@ -1,6 +1,6 @@
 """The picture of a plan: when each task runs, one row per layer and direction, one colour per kind of task."""
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.schedules.estimate import product_us
 
 COLOURS = {
@@ -85,7 +85,7 @@ def figure(explanations):
     """A matplotlib figure with one picture below the other, for each `numbarnn.schedules.explain.Explanation`."""
     rows = explanations[0].problem.layers * explanations[0].problem.directions
     height = len(explanations) * (1.2 + ROW_INCHES * rows)
-    picture = report.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))
+    picture = console.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))
     axes = picture.subplots(len(explanations), squeeze=False)[:, 0]
     for axis, explanation in zip(axes, explanations, strict=True):
         draw(axis, explanation.taken.plan, *timeline(explanation.taken, explanation.problem))

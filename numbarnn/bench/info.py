@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numbarnn
 from numbarnn import engines
-from numbarnn.bench import cold, report
+from numbarnn.bench import cold, console
 from numbarnn.common import install
 from numbarnn.engines.cpu import openblas, openmp, vectors
 
@@ -42,7 +42,7 @@ PACKAGES = {
 
 def add_arguments(parser):
     parser.add_argument("--cold", action="store_true", help="time the CPU's first calls too, nothing compiled yet")
-    report.add_json_argument(parser, "all of it")
+    console.add_json_argument(parser, "all of it")
 
 
 def run(args):
@@ -51,21 +51,21 @@ def run(args):
     rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
     for name, version in found["versions"].items():
         rows.append([name, version or "not installed", "" if version else how_to_install(name)])
-    report.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
-    report.print_table("Devices", ["device", "name", "about it"], devices(found), wrap=("name", "about it"))
+    console.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
+    console.print_table("Devices", ["device", "name", "about it"], devices(found), wrap=("name", "about it"))
     rows = [
         [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
         for name, engine in found["engines"].items()
     ]
     columns = ["engine", "runs here", "what is missing", "how to get it"]
-    report.print_table("Engines", columns, rows, wrap=columns[2:])
+    console.print_table("Engines", columns, rows, wrap=columns[2:])
     if args.cold and found["engines"]["cpu"]["runs"]:
         found["first_calls"] = cold.measure()
         rows = [[name, f"{empty:.1f}", f"{kept:.1f}"] for name, empty, kept in found["first_calls"]]
         about = "First calls on the CPU, forward and backward, in one process: seconds"
-        report.print_table(about, ["layer", "nothing compiled yet", "with kept caches"], rows)
+        console.print_table(about, ["layer", "nothing compiled yet", "with kept caches"], rows)
     if args.json:
-        report.write_json(args.json, found)
+        console.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1
 
 

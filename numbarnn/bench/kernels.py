@@ -8,7 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from numbarnn.bench import machine_code, planned, report
+from numbarnn.bench import console, machine_code, planned
 from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import read
 from numbarnn.kernels import catalog
@@ -35,7 +35,7 @@ def add_arguments(parser):
     about = f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}"
     parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=about)
     output = parser.add_mutually_exclusive_group()
-    report.add_json_argument(output, "one row per kernel, dtype and arch")
+    console.add_json_argument(output, "one row per kernel, dtype and arch")
     about = "print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]"
     output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
     about = "print its machine code (SASS) instead, and what is counted in it; needs the extra [sass]"
@@ -51,10 +51,10 @@ def run(args):
     try:
         compiler.toolchain()
     except RuntimeError as error:
-        raise report.CannotRun(str(error)) from error
+        raise console.CannotRun(str(error)) from error
     archs = list(dict.fromkeys(args.arch or ARCHS))
     if args.ptx is not None:
-        report.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
+        console.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
         return 0
     if args.sass is not None:
         print_machine_code(args.sass, archs[0])
@@ -64,9 +64,9 @@ def run(args):
     print_rows(rows)
     failed = sum(not row["ok"] for row in rows)
     verdict = f"{failed} FAILED" if failed else "no spills"
-    report.say(f"{len(rows)} kernels for {', '.join(archs)}: {verdict} ({time.perf_counter() - begin:.1f} s)")
+    console.say(f"{len(rows)} kernels for {', '.join(archs)}: {verdict} ({time.perf_counter() - begin:.1f} s)")
     if args.json:
-        report.write_json(args.json, rows)
+        console.write_json(args.json, rows)
     return 1 if failed else 0
 
 
@@ -124,7 +124,7 @@ def compile_all(archs):
     todo = [(arch, shipped) for arch in archs for shipped in shipped_kernels(capability(arch))]
     turns, rows = {}, [None] * len(todo)
     turn_of = [turns.setdefault((id(shipped.kernel), shipped.signature), len(turns)) for _, shipped in todo]
-    with report.Progress() as progress:
+    with console.Progress() as progress:
         for arch in archs:
             progress.start(arch, sum(other == arch for other, _ in todo))
         for place in sorted(range(len(todo)), key=turn_of.__getitem__):
@@ -168,13 +168,13 @@ def print_rows(rows):
     for row in rows:
         *shown, ok, _ = row.values()
         cells.append([*("-" if value is None else value for value in shown), "ok" if ok else "FAILED"])
-    report.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
-    report.say(textwrap.fill(RULE, 110))
+    console.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
+    console.say(textwrap.fill(RULE, 110))
     for row in rows:
         if not row["ok"]:
             words = (row[key] for key in ("name", "dtype", "layouts", "arch") if row[key])
-            report.say(f"FAILED {' '.join(words)}: {row['error']}")
-    report.say()
+            console.say(f"FAILED {' '.join(words)}: {row['error']}")
+    console.say()
 
 
 def print_machine_code(shipped, arch):
@@ -183,10 +183,10 @@ def print_machine_code(shipped, arch):
     try:
         code = read(compiled)
     except RuntimeError as error:
-        raise report.CannotRun(str(error)) from error
+        raise console.CannotRun(str(error)) from error
     head = f"{shipped}, {arch}: {compiled.registers} registers"
-    report.say("\n".join(f"// {line}" for line in (head, *machine_code.describe(code))))
-    report.say("\n".join(code.listing))
+    console.say("\n".join(f"// {line}" for line in (head, *machine_code.describe(code))))
+    console.say("\n".join(code.listing))
 
 
 def print_source(shipped):
@@ -194,4 +194,4 @@ def print_source(shipped):
     lines, first = inspect.getsourcelines(shipped.function)
     package = Path(__file__).resolve().parents[2]
     path = Path(inspect.getsourcefile(shipped.function)).resolve().relative_to(package).as_posix()
-    report.say(f"# {path}, line {first}\n{textwrap.dedent(''.join(lines)).rstrip()}")
+    console.say(f"# {path}, line {first}\n{textwrap.dedent(''.join(lines)).rstrip()}")

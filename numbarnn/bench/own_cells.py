@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 import numbarnn
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
+from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.named_cells import CELL_PLACES, find
 from numbarnn.bench.peers import peers
@@ -27,10 +28,9 @@ from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
-from numbarnn.bench.speed.command import Shape, milliseconds
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
-from numbarnn.bench.speed.speed_table import about, quotient
+from numbarnn.bench.speed.speed_table import about, milliseconds, quotient
 from numbarnn.cells import Cell, tracing
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
@@ -71,7 +71,7 @@ def add_arguments(parser):
     speed.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
     speed.add_machine_arguments(parser)
     parser.add_argument("--no-loop", action="store_true", help="take no times of the loop in PyTorch; it still checks")
-    report.add_json_argument(parser, "times, ratios, agreement, device and versions")
+    console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
 class Named(NamedTuple):
@@ -101,7 +101,7 @@ def find_cell(text):
 def run(args):
     """Takes the times and prints them; returns 1 when a time was refused, else 0."""
     if not peers.installed("torch") and args.device == "cuda":
-        raise report.MissingPackage("PyTorch", "the GPU's clock", "torch")
+        raise console.MissingPackage("PyTorch", "the GPU's clock", "torch")
     where = speed.set_up(args)
 
     def time_one(shape, dtype, schedules, where):
@@ -132,11 +132,11 @@ class OwnInstance:
         try:
             layer = self.layer(device, "stepwise", precision.compute_dtype(dtype))
         except ValueError as error:
-            raise report.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
+            raise console.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
         dtype = precision.numpy_dtype(dtype)
         self.parameters = {name: array.astype(dtype) for name, array in layer.state_dict().items()}
         if any(len(set(sizes)) > 1 for sizes in layer.stack.state_sizes):
-            raise report.WrongArguments(
+            raise console.WrongArguments(
                 f"--cell {self.name} has states of other sizes in each layer with --shape {shape}: take one layer"
             )
         widths = [sizes[0] for sizes in layer.stack.state_sizes]
@@ -306,9 +306,9 @@ def print_timings(rows, where, _):
         table.append([*cells, "ok" if row["ok"] else f"REFUSED: {row['refusal']}"])
     clock = "the GPU, float32 without TF32" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds, {clock}; loop: eager PyTorch; saved: bytes per step and unit, the cell's/the LSTM's"
-    report.print_table(title, columns, table, right=columns[5:-1], wrap=("pass", "result"))
+    console.print_table(title, columns, table, right=columns[5:-1], wrap=("pass", "result"))
     for words in dict.fromkeys(f"{r['cell']}, {SHORT[r['what']]}: {note}" for r in rows for note in r["notes"]):
-        report.say(words)
+        console.say(words)
     refusals, unchecked = sum(not row["ok"] for row in rows), sum(row["ok"] and not row["agreement"] for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"{len(rows) - unchecked} rows agree with loops"
-    report.say(f"numbarnn cells: {verdict}" + (f", {unchecked} not compared" if unchecked else ""))
+    console.say(f"numbarnn cells: {verdict}" + (f", {unchecked} not compared" if unchecked else ""))

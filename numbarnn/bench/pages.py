@@ -1,7 +1,19 @@
-"""What pages that commands write have in common: one file, which refers to nothing outside of it."""
+"""What the pages of commands have in common: each is one file, which refers to nothing outside of it."""
 
 import io
 from html import escape
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 0.5em 0 1.5em; }
+th { text-align: left; border-bottom: 2px solid #888; padding: 2px 10px 2px 0; }
+td { border-bottom: 1px solid #ddd; padding: 2px 10px 2px 0; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.FAILED { color: #b00; font-weight: bold; }
+td.ok { color: #070; }
+.verdict { font-size: 18px; }
+svg { max-width: 100%; height: auto; }
+"""
 
 
 def document(title, body, style, script=""):
@@ -20,3 +32,32 @@ def svg(figure):
     figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = stream.getvalue()
     return text[text.index("<svg") :]
+
+
+def table(columns, rows, right=()):
+    """A table as HTML; `right`: headings of columns of numbers, aligned to the right."""
+    numbers = {i for i, column in enumerate(columns) if column in right}
+
+    def cell(i, value, tag):
+        text = str(value)
+        kind = "number" if i in numbers else text if text in ("ok", "FAILED") else ""
+        return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
+
+    head = "".join(cell(i, column, "th") for i, column in enumerate(columns))
+    lines = ["<table>", f"<tr>{head}</tr>"] if columns else ["<table>"]
+    lines += ["<tr>" + "".join(cell(i, value, "td") for i, value in enumerate(row)) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])
+
+
+def about(found):
+    """The table of a machine and its software, from `info.collect`, as HTML."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+    rows = [
+        ["date", found["date"]],
+        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
+        ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
+        *(["GPU", gpu["name"]] for gpu in found["gpus"]),
+        ["driver", found["driver"] or "none"],
+        ["versions", f"Python {found['python']}, {versions}"],
+    ]
+    return table((), rows)

@@ -4,9 +4,8 @@ import argparse
 from dataclasses import asdict
 
 from numbarnn import engines
-from numbarnn.bench import gantt, report
-from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
-from numbarnn.cells import CELLS
+from numbarnn.bench import console, gantt
+from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
@@ -23,60 +22,59 @@ DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 def add_arguments(parser):
     add = parser.add_argument
-    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
-    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=about)
+    add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
-    add("--batch", type=report.positive_int, required=True, metavar="B", help="sequences")
-    add("--steps", type=report.positive_int, required=True, metavar="T", help="time steps")
+    add("--batch", type=console.positive_int, required=True, metavar="B", help="sequences")
+    add("--steps", type=console.positive_int, required=True, metavar="T", help="time steps")
     about = f"the GPU; {DEVICE} (the default) is the one in this machine"
     add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
-    add("--input-size", type=report.positive_int, metavar="I", help="default: the first layer's hidden size")
+    add("--input-size", type=console.positive_int, metavar="I", help="default: the first layer's hidden size")
     about = "of a cell that projects its output, and of the LSTM: the width of h"
-    add("--proj-size", type=report.positive_int, default=0, metavar="P", help=about)
+    add("--proj-size", type=console.positive_int, default=0, metavar="P", help=about)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
     about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
-    add("--checkpoint-every", type=report.positive_int, default=0, metavar="K", help=about)
+    add("--checkpoint-every", type=console.positive_int, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
     add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
     add("--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)")
-    report.add_json_argument(parser, "the answer")
+    console.add_json_argument(parser, "the answer")
 
 
 def run(args):
-    """Prints the answer; returns 0. A schedule that cannot run the problem is a `report.CannotRun` with its reason."""
+    """Prints the answer; returns 0. A schedule that cannot run the problem is a `console.CannotRun` with its reason."""
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
             costs, problem = costs_of(schedule, problem), next(iter(segments_of(problem)))
         explanations = [explain(schedule, problem, back) for back in (False, True)[: 1 + args.backward]]
     except ValueError as reason:
-        raise report.WrongArguments(_with_dashes(str(reason))) from reason
+        raise console.WrongArguments(_with_dashes(str(reason))) from reason
     except RuntimeError as reason:
-        raise report.CannotRun(str(reason)) from reason
+        raise console.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
-    report.say("\n".join([describe(problem), *wider(problem)]))
+    console.say("\n".join([describe(problem), *wider(problem)]))
     if costs:
-        report.say(f"{costs}\nWhat follows is of the first segment")
+        console.say(f"{costs}\nWhat follows is of the first segment")
     for explanation in explanations:
         print_pass(explanation)
     if args.json:
         more = {"checkpoints": asdict(costs)} if costs else {}
-        report.write_json(args.json, as_json(problem, explanations) | more)
+        console.write_json(args.json, as_json(problem, explanations) | more)
     if picture:
         with files.replacing(args.plot) as part:
             picture.savefig(part, dpi=150)
-        report.say(f"picture: {args.plot}")
+        console.say(f"picture: {args.plot}")
     return 0
 
 
 # ------------------------------------------------------------------------------------------------- arguments
 def sizes(text):
     """An argparse type: "1024,512" -> (1024, 512)."""
-    return report.whole_numbers(text, "whole numbers of at least 1 with commas between, such as 1024,1024,512;")
+    return console.whole_numbers(text, "whole numbers of at least 1 with commas between, such as 1024,1024,512;")
 
 
 def probability(text):
@@ -89,7 +87,7 @@ def probability(text):
 
 def picture_path(text):
     """An argparse type: a file that can be written, of a kind that matplotlib draws."""
-    path = report.json_path(text)
+    path = console.json_path(text)
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
     return path
@@ -164,24 +162,24 @@ def describe(problem):
 def print_pass(explanation):
     """The schedule of a pass and why; all schedules; launches, where weights live, steps; the plan."""
     problem, taken = explanation.problem, explanation.taken
-    report.say()
+    console.say()
     why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
-    report.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
+    console.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
     for line in step_lines(problem, explanation.backward):
-        report.say(f"{line[0].upper()}{line[1:]}.\n")
+        console.say(f"{line[0].upper()}{line[1:]}.\n")
     rows = []
     for option in (taken, *explanation.others):
         us = "-" if option.microseconds is None else f"{option.microseconds:.0f}"
         state = "taken" if option is taken else "" if option.plan else "REFUSED"
         rows.append([option.schedule, state, us, option.reason])
     columns = ["schedule", "", "launches µs", "what or why not"]
-    report.print_table("Schedules", columns, rows, columns[2:3], columns[3:])
+    console.print_table("Schedules", columns, rows, columns[2:3], columns[3:])
     if taken.launches:
         print_launches(problem, taken.launches)
         products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
         expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
-        report.say(f"Expected: {expected}.\n")
-    report.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
+        console.say(f"Expected: {expected}.\n")
+    console.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
 
 
 def print_launches(problem, launches):
@@ -194,7 +192,7 @@ def print_launches(problem, launches):
         ]
         for launch in launches
     ]  # fmt: skip
-    report.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
+    console.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
     homes = [one for launch in launches for one in residences(problem, launch)]
     of_hr = ["slice of W_hr"] if problem.projection else []
     columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", *of_hr]
@@ -207,7 +205,7 @@ def print_launches(problem, launches):
         ]
         for one in homes
     ]  # fmt: skip
-    report.print_table("Weights and where they are", columns, rows, right=columns[:-1])
+    console.print_table("Weights and where they are", columns, rows, right=columns[:-1])
     parts = ("exchange", "read", "multiply", "add")
     parts += ("within",) if any(launch.estimate.rounds for launch in launches) else ()
     parts += ("stream",) if any(launch.tile.streamed_chunks for launch in launches) else ()
@@ -220,7 +218,7 @@ def print_launches(problem, launches):
         ]
         for launch in launches
     ]  # fmt: skip
-    report.print_table("Expected time of a step, µs", columns, rows, right={*columns} - {"launch", "most of it"})
+    console.print_table("Expected time of a step, µs", columns, rows, right={*columns} - {"launch", "most of it"})
 
 
 def _shape(shape):

@@ -197,14 +197,24 @@ class Cell:
         return len(self.gates)
 
     @cached_property
+    def recurrent_gates(self):
+        """Names of the gates of ah that multiply h' itself."""
+        return self.gates if self.recurrent is None else self.recurrent
+
+    @cached_property
+    def gates_of_ah(self):
+        """Names of all gates of ah: the recurrent ones, then those of each stage."""
+        return (*self.recurrent_gates, *(gate for stage in self.stages for gate in stage.gates))
+
+    @cached_property
     def num_recurrent(self):
         """Gates of ah that multiply h' itself."""
-        return self.num_gates if self.recurrent is None else len(self.recurrent)
+        return len(self.recurrent_gates)
 
     @cached_property
     def num_ah(self):
         """Gates of ah: the rows of R, in units of H."""
-        return self.num_recurrent + sum(len(stage.gates) for stage in self.stages)
+        return len(self.gates_of_ah)
 
     def first_of_stage(self, stage):
         """Number of the first gate of ah of a stage; for one stage too many, of all gates."""

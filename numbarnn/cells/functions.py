@@ -373,13 +373,18 @@ def heads(matrix: Value, count: int) -> Value:
             have one number of heads.
         count: must divide the hidden size.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count must be an int from 1 on, the number of heads, not {count!r}")
+    _check_count(count, "heads")
     if isinstance(matrix, Parameter):
         return matrix._with(heads=count)
     if isinstance(matrix, np.ndarray):
         return _block_diagonal(matrix, count)
     return _of_group("heads", matrix, lambda one: heads(one, count))
+
+
+def _check_count(count, of):
+    """Raise ValueError unless it is an int from 1 on: the number of heads, columns or units."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an int from 1 on, the number of {of}, not {count!r}")
 
 
 def _block_diagonal(matrix, count):
@@ -455,8 +460,7 @@ def columns(matrix: Value, count: int) -> Value:
         matrix: a parameter, or each of a group.
         count: an int.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count must be an int from 1 on, the number of columns, not {count!r}")
+    _check_count(count, "columns")
     if isinstance(matrix, Parameter):
         return matrix._with(columns=count)
     return matrix if isinstance(matrix, np.ndarray) else _of_group("columns", matrix, lambda one: columns(one, count))
@@ -477,8 +481,7 @@ def sized(state: Value, count: int) -> Value:
         state: of the equations, but h.
         count: an int.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count must be an int from 1 on, the number of units, not {count!r}")
+    _check_count(count, "units")
     if isinstance(state, Traced):
         state._trace.sized(state, count)
     elif np.ndim(state) and len(state) != count:

@@ -129,12 +129,10 @@ class Layout:
 
 def usual(cell):
     """The `Layout` of a cell that is written by hand."""
-    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
-    ah = (*recurrent, *(gate for stage in cell.stages for gate in stage.gates))
-    kinds = {"W": cell.gates, "R": ah}
+    kinds = {"W": cell.gates, "R": cell.gates_of_ah}
     if cell.bias is None or cell.projected:
         kinds["W_hr"] = ()
-    kinds |= {kind: cell.gates if kind == "b_w" else ah for kind in BIAS_MODES[cell.bias or "double"]}
+    kinds |= {kind: cell.gates if kind == "b_w" else cell.gates_of_ah for kind in BIAS_MODES[cell.bias or "double"]}
     rows = {kind: tuple(f"{kind}.{gate}" for gate in gates) or (kind,) for kind, gates in kinds.items()}
     return Layout(rows, dict.fromkeys(cell.per_unit, ("H",)))
 
@@ -146,24 +144,19 @@ def flat_name(name):
 
 def parameters_in(terms):
     """The names of the parameters in terms, each once, in their order."""
-    found, waiting = {}, list(reversed(terms))
-    while waiting:
-        term = waiting.pop()
-        if term.op in ("parameter", "fill"):
-            found[term.data] = None
-        waiting += reversed(term.args)
-    return tuple(found)
+    return tuple(dict.fromkeys(term.data for term in _walked(terms) if term.op in ("parameter", "fill")))
 
 
 def constants_in(terms):
     """The `Constant`s in terms, each once, in their order."""
-    found, waiting = {}, list(reversed(terms))
-    while waiting:
-        term = waiting.pop()
-        if term.op == "constant":
-            found[term.data] = None
-        waiting += reversed(term.args)
-    return tuple(found)
+    return tuple(dict.fromkeys(term.data for term in _walked(terms) if term.op == "constant"))
+
+
+def _walked(terms):
+    """All terms that these are made of, themselves too, from left to right."""
+    for term in terms:
+        yield term
+        yield from _walked(term.args)
 
 
 def declared_columns(term, columns):

@@ -12,8 +12,8 @@ import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
 from numbarnn.bench import own_cells
+from numbarnn.bench.cases import passes
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
-from numbarnn.bench.speed import command as speed
 from numbarnn.cells import library
 from problems import make_problem
 
@@ -228,7 +228,7 @@ def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
     assert {"date", "commit", "device_name", "method", "environment"} <= record.keys()
     assert record["method"]["rounds"] == 1
     rows = record["results"]
-    wanted = [(what, schedule) for what in (speed.FORWARD, speed.TRAINING) for schedule in ("stepwise", "persistent")]
+    wanted = [(what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent")]
     assert [(row["what"], row["schedule"]) for row in rows] == wanted
     for row in rows[1::2]:
         assert not row["ok"] and "not on the CPU" in row["refusal"] and row["seconds"] == row["ratio"] == {}

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import accuracy, child
 from numbarnn.bench.check import command as check
@@ -20,7 +20,7 @@ def child_that(monkeypatch, code):
         return popen([command[0], "-c", code, *command[3:]], **options)
 
     monkeypatch.setattr(child.subprocess, "Popen", start)
-    with child.simulator_check(["gru"], ["stepwise"], True, report.Progress("none").__enter__()) as result:
+    with child.simulator_check(["gru"], ["stepwise"], True, console.Progress("none").__enter__()) as result:
         return result()
 
 

@@ -8,8 +8,8 @@ import pytest
 import numbarnn
 from numbarnn.bench.cases import cases, shapes
 from numbarnn.bench.cases.shapes import Shape
-from numbarnn.bench.compared import rows
 from numbarnn.bench.peers import peers, torch_cells
+from numbarnn.bench.report import rows
 from numbarnn.bench.speed import lineup, peak, record
 
 torch = pytest.importorskip("torch")

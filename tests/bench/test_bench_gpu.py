@@ -11,10 +11,10 @@ import pytest
 import fake_cudnn
 from numbarnn.bench import info, tables
 from numbarnn.bench.cases import cases, passes, shapes
-from numbarnn.bench.compared import rows
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
 from numbarnn.bench.prove import child, parts, results
+from numbarnn.bench.report import rows
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import energy, lineup, record, timing
 from stub_layer import use_stub

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from numbarnn import cli
+from numbarnn.bench import pages
 from numbarnn.bench.check import accuracy, page, summary
 from numbarnn.bench.check.accuracy import Comparison
 from numbarnn.common import install
@@ -98,7 +99,7 @@ def test_the_picture_has_a_line_for_every_dtype():
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["float32", "float16"]
     assert "4 comparisons" in left.get_xlabel() and "PyTorch" in right.get_xlabel()
     assert page.png(rows).startswith(b"\x89PNG")
-    ElementTree.fromstring(page.svg(rows))
+    ElementTree.fromstring(pages.svg(page.figure(rows)))
 
 
 def test_the_command_writes_both(tmp_path, monkeypatch, capsys):

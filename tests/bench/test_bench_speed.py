@@ -8,7 +8,7 @@ import pytest
 import numbarnn
 from numbarnn import cli
 from numbarnn.bench import info
-from numbarnn.bench.cases import cases
+from numbarnn.bench.cases import cases, passes, shapes
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.peers import cudnn, peers, torch_peer
 from numbarnn.bench.speed import command as speed
@@ -39,7 +39,7 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
         assert row["ok"] and row["refusal"] is None and row["schedule"] == "auto"
         assert row["plan"].startswith("stepwise") and row["device_seconds"] == row["device_median_s"] == {}
         names = {"numbarnn", "torch"}
-        if row["what"] == speed.FORWARD and peers.installed("onnx", "onnxruntime"):
+        if row["what"] == passes.FORWARD and peers.installed("onnx", "onnxruntime"):
             names |= {"onnxruntime"}
         assert set(row["seconds"]) == set(row["median_s"]) == names
         assert set(row["ratio"]) == names - {"numbarnn"}
@@ -104,7 +104,7 @@ def test_a_schedule_that_refuses_is_a_row(command, monkeypatch, stub, capsys):
     record = command(*SMALL, "--cell", "gru", "--schedule", "auto,stepwise", code=1)
     rows = [(row["what"], row["schedule"], row["refusal"]) for row in record["results"]]
     reason = "RuntimeError: H=5 does not fit"
-    assert rows == [(what, *rest) for what in speed.WHOLE for rest in (("auto", None), ("stepwise", reason))]
+    assert rows == [(what, *rest) for what in passes.WHOLE for rest in (("auto", None), ("stepwise", reason))]
     assert "REFUSED: RuntimeError: H=5" in capsys.readouterr().out
 
 
@@ -139,7 +139,7 @@ def test_the_limit_is_twice_pytorchs_error_where_that_is_one_of_rounding():
     def judged(value, torchs):
         contender = peers.Contender("other", lambda: None, lambda _: {"y": np.full(3, value, np.float32)})
         truth, torchs = {"y": np.zeros(3)}, {"y": np.full(3, torchs, np.float32)}
-        return speed.disagreement(speed.compare(case, contender, truth, torchs))
+        return lineup.disagreement(lineup.compare(case, contender, truth, torchs))
 
     assert judged(0.0, 2e-6) is judged(3.9e-6, 2e-6) is None
     assert "other's y: is 4.1e-06 from float64, more than 4.0e-06" in judged(4.1e-6, 2e-6)
@@ -344,4 +344,4 @@ def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
     monkeypatch.setattr(speed, "take_times", lambda args, where, todo, *rest: asked.append((where, todo)) or [])
     assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
     [(where, todo)] = asked
-    assert where.rounds == rounds and {shape for _, shape, _, _ in todo} == set(speed.SETS["quick"])
+    assert where.rounds == rounds and {shape for _, shape, _, _ in todo} == set(shapes.SETS["quick"])

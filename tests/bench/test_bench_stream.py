@@ -6,8 +6,8 @@ import pytest
 from numbarnn import cli
 from numbarnn.bench.cases import cases
 from numbarnn.bench.cases.shapes import SETS
-from numbarnn.bench.compared import rows as compared
 from numbarnn.bench.peers import peers, streams
+from numbarnn.bench.report import rows as compared
 from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import stream, timing, trust
 

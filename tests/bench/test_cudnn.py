@@ -20,8 +20,6 @@ import numbarnn
 from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, as_weight_space
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import descriptors, library, options, weights
-from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
-from numbarnn.bench.peers.cudnn.experiments import EXPERIMENTS
 from numbarnn.common.precision import numpy_dtype
 
 
@@ -319,11 +317,6 @@ def test_gates_apart_are_an_error():
 
 
 # --------------------------------------------------------------------------------------------------------- assumptions
-def test_every_assumption_has_an_experiment():
-    """By its name, so that the list and what asks cuDNN cannot part."""
-    assert EXPERIMENTS.keys() == ASSUMED.keys()
-
-
 @pytest.mark.parametrize("token", ("CUDNN_RNN_SINGLE_REC_BIAS", "cudnnRNNSetClip", "CUDNN_NOT_PROPAGATE_NAN"))
 def test_what_is_assumed_of_cudnn_is_said_wherever_it_is_described(token):
     """In cells, layers, the reference, and the documentation's table of options, whose note follows it."""

@@ -2,7 +2,7 @@
 
     python -m pytest -m gpu tests/bench/test_cudnn_calls.py -rA
 
-Results are compared with the float64 reference. Experiments (`numbarnn.bench.peers.cudnn.experiments`; `numbarnn prove`
+Results are compared with the float64 reference. Experiments (`numbarnn.bench.peers.cudnn.assumptions`; `numbarnn prove`
 asks them too) are about what nobody documents: on a GPU each prints what cuDNN did, records it (--junitxml), and fails
 where it is not what this package does: then the package, or what is assumed and what cites it, has to change. Besides
 an NVIDIA GPU that needs cuDNN (pip install nvidia-cudnn-cu12).
@@ -17,9 +17,8 @@ from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id,
 from emulator import cupy_module
 from emulator.cupy_module import device_memory
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn import experiments, options
+from numbarnn.bench.peers.cudnn import assumptions, options
 from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
-from numbarnn.bench.peers.cudnn.experiments import EXPERIMENTS
 from numbarnn.common.precision import is_half
 
 ON_A_GPU = [pytest.mark.gpu, pytest.mark.real_gpu]
@@ -314,42 +313,43 @@ def test_a_missing_device_is_said_when_an_rnn_is_made():
 
 
 # --------------------------------------------------------------------------------------------------------- experiments
-@pytest.mark.parametrize("asked", EXPERIMENTS)
+@pytest.mark.parametrize("asked", ASSUMED)
 def test_experiment(either, asked, record_property, capsys, request):
     """What computes as the reference does as assumed; on a GPU it is told what cuDNN did."""
     if is_fake(either) and asked == "everything is dropped":
         pytest.skip("of dropout the fake has none")
-    source, found = str(cudnn.default_session()), EXPERIMENTS[asked]()
+    source, (assumed, ask) = str(cudnn.default_session()), ASSUMED[asked]
+    found = ask()
     record_property("outcome", found)
     record_property("source", source)
     if not is_fake(either):
         with capsys.disabled():
             print(f"\n{request.node.name}: {found} ({source})")
-    assert found == ASSUMED[asked], f"{source}: {found}; this package assumes: {ASSUMED[asked]}"
+    assert found == assumed, f"{source}: {found}; this package assumes: {assumed}"
 
 
 def test_another_formula_is_told(session, monkeypatch):
-    computed = experiments._computed
-    monkeypatch.setattr(experiments, "_computed", lambda instance: {"y": computed(instance)["y"] + 0.01})
-    assert experiments.EXPERIMENTS["recurrent bias of the GRU"]() == "neither formula"
+    computed = assumptions._computed
+    monkeypatch.setattr(assumptions, "_computed", lambda instance: {"y": computed(instance)["y"] + 0.01})
+    assert ASSUMED["recurrent bias of the GRU"].ask() == "neither formula"
 
 
 def test_what_differs_is_named(session, monkeypatch):
-    computed = experiments._computed
+    computed = assumptions._computed
 
     def wrong(instance):
         found = computed(instance)
         return found | {"dx": np.where(instance.padding[:, :, None], np.nan, found["dx"] + 1), "dhx": [np.nan]}
 
-    monkeypatch.setattr(experiments, "_computed", wrong)
-    assert experiments.EXPERIMENTS["padding of x and dy"]() == "read: dx, dhx differ"
-    assert experiments.EXPERIMENTS["padding of dx"]() == "not written"
-    assert experiments.EXPERIMENTS["unsorted lengths"]() == "dhx differ"
+    monkeypatch.setattr(assumptions, "_computed", wrong)
+    assert ASSUMED["padding of x and dy"].ask() == "read: dx, dhx differ"
+    assert ASSUMED["padding of dx"].ask() == "not written"
+    assert ASSUMED["unsorted lengths"].ask() == "dhx differ"
 
 
 @pytest.mark.parametrize(
     ("cy", "dcx", "found"), [(1.0, 0.0, "zero"), (1.0, 0.5, "straight through"), (2.0, 0.5, "cy = 2.0, not clipped")]
 )
 def test_gradients_of_the_clip_are_told_apart(monkeypatch, cy, dcx, found):
-    monkeypatch.setattr(experiments, "one_unit", lambda *_, **__: (cy, dcx, 0.5))
-    assert experiments.EXPERIMENTS["gradient of the clip"]() == found
+    monkeypatch.setattr(assumptions, "one_unit", lambda *_, **__: (cy, dcx, 0.5))
+    assert ASSUMED["gradient of the clip"].ask() == found

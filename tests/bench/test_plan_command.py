@@ -7,7 +7,7 @@ import pytest
 
 from numbarnn import cli
 from numbarnn.bench import gantt
-from numbarnn.bench.speed.command import SETS
+from numbarnn.bench.cases.shapes import SETS
 from numbarnn.common import install
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import calibration, choose, estimate

@@ -9,10 +9,8 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 
 import pytest
 
@@ -245,16 +243,6 @@ def test_limits_fit_the_minutes():
 
 
 # ---------------------------------------------------------------------------------------------------------- real parts
-def test_every_module_that_keeps_kernels_is_made_anew():
-    """`silent` and `phases` alter kernels: one that another module still kept would run as it was."""
-    from numbarnn.bench import altered
-    from numbarnn.kernels import persistent
-
-    found = [import_module(f"{persistent.__name__}.{one.name}") for one in iter_modules(persistent.__path__)]
-    keep = {module for module in found if any(hasattr(thing, "cache_clear") for thing in vars(module).values())}
-    assert keep and keep <= set(altered.MODULES)
-
-
 COMPUTED = ("plain", "silent", "phases", "options")  # by the simulator; of the others it has nothing to tell
 SOME = pytest.param(("silent", "phases", "cudnn"), id="some")
 ALL = pytest.param(tuple(parts.BY_NAME), id="all", marks=pytest.mark.full)

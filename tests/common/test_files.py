@@ -15,7 +15,7 @@ import pytest
 
 import weights_helpers
 from numbarnn import cli, convert
-from numbarnn.bench import info, kernels, own_cells, report
+from numbarnn.bench import console, info, kernels, own_cells
 from numbarnn.bench.check import command as check
 from numbarnn.bench.demo import checkpoint
 from numbarnn.bench.demo import command as demo
@@ -101,7 +101,7 @@ def test_a_failure_keeps_the_old_file(tmp_path, error):
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link.json").symlink_to(tmp_path / "there" / "results.json")
-    report.write_bytes(tmp_path / "link.json", b"new")
+    console.write_bytes(tmp_path / "link.json", b"new")
     assert (tmp_path / "link.json").is_symlink() and (tmp_path / "there" / "results.json").read_bytes() == b"new"
 
 
@@ -110,7 +110,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     files.check_writable(pipe)
-    report.write_bytes(pipe, b"through")
+    console.write_bytes(pipe, b"through")
     assert os.read(reader, 100) == b"through" and stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(reader)
 
@@ -118,8 +118,8 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
 def test_standard_output_is_written_to(tmp_path):
     """Also where it goes into a file, whose place nothing may take while the shell writes there."""
     program = (
-        "import pathlib; from numbarnn.bench import report; path = pathlib.Path('/dev/stdout')\n"
-        "assert report.json_path('/dev/stdout') == path; report.write_json(path, [1])"
+        "import pathlib; from numbarnn.bench import console; path = pathlib.Path('/dev/stdout')\n"
+        "assert console.json_path('/dev/stdout') == path; console.write_json(path, [1])"
     )
     for out in ("a pipe", tmp_path / "out"):
         with open(out, "wb") if out != "a pipe" else nullcontext(subprocess.PIPE) as stream:
@@ -142,7 +142,7 @@ def bad_paths(folder):
 def test_where_nothing_can_be_written(tmp_path):
     for path, kind in bad_paths(tmp_path).items():
         before = names(tmp_path)
-        for write in (files.check_writable, lambda path: report.write_bytes(path, b"x")):
+        for write in (files.check_writable, lambda path: console.write_bytes(path, b"x")):
             with pytest.raises(kind) as caught:
                 write(path)
             assert caught.value.filename == str(path) and names(tmp_path) == before
@@ -152,7 +152,7 @@ def test_a_protected_file_is_not_replaced(tmp_path, monkeypatch):
     path = tmp_path / "results.json"
     path.write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for anybody but root
-    for write in (files.check_writable, lambda path: report.write_bytes(path, b"x")):
+    for write in (files.check_writable, lambda path: console.write_bytes(path, b"x")):
         with pytest.raises(PermissionError, match=r"results\.json"):
             write(path)
     assert path.read_text() == "old" and names(tmp_path) == ["results.json"]

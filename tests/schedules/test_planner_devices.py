@@ -9,8 +9,8 @@ import pytest
 from child import in_child
 from general_cells import GENERAL
 from numbarnn.bench import planned
+from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.plan import profile_of
-from numbarnn.bench.speed.command import SETS
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.library import layer_norm_lstm, peephole_lstm
 from numbarnn.cuda import arguments

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.prove import parts
 
 NAMES = ("right", "wrong", "raises", "missing", "dies", "hangs", "right again")
@@ -33,7 +33,7 @@ def answer(name, asked, names=NAMES):
     if name == "raises":
         raise ArithmeticError("no such number")
     if name == "missing":
-        raise report.CannotRun("it is not installed: pip install it")
+        raise console.CannotRun("it is not installed: pip install it")
     if name == "dies":
         print("last words", file=sys.stderr)
         os.abort()

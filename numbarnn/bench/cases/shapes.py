@@ -3,7 +3,7 @@
 import argparse
 from typing import NamedTuple
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases import passes
 
 #: What a shape may say besides its sizes -> the options of a `cases.Case`.
@@ -54,7 +54,7 @@ def parse_shape(text, forms=tuple(FORMS)):
     if len(set(words)) < len(words) or not set(words) <= set(forms):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     try:
-        return Shape(*report.whole_numbers(",".join(sizes), expected, 5), words)
+        return Shape(*console.whole_numbers(",".join(sizes), expected, 5), words)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}") from None
 

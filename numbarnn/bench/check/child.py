@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from numbarnn.bench.check.accuracy import Comparison, engine_failure
-from numbarnn.bench.report import environment
+from numbarnn.bench.console import environment
 
 TIMEOUT_S = 1200  # about ten times what the full check takes on two slow cores
 LINES_KEPT = 30  # of what the child wrote to its error stream, for the message when it fails

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from numbarnn import engines
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy, page, summary
 from numbarnn.bench.check.accuracy import engine_failure
@@ -42,28 +42,28 @@ def add_arguments(parser):
     add, cells, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
     engines = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
     add("--device", choices=[*DEVICES, "all"], default="all", help=engines)
-    from_all = {"type": report.comma_list(cells), "default": list(cells), "metavar": "CELL[,CELL]"}
+    from_all = {"type": console.comma_list(cells), "default": list(cells), "metavar": "CELL[,CELL]"}
     add("--cell", **from_all, help=f"from {', '.join(cells)}; default all")
-    from_all = {"type": report.comma_list(schedules), "default": list(SCHEDULES), "metavar": "SCHEDULE[,SCHEDULE]"}
+    from_all = {"type": console.comma_list(schedules), "default": list(SCHEDULES), "metavar": "SCHEDULE[,SCHEDULE]"}
     default = "default all but auto, which takes one of them"
     add("--schedule", **from_all, help=f"from {', '.join(schedules)}; {default}")
     add("--quick", action="store_true", help=QUICK)
     add("--verbose", action="store_true", help="print the worst comparison of every case")
     bars = "auto: bars on a terminal; lines: 'progress DONE TOTAL' on the error stream"
     add("--progress", choices=["auto", "lines", "none"], default="auto", help=bars)
-    report.add_json_argument(parser, "one row per comparison")
-    add("--html", type=report.json_path, metavar="FILE", help="also write a page with tables, pictures")
-    add("--png", type=report.json_path, metavar="FILE", help="also write the page's picture alone")
+    console.add_json_argument(parser, "one row per comparison")
+    add("--html", type=console.json_path, metavar="FILE", help="also write a page with tables, pictures")
+    add("--png", type=console.json_path, metavar="FILE", help="also write the page's picture alone")
 
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
     begin, comparisons = time.perf_counter(), []
     if args.html or args.png:
-        report.figure(page.PURPOSE)  # says now, not after the work, that matplotlib is missing
+        console.figure(page.PURPOSE)  # says now, not after the work, that matplotlib is missing
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
-    with report.Progress(args.progress) as progress, peers.torch_threads(1), ExitStack() as afterwards:
+    with console.Progress(args.progress) as progress, peers.torch_threads(1), ExitStack() as afterwards:
         afterwards.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(YOUNG_OBJECTS)  # saves a tenth of the time
         # The quick check takes as long on the CPU, where it compiles, as in the simulator.
@@ -77,17 +77,17 @@ def run(args):
     lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
     summary.print_comparisons(comparisons, args.verbose)
     if lacks:
-        report.say(lacks)
+        console.say(lacks)
     if args.device == "all" and (problem := install.simulator_lacks()):
-        report.say(f"sim is left out: {problem}")
+        console.say(f"sim is left out: {problem}")
     summary.print_summary(comparisons, seconds)
     if args.json:
-        report.write_json(args.json, [comparison.as_row() for comparison in comparisons])
+        console.write_json(args.json, [comparison.as_row() for comparison in comparisons])
     if args.html:
         verdict = f"{summary.verdict(comparisons, seconds)}. {lacks}".strip()
-        report.write_bytes(args.html, page.html(comparisons, verdict).encode())
+        console.write_bytes(args.html, page.html(comparisons, verdict).encode())
     if args.png:
-        report.write_bytes(args.png, page.png(comparisons))
+        console.write_bytes(args.png, page.png(comparisons))
     failed = any(not comparison.ok for comparison in comparisons)
     return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
 

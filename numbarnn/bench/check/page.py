@@ -1,12 +1,12 @@
-"""The page of `numbarnn check --html`, one file which refers to nothing outside it; its picture, how errors and their
-ratios to a peer's are distributed, is also that of `--png`."""
+"""The page of `numbarnn check --html`, and its picture, which `--png` writes alone: how errors, and their ratios to a
+peer's, are distributed."""
 
 import io
 from html import escape
 
 import numpy as np
 
-from numbarnn.bench import info, pages, report
+from numbarnn.bench import console, info, pages
 from numbarnn.bench.check import summary
 
 PURPOSE = "a picture of the errors"
@@ -17,52 +17,32 @@ SHARES = (1e-4, 10.0)  # of a limit; what is outside is counted at the edge
 RATIOS = (1 / 32, 32.0)
 NOTES_SHOWN = 100
 FAILURES_SHOWN = 500
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; font-size: 13px; margin: 0.5em 0 1.5em; }
-th { text-align: left; border-bottom: 2px solid #888; padding: 2px 10px 2px 0; }
-td { border-bottom: 1px solid #ddd; padding: 2px 10px 2px 0; vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.FAILED { color: #b00; font-weight: bold; }
-td.ok { color: #070; }
-.verdict { font-size: 18px; }
-svg { max-width: 100%; height: auto; }
-"""
+RIGHT = (*summary.NUMBERS, "cases")  # columns of numbers
 
 
 def html(comparisons, verdict):
     failures = [comparison for comparison in comparisons if not comparison.ok]
     parts = [
         f'<p class="verdict">{escape(verdict)}</p>',
-        about(info.collect()),
+        pages.about(info.collect()),
         "<h2>How far results are from float64</h2>",
-        svg(comparisons),
+        pages.svg(figure(comparisons)),
         f"<p>{escape(summary.LEGEND[0].upper() + summary.LEGEND[1:])}.</p>",
     ]
     if failures:
         shown = [summary.failure_row(comparison) for comparison in failures[:FAILURES_SHOWN]]
-        parts += [f"<h2>{len(failures)} failures</h2>", table(summary.FAILURE_COLUMNS, shown)]
+        parts += [f"<h2>{len(failures)} failures</h2>", pages.table(summary.FAILURE_COLUMNS, shown)]
     parts += ["<h2>By option</h2>", "<p>A case with several options is in each row of theirs.</p>"]
-    parts += [table(*summary.table(summary.by_option(comparisons, engines=True), ("engine", "option")))]
-    parts += ["<h2>By quantity</h2>", table(*summary.table(summary.by_quantity(comparisons), ("engine", "quantity")))]
-    columns = "cell", "engine", "schedule", "dtype"
-    parts += ["<h2>By schedule and dtype</h2>", table(*summary.table(summary.by_run(comparisons), columns))]
-    parts += refusals(comparisons)
-    return pages.document("numbarnn check", "\n".join(["<h1>numbarnn check</h1>", *parts]), STYLE)
+    parts += [table_of(summary.by_option(comparisons, engines=True), "engine", "option")]
+    parts += ["<h2>By quantity</h2>", table_of(summary.by_quantity(comparisons), "engine", "quantity")]
+    runs = table_of(summary.by_run(comparisons), "cell", "engine", "schedule", "dtype")
+    parts += ["<h2>By schedule and dtype</h2>", runs, *refusals(comparisons)]
+    return pages.document("numbarnn check", "\n".join(["<h1>numbarnn check</h1>", *parts]), pages.STYLE)
 
 
-def about(found):
-    """Where and with what it ran, from `info.collect`."""
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
-    rows = [
-        ["date", found["date"]],
-        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
-        ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
-        *(["GPU", gpu["name"]] for gpu in found["gpus"]),
-        ["driver", found["driver"] or "none"],
-        ["versions", f"Python {found['python']}, {versions}"],
-    ]
-    return table((), rows)
+def table_of(groups, *headings):
+    """The table of some `summary.Group`s, whose keys have these headings."""
+    return pages.table(*summary.table(groups, headings), RIGHT)
 
 
 def refusals(comparisons):
@@ -73,33 +53,18 @@ def refusals(comparisons):
         parts += [f"<h2>What schedules refuse: {len(refused)} cases</h2>"]
         groups = summary.grouped(refused, lambda c: (c.engine, c.schedule, c.message))
         rows = [[*g.key[:2], len(g.members), f"{g.members[0].cell} {g.members[0].options}", g.key[2]] for g in groups]
-        parts += [table(("engine", "schedule", "cases", "such as", "why"), rows)]
+        parts += [pages.table(("engine", "schedule", "cases", "such as", "why"), rows, RIGHT)]
     notes = summary.notes(comparisons)
     if notes:
         rows = [[peer, len(cases), cases[0], said] for peer, said, cases in notes[:NOTES_SHOWN]]
-        parts += ["<h2>About the peers</h2>", table(("peer", "cases", "such as", "what"), rows)]
+        parts += ["<h2>About the peers</h2>", pages.table(("peer", "cases", "such as", "what"), rows, RIGHT)]
     return parts
-
-
-def table(columns, rows):
-    """A table; numbers to the right."""
-    right = {i for i, column in enumerate(columns) if column in (*summary.NUMBERS, "cases")}
-
-    def cell(i, value, tag):
-        text = str(value)
-        kind = "number" if i in right else text if text in ("ok", "FAILED") else ""
-        return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
-
-    head = "".join(cell(i, column, "th") for i, column in enumerate(columns))
-    lines = ["<table>", f"<tr>{head}</tr>"] if columns else ["<table>"]
-    lines += ["<tr>" + "".join(cell(i, value, "td") for i, value in enumerate(row)) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
 
 
 # ---- the picture
 def figure(comparisons):
     """A matplotlib figure: errors as shares of their limits, and as multiples of a peer's, one line per dtype."""
-    picture = report.figure(PURPOSE, figsize=SIZE_INCHES)
+    picture = console.figure(PURPOSE, figsize=SIZE_INCHES)
     left, right = picture.subplots(1, 2)
     compared = [c for c in comparisons if c.compared and c.error is not None and not c.quantity.startswith("dropout")]
     peers = {True: "cuDNN", False: "PyTorch"}
@@ -131,7 +96,3 @@ def png(comparisons):
     stream = io.BytesIO()
     figure(comparisons).savefig(stream, format="png", dpi=DPI, metadata={"Software": "numbarnn"})
     return stream.getvalue()
-
-
-def svg(comparisons):
-    return pages.svg(figure(comparisons))

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import OPTIONS
 from numbarnn.bench.peers import cudnn, peers
 from numbarnn.common import precision
@@ -124,15 +124,15 @@ def print_comparisons(comparisons, verbose=False):
     """A row per cell, engine, schedule and dtype (per case when verbose); one per option; then a table of failures."""
     headings = "cell", "engine", "schedule", "options" if verbose else "dtype"
     columns, rows = table(by_run(comparisons, verbose), headings)
-    report.print_table("Error against float64", columns, rows, right=NUMBERS, wrap=("options", "at"))
+    console.print_table("Error against float64", columns, rows, right=NUMBERS, wrap=("options", "at"))
     columns, rows = table(by_option(comparisons), ("option",))
-    report.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS, ("at",))
-    report.say(LEGEND)
+    console.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS, ("at",))
+    console.say(LEGEND)
     failures = [comparison for comparison in comparisons if not comparison.ok]
     if failures:
         more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
         rows = [failure_row(comparison) for comparison in failures[:ROWS_SHOWN]]
-        report.print_table(f"Failures{more}", FAILURE_COLUMNS, rows, wrap=("options", "mode", "what happened"))
+        console.print_table(f"Failures{more}", FAILURE_COLUMNS, rows, wrap=("options", "mode", "what happened"))
 
 
 def print_summary(comparisons, seconds):
@@ -140,12 +140,12 @@ def print_summary(comparisons, seconds):
     refused = [comparison for comparison in comparisons if comparison.refused]
     for schedule in dict.fromkeys(comparison.schedule for comparison in refused):
         own = [comparison for comparison in refused if comparison.schedule == schedule]
-        report.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
+        console.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
     for peer, said, cases in notes(comparisons)[:ROWS_SHOWN]:
-        report.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
+        console.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
     if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
-        report.say(f"without cuDNN: {reason}")
-    report.say(f"numbarnn check: {verdict(comparisons, seconds)}")
+        console.say(f"without cuDNN: {reason}")
+    console.say(f"numbarnn check: {verdict(comparisons, seconds)}")
 
 
 def verdict(comparisons, seconds):

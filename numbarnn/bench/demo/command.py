@@ -14,11 +14,11 @@ import numpy as np
 
 from numbarnn import engines
 from numbarnn.bench.cases.cases import PEERS_CELLS
+from numbarnn.bench.console import CannotRun, MissingPackage, figure, json_path, positive_int, say, write_json
 from numbarnn.bench.demo import chart
 from numbarnn.bench.demo.checkpoint import Checkpoint, save
 from numbarnn.bench.demo.text import Corpus, load_text
 from numbarnn.bench.demo.training import EMBEDDING, Config, Trainer, sample
-from numbarnn.bench.report import CannotRun, MissingPackage, figure, json_path, positive_int, say, write_json
 from numbarnn.common import files
 
 DEFAULT_STEPS = 1200  # when neither --steps nor --minutes is given:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
+from numbarnn.bench.console import CannotRun
 from numbarnn.bench.demo.charmodel import CharModel
 from numbarnn.bench.demo.optim import Adam
 from numbarnn.bench.demo.text import UNKNOWN, Corpus
-from numbarnn.bench.report import CannotRun
 
 EMBEDDING = 64  # size of a character's vector
 CLIP = 1.0  # largest global norm of the gradients

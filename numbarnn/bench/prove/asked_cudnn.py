@@ -1,9 +1,8 @@
-"""What this package assumes of cuDNN, asked of cuDNN itself: `numbarnn.bench.peers.cudnn.experiments`."""
+"""What this package assumes of cuDNN, asked of cuDNN itself: `numbarnn.bench.peers.cudnn.assumptions`."""
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn.assumptions import ASSUMED
-from numbarnn.bench.peers.cudnn.experiments import EXPERIMENTS
 
 
 def questions(asked):
@@ -14,10 +13,10 @@ def questions(asked):
 def answer(name, asked):
     """What cuDNN did, and what is assumed."""
     if (reason := cudnn.why_not()) is not None:
-        raise report.CannotRun(f"cuDNN cannot be called: {reason}")
-    found = EXPERIMENTS[name]()
-    return {"ok": found == ASSUMED[name], "found": found, "assumed": ASSUMED[name],
-            "source": str(cudnn.default_session())}  # fmt: skip
+        raise console.CannotRun(f"cuDNN cannot be called: {reason}")
+    found, (assumed, _) = ASSUMED[name].ask(), ASSUMED[name]
+    source = str(cudnn.default_session())
+    return {"ok": found == assumed, "found": found, "assumed": assumed, "source": source}
 
 
 def told(answers):

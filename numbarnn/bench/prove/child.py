@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.prove import results
 from numbarnn.bench.prove.parts import BY_NAME, Asked
 
@@ -29,7 +29,7 @@ def main(name, asked):
         part, asked = BY_NAME[name], Asked(*json.loads(asked))
         while True:
             found = answer(part, todo.get(), asked)
-            print(json.dumps(report.plain(found), allow_nan=False), file=out, flush=True)
+            print(json.dumps(console.plain(found), allow_nan=False), file=out, flush=True)
 
 
 def listen(todo):
@@ -45,7 +45,7 @@ def answer(part, question, asked):
     """The answer to a question, as the parent keeps it; "broken" where the process had better not go on."""
     try:
         found = part.answer(question, asked)
-    except report.CannotRun as reason:
+    except console.CannotRun as reason:
         return {"question": question, "outcome": results.CANNOT, "message": str(reason)}
     except Exception:
         # After some errors a GPU does nothing more for the process.

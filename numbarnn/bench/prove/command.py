@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from numbarnn import engines
-from numbarnn.bench import info, report
+from numbarnn.bench import console, info
 from numbarnn.bench.prove import results, summary
 from numbarnn.bench.prove.conduct import Conductor
 from numbarnn.bench.prove.parts import BY_NAME, MINUTES, PARTS, Asked
@@ -29,12 +29,12 @@ def add_arguments(parser):
     add = parser.add_argument
     add("--minutes", type=positive, default=MINUTES, metavar="M", help="for all of it, at most; default %(default)s")
     add("--out", type=folder, metavar="DIR", help="folder of the results; the same again goes on where it was cut off")
-    add("--bundle", type=report.json_path, metavar="FILE", help="all files in DIR as one zip too, every few seconds")
+    add("--bundle", type=console.json_path, metavar="FILE", help="all files in DIR as one zip too, every few seconds")
     names = ", ".join(BY_NAME)
     about = f"from {names}; default all"
-    add("--part", type=report.comma_list(BY_NAME), default=list(BY_NAME), metavar="PART[,PART]", help=about)
+    add("--part", type=console.comma_list(BY_NAME), default=list(BY_NAME), metavar="PART[,PART]", help=about)
     again = "forget what these parts have answered, and ask again"
-    add("--again", type=report.comma_list(BY_NAME), default=[], metavar="PART[,PART]", help=again)
+    add("--again", type=console.comma_list(BY_NAME), default=[], metavar="PART[,PART]", help=again)
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, small; default %(default)s")
     add("--small", action="store_true", help="tiny problems, to see whether the command itself works")
     add("--summary", metavar="DIR", help="only tell what a folder of results, or its bundle, says")
@@ -65,7 +65,7 @@ def run(args):
         return tell(args.summary, args.part)
     begin = time.monotonic()
     if args.out is None:
-        raise report.WrongArguments("say where the results are to go: numbarnn prove --minutes 9 --out DIR")
+        raise console.WrongArguments("say where the results are to go: numbarnn prove --minutes 9 --out DIR")
     require(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
     asked = Asked(args.device, args.small or args.device == "sim", str(args.out.resolve()))
@@ -78,7 +78,7 @@ def run(args):
             put_aside(args.out / f"{part.name}.json")
         kept[part.name], said = results.Results.open(args.out, part, same, environment)
         if said:
-            report.say(said)
+            console.say(said)
     bundle = Bundle(args.out, args.bundle)
     until = begin + args.minutes * 60 - AT_THE_END_S
     conductor = Conductor(asked, until, args.minutes / MINUTES, bundle.soon)
@@ -90,12 +90,12 @@ def run(args):
 
 
 def require(device):
-    """Raises report.CannotRun where the device cannot be asked."""
+    """Raises console.CannotRun where the device cannot be asked."""
     if device == "sim":
         if (problem := install.simulator_lacks()) is not None:
-            raise report.CannotRun(f"the simulator cannot be asked: {problem}")
+            raise console.CannotRun(f"the simulator cannot be asked: {problem}")
     elif (problem := engines.why_not("cuda")) is not None:
-        raise report.CannotRun(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
+        raise console.CannotRun(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
 
 
 def ask(parts, kept, conductor):
@@ -109,7 +109,7 @@ def ask(parts, kept, conductor):
             begin = time.monotonic()
             conductor.run(part, found, seconds)
             told = summary.headline(part.name, found.head | {"answers": list(found.answers.values())})
-            report.say(f"{time.monotonic() - begin:6.1f} s  {told}")
+            console.say(f"{time.monotonic() - begin:6.1f} s  {told}")
 
 
 def put_aside(path):
@@ -125,9 +125,9 @@ def tell(place, names, write=False, bundle=None):
     """Prints the summary of results, and with `write` leaves it beside them; returns the exit code."""
     found = results.read_all(place, names)
     text = summary.text(found, names)
-    report.say(text)
+    console.say(text)
     if write:
-        report.write_bytes(Path(place) / "summary.txt", (text + "\n").encode())
+        console.write_bytes(Path(place) / "summary.txt", (text + "\n").encode())
         bundle.now()
     answers = [answer for data in found.values() for answer in data["answers"]]
     bad = (results.WRONG, results.FAILED, results.CRASHED, results.SLOW)

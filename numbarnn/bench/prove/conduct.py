@@ -16,7 +16,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from numbarnn.bench import info, report
+from numbarnn.bench import console, info
 from numbarnn.bench.prove import results
 
 LETTERS_KEPT = 20_000  # of what a process that died wrote to its error stream
@@ -36,7 +36,7 @@ class Child:
     """A process that answers questions of a part (`numbarnn.bench.prove.child`); cores: for its libraries' threads."""
 
     def __init__(self, part, asked, cores):
-        environment = report.environment(simulated=asked.device == "sim") | dict.fromkeys(THREADS, str(cores))
+        environment = console.environment(simulated=asked.device == "sim") | dict.fromkeys(THREADS, str(cores))
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "numbarnn.bench.prove.child", part.name, json.dumps(asked)],

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from numbarnn import engines
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance, make_layer
 from numbarnn.bench.cases.shapes import shapes
 from numbarnn.bench.peers import peers
@@ -50,7 +50,7 @@ def answer(name, asked):
     facts = (("clock", f"{parts['clock_ghz']} GHz"), ("launch", str(launch)))
     shown = record.as_json(stamps.trace(found, name, backward, facts))
     path = Path(asked.folder) / f"trace-{name.replace(' ', '-').replace(',', '_')}.json"
-    report.write_json(path, shown)
+    console.write_json(path, shown)
     return {
         "ok": parts["step_us"] is not None, "call_us": usual, "call_with_stamps_us": with_stamps,
         "around_us": with_stamps - parts["span_us"] if whole else None,

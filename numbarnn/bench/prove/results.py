@@ -13,7 +13,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.speed.record import kernels_digest, source_of
 from numbarnn.common import files
 
@@ -100,17 +100,17 @@ class Results:
             data["results"] = [row for answer in answers for row in answer.get("rows", ())]
             for answer in shown:
                 answer.pop("rows", None)
-        report.write_json(self.path, data)
+        console.write_json(self.path, data)
 
 
 def read(path):
-    """A part's file as a dict whose answers have their rows again; report.CannotRun: it is no such file."""
+    """A part's file as a dict whose answers have their rows again; console.CannotRun: it is no such file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise report.CannotRun(f"{path.name} is no JSON: {error}") from error
+        raise console.CannotRun(f"{path.name} is no JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise report.CannotRun(f"{path.name} is no result of numbarnn prove: its format is not {FORMAT!r}")
+        raise console.CannotRun(f"{path.name} is no result of numbarnn prove: its format is not {FORMAT!r}")
     rows = iter(data.get("results", ()))
     for answer in data["answers"]:
         if "num_rows" in answer:
@@ -123,7 +123,7 @@ def read_all(place, names):
     """Part's name -> its data, of those parts that a folder, or a bundle of one, has."""
     place = Path(place)
     if not place.is_dir() and not (place.is_file() and zipfile.is_zipfile(place)):
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--summary: expected the folder that --out named, or the bundle of it: got {str(place)!r}"
         )
     root = place if place.is_dir() else zipfile.Path(place)

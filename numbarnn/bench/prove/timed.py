@@ -11,7 +11,7 @@ from itertools import product, zip_longest
 from math import exp, log
 from typing import Any, NamedTuple
 
-from numbarnn.bench import info, report
+from numbarnn.bench import console, info
 from numbarnn.bench.cases.passes import SHORT, USUAL
 from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, shapes, with_tf32
 from numbarnn.bench.speed import command as speed
@@ -75,9 +75,9 @@ def questions(asked, of):
 def answer(name, asked, of):
     """The rows of a problem."""
     if asked.device != "cuda":
-        raise report.CannotRun("times are those of a GPU: the simulator's say nothing")
+        raise console.CannotRun("times are those of a GPU: the simulator's say nothing")
     if find_spec("torch") is None:
-        raise report.MissingPackage("PyTorch", "what is timed is compared with it, and", "torch")
+        raise console.MissingPackage("PyTorch", "what is timed is compared with it, and", "torch")
     speed.choose_device("cuda")  # says what is missing
     where, load = timing.Machine("cuda", info.core_count(), ROUNDS, usage=False), trust.Load()
     cell, shape, dtype, tf32, semantics, schedules = questions(asked, of)[name]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.peers import cudnn
 from numbarnn.schedules import SCHEDULES
 
@@ -70,14 +70,14 @@ def _verdict(ok, said, **found):
 def _tests(name, asked):
     file = TESTS.parent / name
     if not file.is_file():
-        raise report.CannotRun("the tests are not here: run in a clone of the repository")
+        raise console.CannotRun("the tests are not here: run in a clone of the repository")
     if asked.device == "sim":
-        raise report.CannotRun("tests marked gpu need one; those of the simulator: python -m pytest tests/simulated")
+        raise console.CannotRun("tests marked gpu need one; those of the simulator: python -m pytest tests/simulated")
     more = ["--collect-only"] if asked.small else []
     try:
         import pytest  # noqa: F401
     except ImportError as error:
-        raise report.MissingPackage("pytest", "the tests", "test") from error
+        raise console.MissingPackage("pytest", "the tests", "test") from error
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-v", "-rfE", "--tb=long", *more]
     code, said = _ran([*command, str(file)], cwd=TESTS.parent)
     lines = said.splitlines()
@@ -88,9 +88,9 @@ def _tests(name, asked):
 
 def _sanitizer(name, asked):
     if asked.device == "sim":
-        raise report.CannotRun("compute-sanitizer looks at a GPU, not at the simulator, which finds races itself")
+        raise console.CannotRun("compute-sanitizer looks at a GPU, not at the simulator, which finds races itself")
     if shutil.which(SANITIZER) is None:
-        raise report.CannotRun(HOW_TO_GET)
+        raise console.CannotRun(HOW_TO_GET)
     tool, dtype = name.split()
     command = [SANITIZER, "--tool", tool, "--error-exitcode", str(FOUND_ERRORS)]
     code, said = _ran([*command, sys.executable, "-m", "numbarnn.bench.prove.tools", dtype])
@@ -113,9 +113,9 @@ def run_small(dtype):
 def _vectors(name, asked):
     recorder = TESTS / "support" / "record_vectors.py"
     if not recorder.is_file():
-        raise report.CannotRun("the recorder is with the tests: run in a clone of the repository")
+        raise console.CannotRun("the recorder is with the tests: run in a clone of the repository")
     if asked.device == "sim" or (reason := cudnn.why_not()) is not None:
-        raise report.CannotRun(
+        raise console.CannotRun(
             f"cuDNN cannot be called: {'the simulator has none' if asked.device == 'sim' else reason}"
         )
     out = Path(asked.folder) / "vectors"

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 
 from numbarnn import engines
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import SHORT, WHOLE
 from numbarnn.bench.peers import peers
@@ -29,7 +29,7 @@ LIMIT = 1.5  # times the better of one and all threads: more is "late"
 
 def counts(text):
     """An argparse type: numbers of processes, with commas between, 0 and more."""
-    found = [0 if part.strip() == "0" else report.positive_int(part) for part in text.split(",")]
+    found = [0 if part.strip() == "0" else console.positive_int(part) for part in text.split(",")]
     if max(found) > MOST:
         raise argparse.ArgumentTypeError(f"expected at most {MOST} processes, got {max(found)}")
     return list(dict.fromkeys(found))
@@ -42,11 +42,11 @@ def run(args, problems, where):
         problems: (cell, `shapes.Shape`) of each. where: `timing.Machine`.
     """
     if where.device != "cpu":
-        raise report.CannotRun("--beside is about threads of the CPU: add --device cpu")
+        raise console.CannotRun("--beside is about threads of the CPU: add --device cpu")
     if where.threads < 2:
-        raise report.CannotRun("--beside compares several threads with one, and there is but one: see --threads")
+        raise console.CannotRun("--beside compares several threads with one, and there is but one: see --threads")
     rows, todo, title = [], list(product(args.beside, problems, args.dtype, WHOLE)), "bench --beside"
-    with report.Progress() as progress, ExitStack() as others:
+    with console.Progress() as progress, ExitStack() as others:
         progress.start(title, len(todo))
         running = 0
         for count, (cell, shape), dtype, what in sorted(todo, key=lambda one: one[0]):
@@ -58,7 +58,7 @@ def run(args, problems, where):
             progress.update(title)
     print_times(rows, where)
     if args.json:
-        report.write_json(args.json, rows)
+        console.write_json(args.json, rows)
     return 0
 
 
@@ -121,6 +121,6 @@ def print_times(rows, where):
         table.append([*about, f"{one:.3f}", f"{every:.3f}", f"{ratio(row):.2f}"])
     title = f"Milliseconds per call beside busy processes, on one and on {where.threads} CPU threads"
     columns = ["one thread", "all threads", "all / better"]
-    report.print_table(title, ["cell", "T,B,I,H,L", "dtype", "pass", "beside", *columns], table, right=columns)
+    console.print_table(title, ["cell", "T,B,I,H,L", "dtype", "pass", "beside", *columns], table, right=columns)
     late = sum(ratio(row) > LIMIT for row in rows)
-    report.say(f"numbarnn bench: {late} of {len(rows)} rows take more than {LIMIT} times the better of both")
+    console.say(f"numbarnn bench: {late} of {len(rows)} rows take more than {LIMIT} times the better of both")

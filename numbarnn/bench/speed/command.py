@@ -13,17 +13,16 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from numbarnn import engines
-from numbarnn.bench import info, report
+from numbarnn.bench import console, info
 from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cases.passes import FORWARD, TRAINING, USUAL, WHOLE
-from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, Shape, parse_shape, parse_sizes
+from numbarnn.bench.cases.passes import FORWARD, USUAL
+from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, parse_shape, parse_sizes
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import beside, speed_table, stream, timing, usage
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
-from numbarnn.bench.speed.speed_table import milliseconds
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
 from numbarnn.engines.cpu import openblas
@@ -33,8 +32,6 @@ ROUNDS = {"cpu": 7, "cuda": 5}
 THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
-
-__all__ = ["FORWARD", "SETS", "TRAINING", "WHOLE", "Shape", "as_record", "compare", "disagreement", "milliseconds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,7 @@ def add_arguments(parser):
     about = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
     add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
     add_machine_arguments(parser)
-    report.add_json_argument(parser, "times, ratios, agreement, device and versions")
+    console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
 def add_shape_argument(parser, kind=parse_sizes, more=""):
@@ -106,7 +103,7 @@ def add_shape_argument(parser, kind=parse_sizes, more=""):
 def add_list_argument(parser, option, choices, default, more=""):
     """Adds an option that takes several of `choices`."""
     about = f"from {', '.join(choices)}; default {','.join(default)}{more}"
-    kind, shown = report.comma_list(choices), f"{option[2:].upper()}[,...]"
+    kind, shown = console.comma_list(choices), f"{option[2:].upper()}[,...]"
     parser.add_argument(option, type=kind, default=default, metavar=shown, help=about)
 
 
@@ -114,18 +111,18 @@ def add_machine_arguments(parser):
     """Adds what says where times are taken, and how many."""
     add = parser.add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    add("--threads", type=report.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
+    add("--threads", type=console.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
     about = "the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
     about += "the processor even if OPENBLAS_CORETYPE is set; default as the environment says"
     add("--openblas-core", metavar="NAME", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
-    add("--rounds", type=report.positive_int, metavar="N", help=f"default {rounds}")
+    add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
 
 
 def run(args):
     """Takes the times and prints them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
     if not peers.installed("torch"):
-        raise report.MissingPackage("PyTorch", "numbarnn bench", "torch")
+        raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     problems = problems_of(args)
@@ -133,7 +130,7 @@ def run(args):
     if args.beside:
         return beside.run(args, problems, where)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
-        report.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
+        console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
         (cell, shape, dtype, TF32[tf32])
         for cell, shape in problems
@@ -143,7 +140,7 @@ def run(args):
     if args.only:
         todo = [case for case in todo if any(text in " ".join(map(str, case[:3])) for text in args.only)]
         if not todo:
-            raise report.WrongArguments(
+            raise console.WrongArguments(
                 f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
             )
     if args.stream:
@@ -165,7 +162,7 @@ def problems_of(args):
         own = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or own if cell in own]
         if not cells:
-            raise report.WrongArguments(
+            raise console.WrongArguments(
                 f"--set {args.set} has problems of {', '.join(own)}: got --cell {','.join(args.cell)}"
             )
         return [(cell, shape) for cell in cells for shape in own[cell]]
@@ -180,7 +177,7 @@ def set_up(args):
         os.environ["OPENBLAS_CORETYPE"] = args.openblas_core
     cores, device = info.core_count(), choose_device(args.device) if peers.installed("torch") else "cpu"
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
-        raise report.CannotRun(
+        raise console.CannotRun(
             f"--threads {args.threads}: this process may use {cores} cores, where so many would wait for each other "
             f"without end: take at most {most}"
         )
@@ -198,7 +195,7 @@ def say_other_core(asked):
     """OpenBLAS takes other kernels in silence: for a name that it does not know, and where the processor lacks what
     those of that family need."""
     if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
-        report.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
+        console.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
 def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
@@ -209,7 +206,7 @@ def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
         show: prints (rows, where, what `machine_doubt` says).
     """
     load, rows, title = Load(), [], f"{args.command} on {where.device}"
-    with report.Progress() as progress:
+    with console.Progress() as progress:
         progress.start(title, len(todo))
         for arguments in todo:
             rows += map(asdict, time_one(*arguments, args.schedule, where))
@@ -217,12 +214,12 @@ def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
     doubt = machine_doubt(load.as_record(), info.core_count())
     show(rows, where, doubt)
     if where.device == "cpu" and (notice := info.forced_core_notice()):
-        report.say(notice)
+        console.say(notice)
     if doubt:
         by = "these times" if where.device == "cpu" else "times by the host's clock"
-        report.say(f"the machine was busy with something else ({doubt}): {by} are not to be trusted")
+        console.say(f"the machine was busy with something else ({doubt}): {by} are not to be trusted")
     if args.json:
-        report.write_json(args.json, as_record(rows, where, load, torch_method))
+        console.write_json(args.json, as_record(rows, where, load, torch_method))
     return rows
 
 
@@ -231,8 +228,8 @@ def choose_device(wanted):
     ours, theirs = "cuda" in engines.available(), torch.cuda.is_available()
     if wanted == "cuda" and not (ours and theirs):
         if not ours:
-            raise report.CannotRun(f"device 'cuda' cannot be used: {engines.why_not('cuda')}")
-        raise report.CannotRun(f"PyTorch {torch.__version__} does not reach the GPU: install its CUDA build")
+            raise console.CannotRun(f"device 'cuda' cannot be used: {engines.why_not('cuda')}")
+        raise console.CannotRun(f"PyTorch {torch.__version__} does not reach the GPU: install its CUDA build")
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 

@@ -1,6 +1,6 @@
 """The tables that `numbarnn bench` prints; rows are dicts, as in records."""
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.passes import BACKWARD_WEIGHTS, SHORT
 from numbarnn.bench.cases.shapes import tf32_name
 from numbarnn.bench.peers.peers import COMPILED
@@ -38,11 +38,11 @@ def print_timings(rows, where, doubt):
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
     title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
-    report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
+    console.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
     say_left_out(rows)
     say_compile_times(rows)
     if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
-        report.say(WEIGHTS_ALONE)
+        console.say(WEIGHTS_ALONE)
     say_verdict(rows, doubt)
 
 
@@ -51,7 +51,7 @@ def say_verdict(rows, doubt):
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
-    report.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
+    console.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
 
 
 def about(row):
@@ -105,7 +105,7 @@ def say_compile_times(rows):
     for name in dict.fromkeys(name for row in rows for name in row["compile_s"]):
         took = [row["compile_s"][name] for row in rows if name in row["compile_s"]]
         span = f"{min(took):.1f} to {max(took):.1f} s"
-        report.say(f"{name}: first calls, which compile, took {span}; no time has them in it")
+        console.say(f"{name}: first calls, which compile, took {span}; no time has them in it")
 
 
 def gpu_cells(rows):
@@ -159,4 +159,4 @@ def say_left_out(rows):
             found.setdefault((name, words), []).append(" ".join(about(row)[:4]))
     for (name, words), cases in found.items():
         cases = list(dict.fromkeys(cases))
-        report.say(f"{name}, {len(cases)} cases such as {cases[0]}: {words}")
+        console.say(f"{name}, {len(cases)} cases such as {cases[0]}: {words}")

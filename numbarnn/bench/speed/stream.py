@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import STEP
 from numbarnn.bench.cases.shapes import SETS
@@ -60,16 +60,16 @@ def shapes_of(args):
     """The shapes that arguments of the command ask for; WrongArguments where one has more than one step, or words."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
         )
     found = args.shape or SETS[named]
     if formed := [shape for shape in found if shape.form]:
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--stream takes one step of a stack at a time, in one direction: got --shape {formed[0]}"
         )
     if long := [shape for shape in found if shape.T != 1]:
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--stream takes one step at a time, so T must be 1 in --shape T,B,I,H,L: got {long[0]}"
         )
     return found
@@ -175,9 +175,9 @@ def print_streams(rows, where, doubt):
     title += f", {where.threads} CPU threads" if where.device == "cpu" else ", until the GPU is idle"
     title += "; a ratio of the stepper's below 1: it is faster"
     heading = ["cell", "T,B,I,H,L", "dtype", "schedule"]
-    report.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
+    console.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
     for line in told:
-        report.say(line)
+        console.say(line)
     say_left_out(rows)
     say_compile_times(rows)
     say_verdict(rows, doubt)

@@ -14,11 +14,10 @@ from importlib import import_module
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench import report
+from numbarnn.bench import console
 from numbarnn.bench.cases.shapes import Shape, parse_sizes
-from numbarnn.bench.named_cells import CELL_PLACES, built_in_or_own
+from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
 from numbarnn.bench.trace import page, record
-from numbarnn.cells import CELLS
 from numbarnn.cuda.compiler import simulated
 from numbarnn.schedules import SCHEDULES
 
@@ -29,47 +28,40 @@ LETTERS_SHOWN = 300  # of what a failed process said
 
 def add_arguments(parser):
     add = parser.add_argument
-    add("--html", type=report.json_path, metavar="FILE", help="write the page, one file without references to others")
-    add("--from", dest="read", type=existing, metavar="FILE", help="show this record, as --json or a device wrote it")
+    add("--html", type=console.json_path, metavar="FILE", help="write the page, one file without references to others")
+    existing, about = console.existing_file("the file of a record"), "show this record, as --json or a device wrote it"
+    add("--from", dest="read", type=lambda text: Path(existing(text)), metavar="FILE", help=about)
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
-    about = f"{', '.join(CELLS)}, a cell of numbarnn.cells.library by its name, or {CELL_PLACES}; default %(default)s"
-    add("--cell", type=named, default="lstm", metavar="CELL", help=about)
+    add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
     about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
     add("--schedule", choices=list(SCHEDULES), default="persistent", help=about)
     add("--backward", action="store_true", help="the backward pass instead of the forward pass")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     about = "keep the layer's first block from publishing that step, to see a deadlock; persistent only"
     add("--stall", type=place, metavar="LAYER,STEP", help=about)
-    report.add_json_argument(parser, "the record")
+    console.add_json_argument(parser, "the record")
 
 
 def run(args):
     """Makes the record, prints what it shows, writes record and page; returns 1 where the run that it shows failed."""
     if not args.html and not args.json:
-        raise report.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
+        raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
     made = given(args) if args.read else make(args)
     rows = zip(made.blocks, made.waiting(), strict=True)
     columns = [made.of[:-1], "of the time"]
-    report.say(f"{made.title}\n")
-    report.print_table("Who waits", columns, [[b.name, f"{share:.0%}"] for b, share in rows], columns[1:])
+    console.say(f"{made.title}\n")
+    console.print_table("Who waits", columns, [[b.name, f"{share:.0%}"] for b, share in rows], columns[1:])
     if args.json:
-        report.write_json(args.json, record.as_json(made))
+        console.write_json(args.json, record.as_json(made))
     if args.html:
-        report.write_bytes(args.html, page.html(made).encode())
-        report.say(f"page: {args.html}")
+        console.write_bytes(args.html, page.html(made).encode())
+        console.say(f"page: {args.html}")
     if made.error:
-        report.say(f"the run failed: {made.error}", error=True)
+        console.say(f"the run failed: {made.error}", error=True)
     return 1 if made.error else 0
 
 
 # ---------------------------------------------------------------------------------------------------- arguments
-def existing(text):
-    """An argparse type: a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected the file of a record, got {text!r}")
-    return Path(text)
-
-
 def named(text):
     """An argparse type: the name of a cell, once it was found."""
     built_in_or_own(text)
@@ -90,7 +82,7 @@ def given(args):
     others = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False}
     for name, usual in (others | {"stall": None}).items():
         if getattr(args, name) != usual:
-            raise report.WrongArguments(f"--{name} says what to record, and --from {args.read} is there: leave it out")
+            raise console.WrongArguments(f"--{name} says what to record, and --from {args.read} is there: leave it out")
     try:
         return record.read(args.read)
     except record.BadRecord as reason:
@@ -98,16 +90,16 @@ def given(args):
 
 
 def make(args):
-    """The Record that was asked for; report.CannotRun where the schedule cannot run it, or the simulator here."""
+    """The Record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator here."""
     if args.stall and not (args.stall[0] < args.shape.L and args.stall[1] < args.shape.T):
         layer, step = args.stall
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--stall {layer},{step}: --shape {args.shape} has layers 0 to {args.shape.L - 1} and steps 0 to "
             f"{args.shape.T - 1}"
         )
     if args.schedule != "persistent":
         if args.stall:
-            raise report.WrongArguments(
+            raise console.WrongArguments(
                 f"--stall keeps a block from publishing, and only --schedule 'persistent' has blocks that wait, not "
                 f"{args.schedule!r}"
             )
@@ -126,9 +118,9 @@ def _recorded(module, args, **more):
         record_of = import_module(f"numbarnn.bench.trace.{module}").record
         return record_of(title, cell, args.shape, args.backward, directions, **more).telling(facts)
     except ValueError as reason:
-        raise report.WrongArguments(f"--cell {args.cell} with --shape {args.shape}: {reason}") from reason
+        raise console.WrongArguments(f"--cell {args.cell} with --shape {args.shape}: {reason}") from reason
     except RuntimeError as reason:
-        raise report.CannotRun(str(reason)) from reason
+        raise console.CannotRun(str(reason)) from reason
 
 
 def in_the_simulator(args):
@@ -141,11 +133,11 @@ def in_the_simulator(args):
         command += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
         streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
         try:
-            ran = subprocess.run(command, **streams, env=report.environment(simulated=True), timeout=TIMEOUT_S)
+            ran = subprocess.run(command, **streams, env=console.environment(simulated=True), timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise report.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
+            raise console.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
         if not answer.exists():
             said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SHOWN:]
-            kind = report.WrongArguments if ran.returncode == 2 else report.CannotRun
+            kind = console.WrongArguments if ran.returncode == 2 else console.CannotRun
             raise kind(said or f"the simulator's process ended with exit code {ran.returncode}")
         return record.read(answer)

@@ -32,7 +32,7 @@ from collections import defaultdict
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 
-from numbarnn.bench import report
+from numbarnn.bench import console
 
 FORMAT = "numbarnn trace 1"
 UNITS = ("turns", "steps", "ns")
@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-class BadRecord(report.WrongArguments):
+class BadRecord(console.WrongArguments):
     """A file is not the record of a trace; the message says where it differs."""
 
 

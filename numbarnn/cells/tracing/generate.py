@@ -79,7 +79,6 @@ class Function:
         names: the cell's `Names`.
         arguments: name of an argument -> its nodes, all that it is a tuple of.
         statements: (file, line) -> text of the equation there.
-        given: further nodes that need not be computed, with names.
     """
 
     def __init__(self, name, kind, title, names, arguments, statements):

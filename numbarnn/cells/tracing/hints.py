@@ -32,7 +32,6 @@ _WRITE = {
 }  # fmt: skip
 _WRITE |= dict.fromkeys(("concatenate", "cat", "hstack"), "a matrix for each part: p.W.a @ x + p.R.a @ h")
 _WRITE |= dict.fromkeys(("split", "chunk"), "a matrix for each part: p.W.i @ x, p.W.f @ x")
-# What mLSTM and linear attention have.
 _MATRIX = "a state is one number per unit, and none is a matrix, such as v kᵀ: take a product per unit, v * k"
 _WRITE |= dict.fromkeys(("outer", "multiply_outer", "ger"), f"v * k, of each unit alone: {_MATRIX.partition(':')[0]}")
 _LARGEST = "there is no largest of all units; smoothly, it is numbarnn.logsumexp(k * a) / k with a large k"
@@ -44,14 +43,13 @@ _ATTRIBUTES = {
     "numpy": "its value is not known while the equations are traced",
     "astype": "the layer's dtype is that of all values", "to": "the layer's dtype is that of all values",
     "dtype": "it is the layer's", "copy": "a value does not change: b = a is enough",
-    "clone": "a value does not change: b = a is enough", "reshape": "it stands for one number per unit",
-    "view": "it stands for one number per unit", "flatten": "it stands for one number per unit",
-    "ravel": "it stands for one number per unit", "prod": "there is no product over all units",
+    "clone": "a value does not change: b = a is enough", "prod": "there is no product over all units",
 }  # fmt: skip
+_ONE_UNIT = "it stands for one number per unit"
+_ATTRIBUTES |= dict.fromkeys(("reshape", "view", "flatten", "ravel"), _ONE_UNIT)
 _ATTRIBUTES |= dict.fromkeys(("T", "mT", "transpose", "t"), f"one number per unit has no other side; {_MATRIX}")
 _ATTRIBUTES |= dict.fromkeys(("shape", "size", "ndim"), _COUNT)
 _ATTRIBUTES |= dict.fromkeys(("sum", "mean"), _SUMS)
-_ONE_UNIT = "it stands for one number per unit"
 # What no parameter is called, as those who write it mean arrays'.
 ATTRIBUTES_OF_ARRAYS = {
     "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
@@ -67,24 +65,22 @@ def nearest(name, among):
 
 def in_place_of(name):
     """What to write in place of another library's function of that name."""
-    known = FUNCTIONS
-    if name in known:
+    if name in FUNCTIONS:
         return f"use numbarnn.{name}"
     if name in _WRITE:
         return f"use {_WRITE[name]}"
-    like = nearest(name, known)
-    return f"use numbarnn.{like}" if like else f"use numbarnn's functions: {', '.join(known)}"
+    like = nearest(name, FUNCTIONS)
+    return f"use numbarnn.{like}" if like else f"use numbarnn's functions: {', '.join(FUNCTIONS)}"
 
 
 def of_attribute(name):
     """Why a value of one number per unit has no attribute of that name, and what to write."""
     if name in _ATTRIBUTES:
         return _ATTRIBUTES[name]
-    known = FUNCTIONS
-    like = name if name in known else nearest(name, known)
     if name in _WRITE:
         return f"write {_WRITE[name]}"
-    return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(known)}"
+    like = name if name in FUNCTIONS else nearest(name, FUNCTIONS)
+    return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(FUNCTIONS)}"
 
 
 def of_parameter(parameter, name):

@@ -52,7 +52,7 @@ def _parameters(cell):
         )
     for name, shape in layout.own.items():
         yield _line(flat_name(name), as_text(shape), f"p.{name}")
-    for kind, own in (("W", cell.gates), ("R", _recurrent(cell)), ("W_hr", cell.states[:1])):
+    for kind, own in (("W", cell.gates), ("R", cell.gates_of_ah), ("W_hr", cell.states[:1])):
         for gate, term in zip(own, layout.formed.get(kind, ()), strict=False):
             if term.op != "parameter":
                 yield f"formed once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
@@ -88,17 +88,11 @@ def _gates_of_parameters(cell):
     return found | {name: gate for own in structure.biases.values() for gate, name in own.items()}
 
 
-def _recurrent(cell):
-    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
-    return (*recurrent, *(gate for stage in cell.stages for gate in stage.gates))
-
-
 def _step(cell):
     """A line per product and per pointwise stage of a step, in their order."""
-    recurrent = cell.gates if cell.recurrent is None else cell.recurrent
     yield f"products with x, of all steps at once: {' '.join(cell.gates)}"
-    if recurrent:
-        yield f"products with {cell.states[0]}: {' '.join(recurrent)}"
+    if cell.recurrent_gates:
+        yield f"products with {cell.states[0]}: {' '.join(cell.recurrent_gates)}"
     for stage in cell.stages:
         made_by = stage.forward.__name__
         if stage.sums:
@@ -116,7 +110,7 @@ def _random(cell):
         when = "each step" if noise.each_step else "one for all steps of a sequence"
         values = f"0 with probability {noise.rate:g}, else {noise.kept:g}; in inference {noise.mean:g}"
         yield f"number {number}, {when}: {values}"
-    for gate, rate in zip(_recurrent(cell), cell.drop_connect, strict=False):
+    for gate, rate in zip(cell.gates_of_ah, cell.drop_connect, strict=False):
         yield f"weights of gate {gate} of weight_hh, one choice per call: 0 with probability {rate:g}"
 
 

@@ -12,6 +12,7 @@ driver and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13 to match the driver.
     weights.py      where cuDNN puts each parameter
     prepared.py     a call on memory that stays, as one CUDA graph: for times
     rnn.py          Rnn: forward, backward_data, backward_weights, prepare
+    assumptions.py  what this package assumes of cuDNN, and experiments that ask it
 
     from numbarnn.bench.peers import cudnn
 

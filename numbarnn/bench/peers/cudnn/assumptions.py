@@ -1,23 +1,173 @@
-"""What cuDNN does where its documentation is silent or contradicts itself, as this package assumes it.
+"""What cuDNN does where its documentation is silent or contradicts itself, as this package assumes it (`ASSUMED`).
 
-None of it has been seen yet: cuDNN has been called directly on no GPU. There `tests/bench/test_cudnn_calls.py` asks it,
-in an experiment each (`experiments`), which fails where the answer is another one than here, and so does `numbarnn
-prove`; then the cell, and what refers to this list, has to change. Where parameters stand in the weight space, and
-which options each algorithm refuses, is no assumption: the library tells that without a GPU.
+None of it has been seen yet: cuDNN has been called directly on no GPU. So each assumption has an experiment that asks
+cuDNN. On a GPU `tests/bench/test_cudnn_calls.py` and `numbarnn prove` run them, and fail where cuDNN answers otherwise;
+then the cell has to change, and what refers to this list. Where parameters stand in the weight space, and which options
+each algorithm refuses, is no assumption: the library tells that without a GPU.
+
+An experiment returns what cuDNN did, in the words of the assumption if it did what is assumed. It computes in float64,
+in which rounding hides no difference between two formulas.
 """
 
-#: What is asked -> the answer that this package is built on.
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from numbarnn.bench.cases.cases import Case, make_instance
+from numbarnn.bench.check import accuracy
+from numbarnn.bench.check.expected import reference_results, run_reference
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.cudnn_peer import CudnnLayers
+
+UNSORTED, WITH_ZERO = (2, 1, 4), (2, 0, 4)
+FLOORS = 8  # of rounding, within which two results are the same
+
+
+def _instance(cell="lstm", lengths=None, layers=2, **options):
+    """An instance of T=4, B=3 in float64; where there are lengths, x and dy are NaN in the padding."""
+    options = {"bidirectional": True, "dtype": "float64"} | options
+    made = make_instance(Case(cell, 4, 3, 3, (5,) * layers, **options))
+    if lengths is not None:
+        made = replace(made, lengths=np.array(lengths))
+        for array in (made.x, made.dy):
+            array[made.padding] = np.nan
+    return made
+
+
+def _computed(instance):
+    """cuDNN's results by quantity; the padding of x and dy is passed on as it is."""
+    network = CudnnLayers(instance, range(instance.case.L))
+    y, h, c = network.forward(instance.x)
+    dx, dh, dc, parameters = network.backward(instance.dy)
+    results = {"y": y, "hy": h, "dx": dx, "dhx": dh} | parameters
+    return results | ({"cy": c, "dcx": dc} if instance.case.has_c else {})
+
+
+def _same(instance, one, other):
+    return accuracy.error(one, other) <= FLOORS * accuracy.floor(instance.case)
+
+
+def _differing(instance, results):
+    """The quantities that differ from the reference's; padding of y and dx is not compared."""
+    wanted, valid, wrong = reference_results(instance), ~instance.padding, []
+    for name, value in results.items():
+        part = valid if name in ("y", "dx") else slice(None)
+        if not _same(instance, value[part], wanted[name][part]):
+            wrong.append(name)
+    return wrong
+
+
+def _single_bias(bias):
+    """CUDNN_RNN_SINGLE_REC_BIAS, _INP_BIAS: is n = tanh(W x + r (R h + b)) or tanh(W x + r (R h) + b)?"""
+    instance = _instance("gru", layers=1, bidirectional=False, bias=bias)
+    case, y = instance.case, _computed(instance)["y"]
+    own, other = ("bias_hh_l0", "bias_ih_l0") if bias == "recurrent" else ("bias_ih_l0", "bias_hh_l0")
+    (H,), b = case.hidden, instance.parameters[own]
+    of_n = np.arange(3 * H) >= 2 * H
+    moved = instance.parameters | {own: np.where(of_n, 0, b), other: np.where(of_n, b, 0)}
+    given = (instance.parameters, moved) if bias == "recurrent" else (moved, instance.parameters)
+    near = [
+        formula for formula, parameters in zip(("r * (R h + b)", "r * (R h) + b"), given, strict=True)
+        if _same(instance, y, run_reference(case, None, instance.x, parameters, instance.h0)[0].y)
+    ]  # fmt: skip
+    return " and ".join(near) or "neither formula"
+
+
+def one_unit(cx, **chosen):
+    """(cy, dcx, f) of an LSTM of one unit and one step, for dcy = 1; without clipping its c would be cx / 2."""
+    rnn = cudnn.Rnn("lstm", 1, 1, dtype="float64", bias=False, **chosen)
+    zeros = {"weight_ih_l0": np.zeros((4, 1)), "weight_hh_l0": np.zeros((4, 1))}  # i = f = o = 1/2, g = 0
+    one = np.ones((1, 1, 1))
+    _, _, cy, reserve = rnn.forward(one, 0 * one, cx * one, zeros)
+    return float(cy[0, 0, 0]), float(rnn.backward_data(reserve, 0 * one, 0 * one, one)[2][0, 0, 0]), 0.5
+
+
+def _gradient_of_the_clip(cx):
+    """Is the gradient of a clipped cell state 0, or passed on as if it had not been clipped?"""
+    cy, dcx, f = one_unit(cx, cell_clip=1.0)
+    return {0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}") if cy == 1.0 else f"cy = {cy}, not clipped"
+
+
+def _nan_when_clipped(propagate):
+    cy, _, _ = one_unit(np.nan, cell_clip=(-0.75, 0.5), clip_propagate_nan=propagate)
+    return "NaN" if np.isnan(cy) else {-0.75: "lclip", 0.5: "rclip"}.get(cy, f"cy = {cy}")
+
+
+def _padding_is_read():
+    instance = _instance(lengths=UNSORTED)
+    wrong = _differing(instance, _computed(instance))
+    return f"read: {', '.join(wrong)} differ" if wrong else "not read"
+
+
+def _padding_of_dx():
+    """Zero, or what stood there (NaN)?"""
+    instance = _instance(lengths=UNSORTED)
+    padding = _computed(instance)["dx"][instance.padding]
+    return "zero" if (padding == 0).all() else "not written" if np.isnan(padding).all() else f"{padding.ravel()[:6]}"
+
+
+def _padding_value_of_y():
+    instance = _instance("gru", lengths=UNSORTED, bidirectional=False, padding_value=-1.5)
+    padding = _computed(instance)["y"][instance.padding]
+    return "filled" if (padding == -1.5).all() else f"{padding.ravel()[:6]}"
+
+
+def _length_zero():
+    """Taken? Then hy is hx, cy is cx, and their gradients pass through."""
+    instance = _instance(lengths=WITH_ZERO)
+    for array in (instance.x, instance.dy):  # whether padding is read is asked apart
+        array[instance.padding] = 0
+    try:
+        wrong = _differing(instance, _computed(instance))
+    except cudnn.CudnnError as error:
+        return f"refused: {error}"
+    return f"taken, but {', '.join(wrong)} differ" if wrong else "the state passes through"
+
+
+def _unsorted_lengths():
+    """Sequences in any order, both directions, unpacked: the same numbers, whatever the order?"""
+    instance = _instance("gru", lengths=UNSORTED)
+    for array in (instance.x, instance.dy):
+        array[instance.padding] = 0
+    results = _computed(instance)
+    wrong = _differing(instance, {name: results[name] for name in ("hy", "dhx", "weight_hh_l1_reverse")})
+    return f"{', '.join(wrong)} differ" if wrong else "right"
+
+
+def _everything_is_dropped():
+    """With dropout 1 the upper layer sees zeros."""
+    instance = _instance("gru", bidirectional=False)
+    network = CudnnLayers(instance, range(2), dropout=1.0)
+    y, _, _ = network.forward(instance.x)
+    parameters = instance.parameters | {"weight_ih_l1": np.zeros_like(instance.parameters["weight_ih_l1"])}
+    near = _same(instance, y, run_reference(instance.case, None, instance.x, parameters, instance.h0)[0].y)
+    return "zeros" if near else "NaN" if np.isnan(y).any() else "something else"
+
+
+class Assumption(NamedTuple):
+    """The answer that this package is built on, and the experiment that asks cuDNN for its own."""
+
+    answer: str
+    ask: Callable[[], str]
+
+
+#: What is asked -> its `Assumption`.
 ASSUMED = {
-    "recurrent bias of the GRU": "r * (R h + b)",  # CUDNN_RNN_SINGLE_REC_BIAS: b_n within the reset gate's product
-    "input bias of the GRU": "r * (R h) + b",  # CUDNN_RNN_SINGLE_INP_BIAS
-    "gradient of the clip": "zero",  # of what a clipped c was computed from (cudnnRNNSetClip)
-    "gradient at a bound": "zero",  # where c was the bound before it was clipped
-    "NaN, propagated": "NaN",  # when c is clipped
-    "NaN, not propagated": "lclip",  # CUDNN_NOT_PROPAGATE_NAN
-    "padding of x and dy": "not read",
-    "padding of dx": "zero",
-    "padding value of y": "filled",
-    "sequences of length zero": "the state passes through",
-    "unsorted lengths": "right",
-    "everything is dropped": "zeros",  # dropout = 1
+    # CUDNN_RNN_SINGLE_REC_BIAS has b_n within the reset gate's product, CUDNN_RNN_SINGLE_INP_BIAS outside of it.
+    "recurrent bias of the GRU": Assumption("r * (R h + b)", lambda: _single_bias("recurrent")),
+    "input bias of the GRU": Assumption("r * (R h) + b", lambda: _single_bias("input")),
+    # Of what a clipped c was computed from (cudnnRNNSetClip); and where c was the bound before it was clipped.
+    "gradient of the clip": Assumption("zero", lambda: _gradient_of_the_clip(4.0)),
+    "gradient at a bound": Assumption("zero", lambda: _gradient_of_the_clip(2.0)),
+    # When c is clipped: CUDNN_PROPAGATE_NAN, CUDNN_NOT_PROPAGATE_NAN.
+    "NaN, propagated": Assumption("NaN", lambda: _nan_when_clipped(True)),
+    "NaN, not propagated": Assumption("lclip", lambda: _nan_when_clipped(False)),
+    "padding of x and dy": Assumption("not read", _padding_is_read),
+    "padding of dx": Assumption("zero", _padding_of_dx),
+    "padding value of y": Assumption("filled", _padding_value_of_y),
+    "sequences of length zero": Assumption("the state passes through", _length_zero),
+    "unsorted lengths": Assumption("right", _unsorted_lengths),
+    "everything is dropped": Assumption("zeros", _everything_is_dropped),  # dropout = 1
 }

@@ -5,14 +5,13 @@ the same problems. It compares ratios to peers, which ran beside numbarnn both t
 is not taken for slower code.
 """
 
-import argparse
 import json
 import webbrowser
 from pathlib import Path
 
-from numbarnn.bench import report
-from numbarnn.bench.compared import page
-from numbarnn.bench.compared.rows import SLOWER, changes, result_of
+from numbarnn.bench import console
+from numbarnn.bench.report import page
+from numbarnn.bench.report.rows import SLOWER, changes, result_of
 from numbarnn.bench.speed import record
 
 RECORDED = Path(record.__file__).parents[1] / "results"
@@ -20,20 +19,14 @@ RECORDED = Path(record.__file__).parents[1] / "results"
 
 def add_arguments(parser):
     about = "what `numbarnn bench --json FILE` wrote, one or several; default: the results that come with numbarnn"
+    existing = console.existing_file("a file that numbarnn bench --json wrote")
     parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about)
     where = parser.add_argument
-    where("--html", type=report.json_path, default=Path("numbarnn_report.html"), metavar="FILE",
+    where("--html", type=console.json_path, default=Path("numbarnn_report.html"), metavar="FILE",
           help="the page to write; default numbarnn_report.html")  # fmt: skip
     where("--open", action="store_true", help="show the page in a browser")
     about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
     where("--against", type=existing, metavar="FILE", help=about)
-
-
-def existing(text):
-    """An argparse type: a file that is there, as text, so that it is not taken for one to write."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected a file that numbarnn bench --json wrote, got {text!r}: not a file")
-    return text
 
 
 def run(args):
@@ -43,9 +36,9 @@ def run(args):
     if args.against:
         return say_changes(read(args.against, option="--against"), results[0])
     text = page.html(results)
-    report.say(f"numbarnn report: {', '.join(result.name for result in results)}")
-    report.write_bytes(args.html, text.encode())
-    report.say(f"written: {args.html}")
+    console.say(f"numbarnn report: {', '.join(result.name for result in results)}")
+    console.write_bytes(args.html, text.encode())
+    console.say(f"written: {args.html}")
     if args.open:
         webbrowser.open(args.html.resolve().as_uri())
     return 0
@@ -58,9 +51,9 @@ def read(file, option):
     try:
         found = record.read(file)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise report.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
+        raise console.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
     if found is None and option:
-        raise report.WrongArguments(no_result)
+        raise console.WrongArguments(no_result)
     return found and result_of(Path(file).stem, found)
 
 
@@ -68,7 +61,7 @@ def say_changes(former, now):
     """The table of ratios before and now; returns 1 where a trusted one was lost."""
     found = changes(former, now) if former.record["device"] == now.record["device"] else []
     if not found:
-        raise report.WrongArguments(
+        raise console.WrongArguments(
             f"--against {former.name} and {now.name} have no device, problem and peer in common: compare results "
             "of one machine"
         )
@@ -79,7 +72,7 @@ def say_changes(former, now):
     ]  # fmt: skip
     numbers = ["before", "now", "now / before"]
     title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
-    report.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
+    console.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
     lost, doubted = sum(one.lost for one in found), sum(not one.trusted for one in found)
-    report.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
+    console.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
     return int(lost > 0)

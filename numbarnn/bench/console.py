@@ -1,4 +1,4 @@
-"""What subcommands print and write: tables and progress bars (rich if installed, else plain text), JSON."""
+"""What commands have in common: tables and progress bars (rich if installed, else plain text), files, arguments."""
 
 import argparse
 import importlib.util
@@ -152,6 +152,17 @@ def json_path(text):
         said = f"expected a file that can be written, got {text!r}: {error.strerror}"
         raise argparse.ArgumentTypeError(said) from None
     return path
+
+
+def existing_file(what):
+    """An argparse type: a file that is there, as text; what: words for it, in the error."""
+
+    def parse(text):
+        if not Path(text).is_file():
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}: not a file")
+        return text
+
+    return parse
 
 
 def add_json_argument(parser, what):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numbarnn.bench import pages, report
+from numbarnn.bench import console, pages
 from numbarnn.bench.cases.passes import TRAINING
 
 PURPOSE = "the page of numbarnn report"
@@ -13,7 +13,7 @@ ROW_INCHES, WIDTH_INCHES = 0.23, 9.5
 
 def ratios(results, keys):
     """Ratios to peers, a line per problem: a colour per result, a mark per peer, hollow where it is in doubt."""
-    figure = report.figure(PURPOSE, figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(keys)))
+    figure = console.figure(PURPOSE, figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(keys)))
     axis, used = figure.subplots(), {}
     for number, result in enumerate(results):
         colour = COLOURS[number % len(COLOURS)]
@@ -51,7 +51,7 @@ def roofline(result, dtype):
     found = [(key, entry) for key, entry in result.entries.items() if entry.intensity and key.dtype == dtype]
     if not (peak and bandwidth and found):
         return None
-    figure = report.figure(PURPOSE, figsize=(WIDTH_INCHES, 4.6))
+    figure = console.figure(PURPOSE, figsize=(WIDTH_INCHES, 4.6))
     axis = figure.subplots()
     at = np.array([entry.intensity for _, entry in found])
     wide = np.geomspace(min(at.min(), peak / bandwidth) / 3, max(at.max(), peak / bandwidth) * 3, 200)

@@ -63,11 +63,6 @@ class Entry(NamedTuple):
     energy_j: dict
     compile_s: dict
 
-    @property
-    def best(self):
-        """The ratio to the fastest peer; None without peers."""
-        return max(self.ratios.values(), default=None)
-
 
 def entry_of(row, machine_doubt):
     """The `Entry` of a row, as `record.read` gives it."""

@@ -3,9 +3,8 @@
 from html import escape
 
 from numbarnn.bench import pages
-from numbarnn.bench.check.page import STYLE, about, table
-from numbarnn.bench.compared import plots
-from numbarnn.bench.compared.rows import keys_of
+from numbarnn.bench.report import plots
+from numbarnn.bench.report.rows import keys_of
 from numbarnn.bench.speed.speed_table import milliseconds, three_digits
 
 LEGEND = (
@@ -51,13 +50,13 @@ def html(results):
     for result in results:
         parts += [f"<h2>{escape(result.name)}</h2>", where(result.record)]
         parts += [f"<p>{escape(circumstances(result.record))}</p>"]
-    return pages.document("numbarnn report", "\n".join(parts), STYLE)
+    return pages.document("numbarnn report", "\n".join(parts), pages.STYLE)
 
 
 def where(record):
     """The machine and the software of a record, as HTML. In older records some of it stands elsewhere."""
     known = {"commit": record["commit"], "driver": record.get("driver"), "gpus": []}
-    return about(known | record["environment"])
+    return pages.about(known | record["environment"])
 
 
 def times(results, keys):
@@ -66,7 +65,8 @@ def times(results, keys):
     for result in results:
         prefix = f"{result.name}: " if len(results) > 1 else ""
         columns += [f"{prefix}{heading}" for heading in ("ms", "ratios", "GFLOP/s", "of peak", *used(result))]
-    return table(columns, [[str(key), *(cell for result in results for cell in cells(result, key))] for key in keys])
+    rows = [[str(key), *(cell for result in results for cell in cells(result, key))] for key in keys]
+    return pages.table(columns, rows)
 
 
 def used(result):
@@ -109,7 +109,8 @@ def steps(results, keys):
             ]
             ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in step.ratios.items())
             lines.append([str(key), *([result.name] if several else []), *shown, step.refusal or ratios])
-    return table(["problem", *(["result"] if several else []), *CALLERS.values(), "ratios"], lines)
+    columns = ["problem", *(["result"] if several else []), *CALLERS.values(), "ratios"]
+    return pages.table(columns, lines, CALLERS.values())
 
 
 def circumstances(record):
