@@ -75,7 +75,7 @@ def _run(command, run, args):
 
 
 def _take_any_text():
-    """Let output streams take all text: "?" for letters that their encoding lacks; one that is closed takes it too."""
+    """Let output streams take all text: a letter that the encoding lacks becomes "?"; a closed stream swallows it."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -2,13 +2,13 @@
 
     python -m numbarnn.bench.calibrate numbarnn/bench/results/h200-2026-11-20-*.json
 
-It prints what to write into that module; nothing is changed. Estimates are sums of parts that are each proportional to
-one number (or to its reciprocal, where it is a share of a rate), so that the numbers are found by least squares of
-relative errors, none below zero; squares are divided by how far an estimate may be off, so that long sequences weigh
-more. Some stay as they are: `LAYER_SHARE` is a factor of others; of what cells with stages take (`WITHIN_SHARE`,
-`STEP_SUMS_CLOCKS`, `STEP_SUMS_UNIT_CLOCKS`) there are no records, which are of built-in cells. Launches are those of
-the record, as far as numbers decide about them (`launches_of`). Records of other kernels than today's are met by
-today's numbers but for those that the change was about; `as_recorded` has them as they were.
+It prints what to write into that module, and changes nothing. An estimate is a sum of parts, each proportional to one
+number (or to its reciprocal, where the number is a share of a rate). So the numbers are found by least squares of
+relative errors, none below zero. Squares are divided by the error that is allowed: long sequences weigh more.
+
+Some numbers stay as they are (`FIXED`): `LAYER_SHARE` is a factor of others, and the other three are those of cells
+with stages, of which there are no records. Rows are estimated with the launches that they were recorded with
+(`launches_of`). Records of earlier kernels need the numbers of those kernels: `as_recorded`.
 """
 
 import argparse
@@ -34,14 +34,13 @@ ROUNDS = 1000  # of the search for numbers, at most
 
 
 def rows_of(paths):
-    """The rows of records that have times of ours by the GPU's clock, but those of "auto", which is one of the others;
-    of built-in cells with one direction."""
+    """The rows of records that have numbarnn's time by the GPU's clock. "auto" is left out: it is one of the others."""
     found = [row for path in paths for row in record.read(path)["results"]]
     return [row for row in found if row["ok"] and row["schedule"] in SCHEDULES and "numbarnn" in row["device_seconds"]]
 
 
 def problem_of(row, profile):
-    """The problem that a row is about, on a device of that profile."""
+    """The problem that a row is about, on a device of that profile. Records have built-in cells, in one direction."""
     sizes, training = row["shape"], row["what"] != FORWARD
     return Problem(
         "cuda", CELLS[row["cell"]], row["dtype"], sizes["I"], (sizes["H"],) * sizes["L"], 1, sizes["T"], sizes["B"],
@@ -62,8 +61,8 @@ def estimated_us(row, profile):
 
 
 def launches_of(row, problem, backward):
-    """The launches of a pass, where the record says so with the product of their first layer's input: whether it is one
-    of its own is planned by the numbers that are fitted, and would change with them."""
+    """The launches of a pass. Whether the product of a launch's first input is one of its own is taken from the record:
+    planned by the numbers that are fitted, it would change with them."""
     return tuple(
         planner._best_launch(
             problem, problem.profile, launch.first, launch.last, backward,
@@ -87,7 +86,7 @@ def name_of(row):
 # ---------------------------------------------------------------------------------------------------------- the fit
 @contextmanager
 def scaled(factors):
-    """Estimates whose parts take so many times what they take: name of a number -> its factor."""
+    """Estimates with numbers that make their parts so many times as long; factors: name of a number -> how many."""
     before = {}
     for name, factor in factors.items():
         table, key = _place(name)
@@ -107,7 +106,7 @@ def scaled(factors):
 
 @contextmanager
 def as_recorded():
-    """The numbers that the records were fitted with, and as many turns: estimates of the kernels of that time."""
+    """Estimates of the kernels that the records are of, by the numbers that were fitted to them."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
     before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS
     # Nor did blocks multiply the input themselves, share products in clusters, or have weights in two places.

@@ -41,8 +41,8 @@ def _steps_cost(task):
 def rows_of(span, backward):
     """The bars of a `Span`: (kind, (layer, direction), start, length) each.
 
-    A launch is drawn as the steps of each of its layers and directions: a layer follows the one that it reads one step
-    behind; of two directions, when both of that layer are done.
+    A launch is drawn as the steps of each of its layers and directions. A layer runs one step behind the layer that it
+    reads; with two directions it begins when both directions of that layer are done.
     """
     task, start, end = span
     if task.kind != "launch":

@@ -119,7 +119,7 @@ def capability(arch):
 def compile_all(archs):
     """The rows of all shipped kernels for the first arch, then for the next.
 
-    Each kernel is compiled for all archs before the next one, as what Numba makes of it serves them all.
+    Each kernel is compiled for all archs before the next one: Numba's part of the work is done once for all of them.
     """
     todo = [(arch, shipped) for arch in archs for shipped in shipped_kernels(capability(arch))]
     turns, rows = {}, [None] * len(todo)

@@ -15,11 +15,12 @@ SPILLED = ("LDL", "STL")
 
 @dataclass(frozen=True)
 class Weights:
-    """How a lane loads weights: by loads of what nobody writes during the kernel.
+    """How a lane loads weights: by loads of memory that nobody writes during the kernel.
 
     Attributes:
         loads: bits of a load -> how many. words: of 32 bits, that they bring.
-        instructions: of the loop in which they stand; in none: of the kernel up to the last one, without loops.
+        instructions: how many the loop with these loads has; without a loop, the kernel up to the last load, but for
+            its loops.
     """
 
     loads: dict
@@ -38,10 +39,10 @@ class Steps:
 
     Attributes:
         loop: the outermost loop in which blocks publish.
-        waiting: the instructions of the loops in it that look for what is missing, a set.
-        looks: the loads of 16 bytes that others wrote, but for those in the loops that look again.
+        waiting: the instructions of the loops in it that wait, a set.
+        looks: the loads of 16 bytes that other blocks wrote, but for those in loops that wait.
         products: name -> number of the instructions that multiply and add, in the innermost loop that has most of them.
-        instructions: of that loop, without those that wait.
+        instructions: how many that loop has, without those that wait.
     """
 
     loop: Loop
@@ -114,7 +115,7 @@ def steps(code):
 
 
 def _waits(loop):
-    """Whether a loop looks for what is missing, and does nothing else: it sleeps, and stores nothing for others."""
+    """Whether a loop does nothing but look for what is missing: it sleeps, and stores nothing for others."""
     names = {one.name for one in loop.instructions}
     return "NANOSLEEP" in names and not {"STG", "HMMA", "BAR"} & names
 

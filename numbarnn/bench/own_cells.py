@@ -2,10 +2,10 @@
 
 A row is a cell, a shape, a dtype, a pass and a schedule; all cells of a shape, nr.LSTM with the same schedules, and the
 loops take turns (`timing`). A loop (`torch_loop`) is the same equations in eager PyTorch as its users write them.
-numbarnn's results are compared with it before any time is taken, and where they are wrong there is no time. Over the
-first STEPS_COMPARED steps each may be at most twice as far as the loop's from what the loop computes in float64, or as
-far as `limit_of` allows; over all of them, where a cell may be chaotic and what becomes of a rounding error is chance,
-GROWTH times as far. A schedule that cannot run a cell is a row that says why.
+Results are compared before any time is taken, and where they are wrong there is no time. The truth is what the loop
+computes in float64. Over the first STEPS_COMPARED steps numbarnn's error may be twice that of the loop in the row's
+dtype, or what `limit_of` allows. Over all steps it may be GROWTH times the loop's: a cell may be chaotic, and then
+chance decides what becomes of a rounding error. A schedule that cannot run a cell is a row that says why.
 """
 
 import time
@@ -151,7 +151,7 @@ class OwnInstance:
         return numbarnn.RNN(self.cell, **sizes, **options)
 
     def to_compare(self):
-        """Itself, and before it a short one if it has many steps."""
+        """The instances whose results are compared: itself, and before it a short one if it has many steps."""
         if self.shape.T <= STEPS_COMPARED:
             return [self]
         return [OwnInstance(self.asked_for, self.shape._replace(T=STEPS_COMPARED), *self._options), self]
@@ -204,8 +204,8 @@ def loop_contender(instance, train, device, dtype=None):
 
 
 def limit_of(steps, times, case, loop_error):
-    """The largest error that passes, of a cell whose step counts as so many of an LSTM's: each of its stages is one;
-    so many times the loop's. In float64 the loop is the truth, and errs as much."""
+    """The largest error that passes: so many times the loop's, or the floor of so many steps of an LSTM, as each stage
+    of a cell counts as one. In float64 twice that floor: the loop, which then is the truth, errs as much."""
     return max(accuracy.floor(case) * steps * (2 if case.dtype == "float64" else 1), times * loop_error)
 
 

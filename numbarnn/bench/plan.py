@@ -94,14 +94,14 @@ def picture_path(text):
 
 
 def _with_dashes(message):
-    """What layers say of their arguments, as that of the options that they are here."""
+    """A message of layers about their arguments, with the options of this command in place of their names."""
     for name, option in (("proj_size", "--proj-size"), ("hidden_size", "--hidden"), ("input_size", "--input-size")):
         message = message.replace(name, option)
     return message
 
 
 def profile_of(name):
-    """The profile of that name; RuntimeError, with the cure, where it is to be that of a GPU and none can be used."""
+    """The profile of that name; RuntimeError, with the cure, where that is this machine's GPU and none can be used."""
     if name != DEVICE:
         return profiles.get(name)
     if problem := engines.why_not("cuda"):

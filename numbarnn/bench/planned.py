@@ -1,9 +1,8 @@
-"""The kernels that are tiled for a problem and a device: those that `numbarnn kernels` and the tests compile.
+"""Kernels that are tiled for a problem and a device: `numbarnn kernels` and the tests compile those of a few problems.
 
-There are as many persistent kernels as there are tiles. These are those of a few problems, which between them have
-every dtype, every way to multiply, every built-in cell, cells with fewer gates of ah than of ax or none, cells with
-sums over units or further products, projections, one layer and several, one direction and two, aligned rows and others.
-And the one that is there to be read.
+There are as many persistent kernels as there are tiles. These problems have every dtype, every way to multiply, every
+built-in cell, cells with fewer gates of ah than of ax or none, cells with sums over units or further products,
+projections, one layer and several, one direction and two, aligned rows and others. The minimal kernel is here, too.
 """
 
 from functools import cache

@@ -4,8 +4,8 @@
     python -m numbarnn.bench.tables --check    says what they would have to say, and changes nothing
 
 They have a pair of comments for each part, <!-- table: NAME --> and <!-- end of table -->, with what is written
-between them. Of each cell and dtype the newest record counts, among those on the GPU, or CPU, of the newest of all. A
-time that is not to be trusted (`trust`) has a mark, and a table whose kernels have changed since says so.
+between them. For each cell and dtype the newest record counts, among those of the GPU, or CPU, that the newest record
+of all is of. A time that is not to be trusted (`trust`) has a mark. A table says if kernels have changed since.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def milliseconds(seconds):
 
 
 def entry(row, doubt):
-    """A cell of the table: milliseconds, and in brackets ratios; a mark at the milliseconds is about those, too."""
+    """A cell of the table: milliseconds, and in brackets ratios, for which a mark at the milliseconds holds, too."""
     if row is None or not row["ok"]:
         return "-"
     times, best = row["device_seconds"] or row["seconds"], row["best_cudnn"]

@@ -8,7 +8,8 @@ from llvmlite import ir
 
 from numbarnn.compile import types
 from numbarnn.compile.calls import Plain
-from numbarnn.compile.plain import Entry, call, finished
+from numbarnn.compile.plain import Entry, finished
+from numbarnn.compile.statements import call
 from numbarnn.compile.values import BYTES, Value
 
 _FASTCALL = 0x80  # METH_FASTCALL: function(self, address of the arguments, how many) -> result

@@ -86,8 +86,8 @@ def _called(network, about, x, hx, cx, weights):
 
 
 def backward_may_follow(x, hx, cx, weights):
-    """Whether what backward reads has to be kept; of a program that `torch.jit.trace` writes, whose mode is not known
-    yet, whether parameters have gradients."""
+    """Whether what backward reads has to be kept. A program of `torch.jit.trace` may run with gradients or without:
+    there it is kept if a tensor has one."""
     if is_in_forward_mode():
         return True
     if not torch.is_grad_enabled() and not torch.jit.is_tracing():

@@ -16,7 +16,7 @@ _VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched")
 
 
 def inmost(tensor):
-    """The tensor within those of transformations that tells whether it has a gradient outside of them."""
+    """A tensor without the wrappers of transformations, as far as none of them has a gradient."""
     while tensor is not None and not tensor.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -28,8 +28,8 @@ def is_vmapped():
 
 
 def each(function, tensors):
-    """The tensors that a function returns of these, of which some may be None. Where autograd's vmap has several in
-    one, it is called for one after another; torch.func's is the function's own business."""
+    """What a function returns of these tensors, of which some may be None. Under autograd's vmap a tensor stands for
+    several: the function is called for one after another. It knows torch.func's vmap itself."""
     several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
     if not any(several):
         return function(*tensors)

@@ -14,8 +14,9 @@ import numpy as np
 from numbarnn import engines
 from numbarnn.cells.definition import Given
 from numbarnn.compile import native, types
-from numbarnn.compile.plain import call, module_of
+from numbarnn.compile.plain import module_of
 from numbarnn.compile.specialise import specialise
+from numbarnn.compile.statements import call
 from numbarnn.compile.values import Value, flat, with_each
 from numbarnn.engines.cpu.records import from_python
 from numbarnn.engines.cpu.vectors import numbers_at

@@ -113,8 +113,8 @@ class Case:
 
     @property
     def forward_only(self):
-        """True when only y and the final states are compared: the gradient of a NaN is none, and it jumps at a bound of
-        `cell_clip`, onto which 16 bits round states."""
+        """True when only y and the final states are compared: a NaN has no gradient; and gradients jump at the bounds
+        of `cell_clip`, which is where rounding to 16 bits may put a state."""
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
     @property

@@ -229,9 +229,9 @@ def work(case, schedule):
 
 
 def covering(runs, given=()):
-    """Of runs, pairs of a case and a schedule, a few that together with the given ones show all that they do (`shown`).
+    """A few of these runs that, with the given ones, show all that the runs do (`shown`).
 
-    One after the other that is taken which shows most for its work.
+    A run is a pair of a case and a schedule. The next one is always that which shows most new things for its work.
     """
     chosen, candidates = set(), list(runs)
     left = {what for run in candidates for what in shown(*run)} - {what for run in given for what in shown(*run)}

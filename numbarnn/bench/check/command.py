@@ -93,8 +93,11 @@ def run(args):
 
 
 def plan_devices(wanted):
-    """Which devices to check in this process, and whether the simulator gets processes of its own: never from such a
-    process, which would go on for ever where the simulator lacks something; without "sim" it is left out then."""
+    """(devices to check in this process, whether the simulator is checked in processes of its own).
+
+    A process that was started to be the simulator starts no others, whatever is missing. If "all" was asked for, the
+    simulator is left out where it lacks something.
+    """
     available = engines.available()
     others = "sim" not in available and not simulated()
     if wanted == "all":
@@ -208,8 +211,8 @@ def run_single_steps(layer, instance):
 def run_training(layer, instance):
     """(results, masks): every result of forward and backward, and the dropout masks of each forward call, or None.
 
-    There are two calls where the case draws random numbers or accumulates: the last is the one with results, to whose
-    parameters' gradients those of the first are added where the case accumulates.
+    A case that draws random numbers, or accumulates, makes two calls; results are those of the second. Where the case
+    accumulates, gradients of parameters are added to those of the first.
     """
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)

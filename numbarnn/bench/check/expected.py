@@ -35,7 +35,7 @@ class Expectation:
         }
 
     def after(self, earlier, parameters):
-        """With the parameters' gradients of an earlier backward pass, an `Expectation`, added to its own."""
+        """The same, with the parameters' gradients of an earlier pass, an `Expectation`, added."""
 
         def total(own, others):
             if own is None or others is None:
@@ -64,7 +64,7 @@ class Expected:
         return self._known[call]
 
     def of_training(self):
-        """That of the last of the training calls that a case makes: see `command.run_training`."""
+        """The `Expectation` of the last training call that a case makes: see `command.run_training`."""
         calls, instance = self.instance.case.training_calls, self.instance
         expectation = self.results(calls - 1)
         for earlier in range(calls - 1) if instance.case.accumulate else ():

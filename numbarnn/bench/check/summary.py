@@ -18,8 +18,8 @@ class Group:
 
     Attributes:
         key: what they have in common, a tuple of words. compared: those about a result.
-        worst: the one that counts: a failure, or what is nearest to its limit; dropout's own, refusals come last.
-        median_ratio, within_twice: of the errors as multiples of the peer's the middle one, and the share up to 2.
+        worst: a failure, or else the one nearest to its limit; those of dropout's masks, and refusals, come last.
+        median_ratio, within_twice: of the ratios of errors to the peer's: the median, and the share of those up to 2.
     """
 
     def __init__(self, key, members):
@@ -72,7 +72,7 @@ def by_quantity(comparisons):
 
 
 def cells(group):
-    """The cells of a table that a group has in every table: see `COLUMNS`."""
+    """A group's cells under `COLUMNS`."""
     worst, middle, within = group.worst, group.median_ratio, group.within_twice
     errors = map(number, (worst.error, worst.torch_error, worst.cudnn_error, worst.limit))
     shares = "-" if middle is None else f"{middle:.2f}", "-" if within is None else f"{within:.0%}"

@@ -31,7 +31,7 @@ torch = _Torch()
 
 
 def made_again(make):
-    """The contender that a function makes, which knows how it is made."""
+    """The contender that a function makes, with that function as its `again`."""
     return replace(make(), again=make)
 
 

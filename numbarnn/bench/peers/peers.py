@@ -19,7 +19,7 @@ from numbarnn.bench.peers.torch_peer import torch_contender, torch_results, torc
 
 
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
-    """A numbarnn layer at what `torch_contender` does: train gives dx, dhx, dcx and all weight gradients."""
+    """A numbarnn layer that does what `torch_contender` does: with `train` it gives all gradients, too."""
     layer = make_layer(instance.case, device, instance.parameters, schedule)
     x, state, dy = inputs(layer, instance)
 
@@ -36,7 +36,7 @@ def layer_contender(name, layer, given, results, **options):
 
     Args:
         given: (x, state, dy) as the layer takes them; dy is None for inference.
-        results: what (y, state) or (y, state, gradients), as the layer returns them, are by quantity.
+        results: function of what the layer returns, (y, state) or (y, state, gradients) -> arrays by quantity.
     """
     x, state, dy = given
 

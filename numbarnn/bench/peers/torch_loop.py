@@ -33,8 +33,8 @@ def why_not(cell, train):
 
 
 def operation(op, dtype):
-    """PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; numbers become a tensor's where it wants
-    them so."""
+    """PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; one that takes tensors alone is wrapped so
+    that it takes numbers, too."""
     functional, is_tensor, tensor = torch.nn.functional, torch.is_tensor, torch.tensor
 
     def tensors(function):
@@ -76,7 +76,7 @@ class _Values(Values):
 
 
 def _joined(weights, biases):
-    """(matrix, bias or None, rows of each) of the gates' own, one after another."""
+    """(one matrix, one bias or None, rows of each gate): the gates' own, one after another."""
     return torch.cat(weights), biases and torch.cat(biases), [len(one) for one in weights]
 
 

@@ -3,8 +3,8 @@
     in     {"question": name}                                    a line each, until the end of the input
     out    {"question": name, "outcome": "ok", ...}              a line each
 
-ASKED is a `parts.Asked` as JSON. What anybody prints meanwhile goes to the error stream. Where whoever asks is gone,
-even while a question is answered, the process ends with all that it has started: nothing keeps a GPU.
+ASKED is a `parts.Asked` as JSON. Whatever else is printed goes to the error stream. When the process that asks is gone,
+even while a question is answered, this one ends with all that it has started, so that nothing keeps a GPU busy.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Asking: a part's questions go to child processes, which are killed when they take too long.
 
-Who hangs or crashes costs one question and its limit; another process goes on with the rest. The part's file is written
-after each answer, so that whatever happens to this process, answers that came stay.
+A process that hangs or crashes costs one question and its limit; another one goes on with the rest. The part's file is
+written after each answer: answers that came stay, whatever happens to this process.
 """
 
 import json

@@ -18,8 +18,8 @@ MINUTES = 9  # for which the limits below are made; a shorter run has less for e
 
 
 class Asked(NamedTuple):
-    """What of everything is asked: on "cuda" or "sim"; small problems, which the simulator and an emulated GPU can run;
-    the folder where files go besides the answers, as text."""
+    """What all parts are asked with: the device, "cuda" or "sim"; whether problems are small, so that the simulator and
+    an emulated GPU can run them; and the folder for files besides the answers, as text."""
 
     device: str
     small: bool

@@ -45,7 +45,7 @@ def run(args):
 
 
 def read(file, option):
-    """The `rows.Result` of a file; where it holds something else None, or an error if the user named it by an
+    """The `rows.Result` of a file. Where it holds something else: None, or an error if the user named it by an
     `option`."""
     no_result = f"{option} {file} is no result of numbarnn bench"
     try:

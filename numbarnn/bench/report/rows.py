@@ -110,8 +110,8 @@ def step_of(row, machine_doubt):
 
 
 class Result(NamedTuple):
-    """A record, as `record.read` gives it, with the name of its file, and its rows by `Key`: passes over sequences are
-    entries."""
+    """A record, as `record.read` gives it; the name of its file; and its rows by `Key`: `entries` are those of passes
+    over sequences, `steps` those of single steps."""
 
     name: str
     record: dict

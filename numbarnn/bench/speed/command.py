@@ -126,7 +126,7 @@ def run(args):
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     problems = problems_of(args)
-    where = set_up(args)
+    where = set_up(args)._replace(compiled=args.compile)
     if args.beside:
         return beside.run(args, problems, where)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
@@ -148,7 +148,7 @@ def run(args):
     else:
         semantics = USUAL if args.shape else SEMANTICS.get(args.set, USUAL)
         time_one, show, method = partial(time_case, semantics=semantics), speed_table.print_timings, TORCH_METHOD
-    rows = take_times(args, where, todo, partial(time_one, compiled=args.compile), show, method)
+    rows = take_times(args, where, todo, time_one, show, method)
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
 
@@ -192,13 +192,13 @@ def set_up(args):
 
 
 def say_other_core(asked):
-    """OpenBLAS takes other kernels in silence: for a name that it does not know, and where the processor lacks what
-    those of that family need."""
+    """Says where OpenBLAS took other kernels than those asked for. It does so in silence: for a name that it does not
+    know, or a family whose instructions the processor lacks."""
     if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
         console.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
-def take_times(args, where, todo, time_one, show, torch_method=TORCH_METHOD):
+def take_times(args, where, todo, time_one, show, torch_method):
     """The rows of all there is to do, as dicts: taken, shown and, where --json says so, written.
 
     Args:
@@ -233,8 +233,8 @@ def choose_device(wanted):
     return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
 
 
-def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL, compiled=False):
-    """The rows of one case, a row per pass and schedule; compiled: torch.compile is a peer."""
+def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL):
+    """The rows of one case, a row per pass and schedule."""
     mode, passes = semantics
     sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
     case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode, **shape.options)
@@ -250,15 +250,15 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL, compi
     timings = []
     for what in passes:
         with torch_tf32(tf32):
-            timings += time_pass(instance, truth, about | {"what": what}, schedules, where, compiled)
+            timings += time_pass(instance, truth, about | {"what": what}, schedules, where)
     return timings
 
 
-def time_pass(instance, truth, about, schedules, where, compiled=False):
+def time_pass(instance, truth, about, schedules, where):
     """The rows of one pass of an instance, a row per schedule."""
     what, device = about["what"], where.device
     try:
-        line = line_up(instance, truth, what, where, compiled)
+        line = line_up(instance, truth, what, where)
     except Exception as exception:
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {

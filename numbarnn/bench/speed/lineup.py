@@ -2,8 +2,8 @@
 
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
-float64, or as far as `accuracy.floor`; PyTorch itself may err by `accuracy.PEER_TRUST` floors, and is no measure for
-others beyond. Where TF32 is allowed, a product reads as many bits of each number as in float16, whose floor counts.
+float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors; if it errs by more, it
+is no measure for others. Where TF32 is allowed, float16's floor counts: products read as many bits of each number.
 """
 
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class LineUp:
     left_out: dict = field(default_factory=dict)
 
     def add(self, contenders, case, truth):
-        """Those of some contenders whose results are right become rivals."""
+        """Makes rivals of those contenders whose results are right."""
         for contender in contenders:
             rows = compare(case, contender, truth, self.results)
             self.agreement += rows
@@ -44,10 +44,10 @@ class LineUp:
                 self.rivals.append(contender)
 
 
-def line_up(instance, truth, what, where, compiled=False):
-    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64; compiled: torch.compile is a peer.
+def line_up(instance, truth, what, where):
+    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64.
 
-    Where layer 0 has no W, PyTorch's results, with an identity for W, are compared, but it has no time.
+    Where layer 0 has no W, PyTorch computes with an identity for W. Its results are compared, but it gets no time.
     """
     case, train, device = instance.case, what != FORWARD, where.device
     torch = made_again(lambda: peers.torch_contender(instance, train, device))
@@ -69,9 +69,9 @@ def line_up(instance, truth, what, where, compiled=False):
             found.left_out["onnxruntime"] = OTHER_FORM
         else:
             found.add([made_again(lambda: peers.onnxruntime_contender(instance, where.threads))], case, truth)
-    if compiled and skips:
+    if where.compiled and skips:
         found.left_out[peers.COMPILED] = NO_SKIP
-    elif compiled and what in WHOLE:
+    elif where.compiled and what in WHOLE:
         made, _, reason = attempt(lambda: peers.torch_compiled_contender(instance, train, device), lambda _: ())
         if made:
             found.add([made], case, truth)

@@ -112,7 +112,7 @@ def operations(cell, shape, training, skip=False, form=()):
 
 
 def columns(shape, form):
-    """Of W and R of all layers, of one direction."""
+    """How many columns W and R of all layers have in one direction."""
     inputs, H, L = (shape[letter] for letter in "IHL")
     return inputs + H + (L - 1) * (directions(form) + 1) * H
 

@@ -75,30 +75,30 @@ def shapes_of(args):
     return found
 
 
-def time_stream(cell, shape, dtype, tf32, schedules, where, compiled=False):
-    """The rows of one case, a row per schedule; compiled: torch.compile is a peer."""
+def time_stream(cell, shape, dtype, tf32, schedules, where):
+    """The rows of one case, a row per schedule."""
     case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
     row = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
-    return [StreamTiming(**row, schedule=name, **measure(case, name, where, compiled)) for name in schedules]
+    return [StreamTiming(**row, schedule=name, **measure(case, name, where)) for name in schedules]
 
 
-def measure(case, schedule, where, compiled):
-    """What a row says beside its names."""
+def measure(case, schedule, where):
+    """The fields of a row besides those that say what is timed."""
     instance, device = make_instance(case), where.device
     try:
         with torch_tf32(case.allow_tf32):
             exact = peers.torch_contender(instance.float64, False, device)
-            return compared_and_timed(instance, exact.results(exact.call()), schedule, where, compiled)
+            return compared_and_timed(instance, exact.results(exact.call()), schedule, where)
     except Exception as exception:
         return {"ok": False, "refusal": said(exception)}
 
 
-def compared_and_timed(instance, truth, schedule, where, compiled):
-    """`measure`, where PyTorch has computed the truth."""
+def compared_and_timed(instance, truth, schedule, where):
+    """The same; truth: PyTorch's results in float64."""
     case, device, line, left_out, agreement = instance.case, where.device, [], {}, []
     with_onnx = device == "cpu" and case.dtype == "float32" and peers.installed("onnx", "onnxruntime")
     rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]
-    rivals += [streams.torch_cell_stream(instance, device, compiled=True)] if compiled else []
+    rivals += [streams.torch_cell_stream(instance, device, compiled=True)] if where.compiled else []
     rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
 
     def compared(make, **limits):

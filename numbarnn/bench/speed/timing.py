@@ -42,12 +42,14 @@ class Machine(NamedTuple):
     Attributes:
         device: "cpu" or "cuda". threads: on the CPU, of every contender. rounds: how often each has a turn.
         usage: whether memory and energy of calls are told, too, which on a GPU takes longer than the turns.
+        compiled: whether torch.compile is a peer.
     """
 
     device: str
     threads: int
     rounds: int
     usage: bool = True
+    compiled: bool = False
 
 
 @dataclass

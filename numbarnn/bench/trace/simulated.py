@@ -39,11 +39,11 @@ STALLED_PATIENCE = 30  # turns of each thread in vain, after which a run that is
 
 @dataclass
 class Inner:
-    """What a block exchanges within a step: `of` sums over units (`SUMS`), or the kind of the product that it is for.
+    """What a block exchanges within a step: sums over units, or what a further product or a projection multiplies.
 
     Attributes:
-        begin, end: turns of the first and the last access to it. multiplies: whether it has looked at it. missed: as of
-            a Phase.
+        of: `SUMS`, or the kind of the product. begin, end: turns of the first and the last access.
+        multiplies: whether the block has begun to look at what the product multiplies. missed: as of a Phase.
     """
 
     of: object

@@ -9,8 +9,8 @@ class Prepared:
     launch of one CUDA graph. As cuDNN adds gradients of weights to what is there, a run with backward begins by setting
     them to zero.
 
-    `choose` leaves a part of them to `run`, such as backward data, which is then called again and again with the
-    reserve space of one forward; it changes that space, so `results` makes all calls anew.
+    `choose` lets a run make some of the calls only, such as backward data: again and again with the reserve space of
+    one forward. As backward data changes that space, `results` makes all calls anew.
 
     Attributes:
         why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a
