@@ -19,7 +19,6 @@ from numbarnn.kernels.persistent import (
     mma,
     products,
     projection,
-    warp_parts,
     weights,
     within,
     within_backward,
@@ -27,7 +26,7 @@ from numbarnn.kernels.persistent import (
 )
 
 MODULES = (
-    exchange, warp_parts, weights, fma, mma, products, block, cluster, across, within, within_forward, within_backward,
+    exchange, weights, fma, mma, products, block, cluster, across, within, within_forward, within_backward,
     projection, forward, backward,
 )  # fmt: skip
 
