@@ -22,6 +22,7 @@ from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import trouble
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat, samples
+from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
 from numbarnn.kernels.step.groups import (
     BackwardBuffers,
@@ -115,7 +116,7 @@ def pointwise_kernels_of(cell, dtype, masked):
 
 def _threads(cell, dtype, stages):
     """Threads per block, at most, of a kernel that makes the sums of these stages (their numbers)."""
-    return unit_sums.threads(cell, dtype, stages) or pointwise.THREADS_PER_BLOCK
+    return unit_sums.threads(cell, dtype, stages) or THREADS_PER_BLOCK
 
 
 def _buffers(cell, dtype, masked, save=True, projected=False):
@@ -165,7 +166,7 @@ def stage_kernels_of(cell, dtype):
 def sequence_kernels(dtype):
     """What fills the step mask (listed once, as it has no dtype), select, and gather."""
     T, B, N = 3, 2, 4
-    fill, threads = np.dtype(compute_dtype(dtype)).type(0), pointwise.THREADS_PER_BLOCK
+    fill, threads = np.dtype(compute_dtype(dtype)).type(0), THREADS_PER_BLOCK
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
         yield ShippedKernel(masks.make_step_mask_kernel(), dtype, "", threads, arguments)
@@ -184,7 +185,7 @@ def sequence_kernels(dtype):
 
 def projection_kernels(dtype):
     """Of one direction's columns of h and dy: all of them, or those of one of two."""
-    T, B, P, threads = 3, 2, 4, pointwise.THREADS_PER_BLOCK
+    T, B, P, threads = 3, 2, 4, THREADS_PER_BLOCK
     step_mask, dht, dh = zeros("uint8", T + 2, B), zeros(dtype, T, B, P), zeros(compute_dtype(dtype), B, P)
     for layouts, columns in (("contiguous", P), ("columns", 2 * P)):
         h, dy = zeros(dtype, T + 2, B, columns)[:, :, :P], zeros(dtype, T, B, columns)[:, :, :P]
@@ -198,7 +199,7 @@ def projection_kernels(dtype):
 
 def skip_kernels(dtype):
     """Between x, contiguous, and one row per gate: contiguous, or the first columns of wider rows."""
-    M, H, G, threads = 6, 5, 3, pointwise.THREADS_PER_BLOCK
+    M, H, G, threads = 6, 5, 3, THREADS_PER_BLOCK
     x = zeros(dtype, M, H)
     for layouts, columns in (("contiguous", G * H), ("columns", (G + 1) * H)):
         gates = zeros(dtype, M, columns)[:, : G * H]
@@ -212,7 +213,7 @@ def block_kernels(dtype):
     """Blocks on the diagonal as a dense matrix, both contiguous."""
     if dtype != "bfloat16":  # what is spread as float16 is 16 bits
         arguments = zeros(dtype, 6, 4), zeros(dtype, 6, 2)
-        yield ShippedKernel(blocks.make_spread_blocks(), dtype, "", pointwise.THREADS_PER_BLOCK, arguments)
+        yield ShippedKernel(blocks.make_spread_blocks(), dtype, "", THREADS_PER_BLOCK, arguments)
 
 
 def column_sum_kernels(dtype):
@@ -248,7 +249,7 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
     for out_name, out in arrays[0].items():
         for x_name, x in arrays[1].items():
             layouts = f"{out_name}_from_{x_name}"
-            yield ShippedKernel(kernel, dtype, layouts, pointwise.THREADS_PER_BLOCK, (out, x))
+            yield ShippedKernel(kernel, dtype, layouts, THREADS_PER_BLOCK, (out, x))
 
 
 def fingerprint_kernels(dtype):

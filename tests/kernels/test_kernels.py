@@ -17,7 +17,7 @@ from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
 from numbarnn.common import code_cache
 from numbarnn.cuda import compiler
-from numbarnn.kernels import catalog
+from numbarnn.kernels import catalog, grid
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.step import pointwise, stages, unit_sums
 from sum_cells import NOISE_CELLS, SUM_CELLS
@@ -271,9 +271,9 @@ def test_second_use_compiles_nothing(written_ptx):
     "batch, hidden", [(1, 1), (1, 33), (3, 128), (64, 129), (70000, 2048)], ids=lambda size: str(size)
 )
 def test_launch_has_a_thread_for_every_unit(batch, hidden):
-    config = pointwise.launch_config(batch, hidden)
+    config = grid.launch_config(batch, hidden)
     (grid_x, grid_y, _), (threads, *_) = config.grid, config.block
-    assert threads % 32 == 0 and threads <= pointwise.THREADS_PER_BLOCK
+    assert threads % 32 == 0 and threads <= grid.THREADS_PER_BLOCK
     assert hidden <= grid_x * threads < hidden + threads
     assert grid_y == min(batch, 65535)
     assert np.prod(config.block) <= 1024

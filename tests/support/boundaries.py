@@ -14,9 +14,10 @@ from numbarnn.engines.cpu import cell_steps, panels, products
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu.vectors import MOST_ROWS
 from numbarnn.engines.gpu import profiles
+from numbarnn.kernels import grid
 from numbarnn.kernels.arrays import column_sums, dropout
 from numbarnn.kernels.persistent import tile
-from numbarnn.kernels.step import pointwise, unit_sums
+from numbarnn.kernels.step import unit_sums
 from numbarnn.schedules import Problem, wavefront
 from numbarnn.schedules.persistent import planner
 
@@ -191,7 +192,7 @@ _CPU = {
 
 def _grid_stride(layer):
     """More units than the threads along x, or more sequences than the blocks along y."""
-    config = pointwise.launch_config(layer.case.B, layer.H)
+    config = grid.launch_config(layer.case.B, layer.H)
     return config.grid[0] * config.block[0] < layer.H and config.grid[1] < layer.case.B
 
 
@@ -205,7 +206,7 @@ _KERNELS = {
 }  # fmt: skip
 _CUDA = _KERNELS | {
     "units of several blocks":
-        lambda s: s.H > pointwise.THREADS_PER_BLOCK,
+        lambda s: s.H > grid.THREADS_PER_BLOCK,
     "dropout of several blocks":
         lambda s: s.case.masked and s.rows * s.case.D * s.P > 4 * dropout.THREADS_PER_BLOCK,
 }  # fmt: skip

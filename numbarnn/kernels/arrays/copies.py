@@ -7,7 +7,7 @@ from numba import cuda
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step.pointwise import launch_config
+from numbarnn.kernels.grid import launch_config
 
 
 @cache

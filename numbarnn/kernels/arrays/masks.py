@@ -11,7 +11,7 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step.pointwise import launch_config
+from numbarnn.kernels.grid import launch_config
 
 
 @cache

@@ -8,7 +8,7 @@ from numba import cuda
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step.pointwise import launch_config
+from numbarnn.kernels.grid import launch_config
 
 
 @cache

@@ -17,8 +17,8 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.persistent.tile import OCTET
-from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.trouble import make_report, make_unnamed
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)

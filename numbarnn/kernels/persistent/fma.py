@@ -15,10 +15,10 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.persistent.block import stored_number
 from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
-from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
 # That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.

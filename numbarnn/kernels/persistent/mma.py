@@ -23,9 +23,9 @@ from numba import cuda
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
-from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_fresh, make_pieces_of_two_rows, make_short
 
 

@@ -20,11 +20,11 @@ from numbarnn.compile import units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.persistent import block, products
 from numbarnn.kernels.persistent.across import Part, Words, make_across
 from numbarnn.kernels.persistent.columns import STAGE_BITS
 from numbarnn.kernels.persistent.exchange import Operand
-from numbarnn.kernels.persistent.warp_parts import in_turn
 from numbarnn.kernels.trouble import WITHIN, make_report
 
 

@@ -20,9 +20,10 @@ from numba import cuda
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
+from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import backward_function, forward_function
-from numbarnn.cuda.launch import Kernel, LaunchConfig
+from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.grid import launch_config
 from numbarnn.kernels.step import unit_sums
 from numbarnn.kernels.step.given import (
     make_backward_rows,
@@ -32,21 +33,6 @@ from numbarnn.kernels.step.given import (
     make_where,
 )
 from numbarnn.kernels.step.groups import backward_arguments, forward_arguments, gradients_of_cell
-
-THREADS_PER_BLOCK = 128
-MAX_GRID_Y = 65535
-
-
-def launch_config(rows, columns, together=0):
-    """One thread per element of (rows, columns), such as (B, H), where the grid allows: columns along x, rows along y.
-
-    Args:
-        together: the most threads of a block, if it has to have all columns of a row (for sums over units); else 0.
-    """
-    if TINY_LAUNCHES:  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
-        return LaunchConfig(grid=(1 if together else min(2, columns), min(2, rows)), block=together or min(4, columns))
-    block = min(together or THREADS_PER_BLOCK, -(-columns // 32) * 32)
-    return LaunchConfig(grid=(1 if together else -(-columns // block), min(rows, MAX_GRID_Y)), block=block)
 
 
 @cache

@@ -9,9 +9,9 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
+from numbarnn.kernels.grid import launch_config
 from numbarnn.kernels.step.given import make_where
 from numbarnn.kernels.step.groups import Options
-from numbarnn.kernels.step.pointwise import launch_config
 
 
 @cache

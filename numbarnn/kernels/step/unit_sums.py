@@ -16,7 +16,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import units
 from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.persistent.warp_parts import in_turn
+from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.step.given import make_given_backward, make_given_forward
 
 THREADS_PER_BLOCK, PARTS = (4, 2) if TINY_LAUNCHES else (256, 16)  # a block's threads; of each sum so many parts

@@ -1,4 +1,4 @@
-"""What products by tensor cores and by FMA share: chains of functions."""
+"""Device functions one after another: loops that must disappear in compiling."""
 
 from functools import cache
 
