@@ -148,14 +148,20 @@ def _multiply_x(zero, call, rows, ax, units):
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
-@inlined
-def _recurrent_products(zero, call, own, at, step):
-    """h Rᵀ; zero for the sequences that begin anew. And x Wᵀ, where each step does it."""
-    t, before = at
+@plain
+def _multiply_x_of_step(zero, call, own, step):
+    """x Wᵀ, where each step does it."""
     if call.x_by_steps:
+        t = find_step_time(step, call.steps, call.direction, NO)[0]
         ax = call.ax + t * call.ax_slot + own.first_row * call.ax_row
         rows = t * call.batch + own.first_row, own.last_row - own.first_row
         _multiply_x(zero, call, rows, ax, (own.first, own.last))
+
+
+@inlined
+def _recurrent_products(zero, call, own, at, step):
+    """h Rᵀ; zero for the sequences that begin anew."""
+    t, before = at
     if step == 0 and call.from_zero:
         for b in range(own.first_row, own.last_row):
             clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, own.first, own.last)
@@ -233,7 +239,7 @@ def _project(zero, call, own, at):
 
 @inlined
 def _step(zero, call, own, address, step):
-    """The thread's share of a step."""
+    """The thread's share of a step, but for x Wᵀ."""
     at = find_step_time(step, call.steps, call.direction, NO)
     _recurrent_products(zero, call, own, at, step)
     _stages(zero, call, own, address, at)
@@ -268,15 +274,51 @@ def forward_steps(zero, address):
     if call.by_rows:
         end_phase(call.pieces, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
-    steps = call.last - call.first if call.by_rows else 1  # of a phase
-    for first in range(call.first, call.last, steps):
-        phase = first - call.first + call.by_rows
-        piece = take(call.pieces, job, phase, NONE)
+    if call.by_rows:
+        _steps_of_sequences(zero, call, job, rows_address)
+    else:
+        _steps_of_units(zero, call, job, rows_address)
+
+
+@inlined
+def _steps_of_sequences(zero, call, job, address):
+    """All steps, of which threads share the sequences: one phase, after that of `_prepare`.
+
+    Args:
+        address: of the `Rows`.
+    """
+    piece = take(call.pieces, job, ONE, NONE)
+    while piece != NONE:
+        own = share_of(zero, call, job, piece)
+        for step in range(call.first, call.last):
+            _multiply_x_of_step(zero, call, own, step)
+            _step(zero, call, own, address, step)
+        piece = take(call.pieces, job, ONE, piece)
+    end_phase(call.pieces, job, ONE)
+
+
+@inlined
+def _steps_of_units(zero, call, job, address):
+    """All steps, of which threads share the units: a phase each, as a step's product with R needs all units' h.
+
+    A thread does not wait for these before it has multiplied its x: so one that is a little late delays nobody. But
+    where ax is another's of the step before, that one may still read it.
+    """
+    same = NONE  # the piece that this thread did in the phase before
+    for step in range(call.first, call.last):
+        phase, last = step - call.first, same
+        piece, same = take(call.pieces, job, phase, NONE), NONE
         while piece != NONE:
             own = share_of(zero, call, job, piece)
             if phase == 0:
                 _prepare(zero, call, own)
-            for step in range(first, first + steps):
-                _step(zero, call, own, rows_address, step)
+            if piece == last:
+                _multiply_x_of_step(zero, call, own, step)
+            if phase > 0 and same == NONE:
+                end_phase(call.pieces, job, phase - 1)
+            if piece != last:
+                _multiply_x_of_step(zero, call, own, step)
+            _step(zero, call, own, address, step)
+            same = piece
             piece = take(call.pieces, job, phase, piece)
-        end_phase(call.pieces, job, phase)
+    end_phase(call.pieces, job, call.last - call.first - 1)
