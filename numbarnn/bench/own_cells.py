@@ -31,13 +31,12 @@ from numbarnn.bench.speed import timing
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
 from numbarnn.bench.speed.speed_table import about, milliseconds, quotient
-from numbarnn.cells import Cell, tracing
+from numbarnn.cells import LSTM, Cell, tracing
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
 CELLS = ("lstm", "gru", "peephole_lstm", "layer_norm_lstm", "slstm", "sru")
 SHAPES = (Shape(100, 32, 256, 256, 1),)
-SAVED_BY_LSTM = 4  # values per step and unit
 STEPS_COMPARED, GROWTH = 16, 10
 TORCH_METHOD = {
     FORWARD: "a loop over time of eager operations (numbarnn.bench.peers.torch_loop), under torch.no_grad()",
@@ -228,7 +227,7 @@ def time_pass(instances, what, schedules, where, with_loops):
     for instance in instances:
         about = {"cell": instance.name, "shape": instance.shape.sizes, "dtype": case.dtype, "device": device}
         size = precision.itemsize(case.dtype)
-        saved = {"cell": instance.cell.num_saved * size, "lstm": SAVED_BY_LSTM * size}
+        saved = {"cell": instance.cell.num_saved * size, "lstm": LSTM.num_saved * size}
         about |= {"what": what, "saved_bytes": saved, "trace_s": instance.trace_s}
         for contender, row in begun[instance.name][0]:
             if contender:

@@ -75,9 +75,9 @@ class FormedWeights:
             for place, kinds in space.formed.items():
                 values = self._values(place)
                 for made in kinds.values():
-                    out = self.formed[made.offset : made.offset + made.size].reshape(made.shape)
-                    for rows, term in _rows(made):
-                        self._put(out[rows], values, term, made.groups)
+                    out = made.of(self.formed)
+                    for number, term in enumerate(made.terms):
+                        self._put(made.rows(out, number), values, term, made.groups)
         if self._live is not None:
             self._known = known
 
@@ -133,13 +133,6 @@ class FormedWeights:
         values = Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])
         values.fixed = self._fixed.setdefault(place, values.fixed)
         return values
-
-
-def _rows(made):
-    """(slice of its rows, term) of each term of a `Formed`."""
-    rows = made.shape[0] // len(made.terms)
-    for number, term in enumerate(made.terms):
-        yield slice(number * rows, (number + 1) * rows), term
 
 
 def _part(array, shape, groups):
@@ -203,11 +196,8 @@ class Values:
             kinds, d_formed = self.gradients
             kind, number = term.data
             made = kinds[kind]
-            rows = made.shape[0] // len(made.terms)
-            d = d_formed[made.offset : made.offset + made.size].reshape(made.shape)
-            d = d[number * rows : (number + 1) * rows]
             shape = self.shape(made.terms[number])
-            d = _part(d, shape, made.groups)
+            d = _part(made.rows(made.of(d_formed), number), shape, made.groups)
             return (d.reshape(shape) if d.ndim == 3 else d).astype(self.dtype, copy=False)
         if term.op == "sum":
             return self._sum(*term.args)

@@ -53,6 +53,10 @@ class Parameter:
         """Number of elements."""
         return math.prod(self.shape)
 
+    def of(self, flat):
+        """Its view of the flat buffer, NumPy's or CuPy's."""
+        return flat[self.offset : self.offset + self.size].reshape(self.shape)
+
 
 # What cells that are written as equations may have: A (None: G), the names of parameters per unit, the number of heads,
 # n, which divides H and P, and the names of all parameters.
@@ -195,7 +199,7 @@ class WeightSpace:
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
-        return {part.name: self._view(flat, part) for part in self._in_order()}
+        return {part.name: part.of(flat) for part in self._in_order()}
 
     @property
     def shapes(self):
@@ -276,17 +280,13 @@ class WeightSpace:
             formed: (formed_size,), what kernels read in place of parameters; None: the parameters themselves.
         """
         own = self._places[layer, direction]
-        views = {part.kind: self._view(flat, part) for part in own if part.kind in STACKED}
+        views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
         if formed is not None:
-            views |= {kind: self._view(formed, one) for kind, one in self.formed.get((layer, direction), {}).items()}
+            views |= {kind: one.of(formed) for kind, one in self.formed.get((layer, direction), {}).items()}
         return views
-
-    @staticmethod
-    def _view(flat, part):
-        return flat[part.offset : part.offset + part.size].reshape(part.shape)
 
 
 class Formed(NamedTuple):
@@ -305,10 +305,12 @@ class Formed(NamedTuple):
     shape: tuple[int, ...]
     groups: int = 1
 
-    @property
-    def size(self):
-        """Number of elements."""
-        return math.prod(self.shape)
+    size, of = Parameter.size, Parameter.of
+
+    def rows(self, array, number):
+        """Those rows of an array of its shape that a term, by number, fills."""
+        count = self.shape[0] // len(self.terms)
+        return array[number * count : (number + 1) * count]
 
 
 def as_they_are(names):

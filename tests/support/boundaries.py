@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numbarnn import cells
-from numbarnn.bench.cases.cases import GATES, TRACED_CELLS, own_cell
+from numbarnn.bench.cases.cases import cell_of
 from numbarnn.engines.cpu import cell_steps, panels, products
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.cpu.vectors import MOST_ROWS
@@ -41,7 +40,7 @@ class Layer:
     @property
     def G(self):
         """Number of gates."""
-        return GATES[self.case.cell]
+        return cell_of(self.case.cell).num_gates
 
     @property
     def recurrent_work(self):
@@ -214,7 +213,7 @@ _CUDA = _KERNELS | {
 
 def _launches(case, backward):
     """The persistent launches of a case in the simulator."""
-    cell = own_cell(case.cell) if case.cell in TRACED_CELLS else cells.get(case.cell)
+    cell = cell_of(case.cell)
     options = {"padded": case.lengths is not None, "resets": case.resets, "projection": case.proj_size}
     sizes = case.input_size, case.hidden, case.D, case.T, case.B
     problem = Problem("sim", cell, case.dtype, *sizes, True, case.dropout, profile=profiles.SIMULATOR, **options)

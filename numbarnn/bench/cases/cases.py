@@ -6,15 +6,13 @@ from functools import cache, cached_property, partial
 import numpy as np
 
 import numbarnn
+from numbarnn import cells
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.cases.chain import Chain
 from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
 from numbarnn.weights import WeightSpace
 
-GATES = {
-    "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "gru_reset_before": 3, "traced_lstm": 4, "layer_norm_rnn": 1,
-}  # fmt: skip
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
 PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
 #: Cells that are written as equations (`own_cell`): the LSTM, and one with what no built-in cell has (sums over all
@@ -188,8 +186,8 @@ def parameter_shapes(case):
     bias, per_unit = {True: "double", False: "none"}.get(case.bias, case.bias), ()
     if case.cell == "layer_norm_rnn":
         bias, per_unit = "none", VECTORS
-    sizes, options = (GATES[case.cell], case.input_size, case.hidden, case.D), (bias, case.proj_size, case.input_mode)
-    return WeightSpace(*sizes, *options, per_unit=per_unit).shapes
+    sizes = cell_of(case.cell).num_gates, case.input_size, case.hidden, case.D
+    return WeightSpace(*sizes, bias, case.proj_size, case.input_mode, per_unit=per_unit).shapes
 
 
 def make_instance(case):
@@ -220,6 +218,11 @@ def make_instance(case):
     dcy = states(state_gradients and has_c, case.hidden)
     resets = sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None
     return Instance(case, parameters, x, dy, h0, c0, dhy, dcy, lengths, resets)
+
+
+def cell_of(name):
+    """The `Cell` of one of ALL_CELLS."""
+    return own_cell(name) if name in TRACED_CELLS else cells.get(name)
 
 
 @cache

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from numbarnn import engines
+from numbarnn import cells, engines
 from numbarnn.bench.cases.cases import PEERS_CELLS
 from numbarnn.bench.console import CannotRun, MissingPackage, figure, json_path, positive_int, say, write_json
 from numbarnn.bench.demo import chart
@@ -132,7 +132,7 @@ def prepare(args, engine):
 
 def check_memory(config):
     """ValueError where weights, gradients and Adam's two moments are more than this machine has memory."""
-    gates = {"lstm": 4, "gru": 3}.get(config.cell, 1)
+    gates = cells.get(config.cell).num_gates
     inputs = EMBEDDING + (config.layers - 1) * config.hidden
     needed = 4 * 4 * gates * config.hidden * (inputs + config.layers * config.hidden)  # floats of 4 bytes
     try:

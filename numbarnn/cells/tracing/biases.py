@@ -3,7 +3,7 @@
 from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 
 
-def split_biases(outputs, constants=()):
+def split_biases(outputs, constants):
     """The equations without biases.
 
     A vector is a gate's bias if it and the gate's product are terms of one sum, and of nothing else. It is that of the

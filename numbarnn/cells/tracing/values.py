@@ -15,10 +15,6 @@ _UFUNCS = {
     "remainder": "modulo",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne",
 }  # fmt: skip
-_ONE_UNIT = (
-    "it stands for one number per unit, how many is not known yet; sums over all units are numbarnn.sum and "
-    "numbarnn.mean"
-)
 
 
 class Traced:
@@ -83,7 +79,10 @@ class Traced:
     __float__ = __int__ = __complex__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
 
     def _no_array(self, *_):
-        raise error(f"{self._what()} as an array (in len, for, in, [...]): " + _ONE_UNIT)
+        raise error(
+            f"{self._what()} as an array (in len, for, in, [...]): it stands for one number per unit, how many is not "
+            "known yet; sums over all units are numbarnn.sum and numbarnn.mean"
+        )
 
     __len__ = __iter__ = __getitem__ = __contains__ = __setitem__ = _no_array
 
