@@ -22,20 +22,25 @@ def contender(call, name="numbarnn"):
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
+def usual_peak(make, runs=5):
+    """Peak bytes of a call, the median of several: while one is taken, the system may take back pages of the process,
+    as it does on a busy machine, or read some in."""
+    return np.median([memory.peak_bytes(make, "cpu", engines.get("cpu")) for _ in range(runs)])
+
+
 @tells_memory
-@pytest.mark.parametrize("size", [2 * MB, 30 * MB])
+@pytest.mark.parametrize("size", [2 * MB, 80 * MB])  # halves that the C library keeps, and such as it gives back
 def test_what_a_call_writes_is_its_peak(size):
-    """Also where it is freed within the call, and where the first of two halves is freed before the second is made."""
+    """Also where it is freed within the call, and where the first of two halves is freed before the second is made.
+    What an earlier call left to the C library counts again."""
     half = size // 2
 
     def call():
-        for _ in range(2):
-            np.ones(half, np.uint8)
-        return np.ones(half, np.uint8), np.ones(half, np.uint8)
+        np.ones(half, np.uint8)
+        both = np.ones(half, np.uint8), np.ones(half, np.uint8)
+        return both[0]
 
-    for _ in range(3):  # what an earlier call left to the C library counts again
-        found = memory.peak_bytes(lambda: contender(call), "cpu", engines.get("cpu"))
-        assert size * 0.95 < found < size * 1.1 + 0.5 * MB
+    assert size * 0.95 < usual_peak(lambda: contender(call)) < size * 1.1 + 0.5 * MB
 
 
 @tells_memory
@@ -43,10 +48,10 @@ def test_what_is_made_before_the_call_does_not_count():
     weights = []
 
     def make():
-        weights.append(np.ones(20 * MB, np.uint8))
+        weights[:] = [np.ones(20 * MB, np.uint8)]
         return contender(lambda: np.ones(3 * MB, np.uint8))
 
-    assert 2.8 * MB < memory.peak_bytes(make, "cpu", engines.get("cpu")) < 4 * MB
+    assert 2.8 * MB < usual_peak(make) < 4 * MB
 
 
 @tells_memory
@@ -57,8 +62,8 @@ def test_what_the_engine_keeps_counts_for_whoever_takes_it():
         array = engine.empty((5 * MB,), "uint8")
         array[...] = 1
 
-    call()  # the engine's pool keeps it now
-    assert memory.peak_bytes(lambda: contender(call), "cpu", engine) > 4.5 * MB
+    call()  # the engine's pool keeps it now, as after each call
+    assert usual_peak(lambda: contender(call)) > 4.5 * MB
 
 
 def test_where_nobody_tells_it_is_absent(monkeypatch, tmp_path):

@@ -1,11 +1,22 @@
-"""General cells written by hand, with what the built-in ones do not have: vectors, unequal gates, stages, no R at all.
+"""General cells with what the built-in ones do not have: vectors, unequal gates, stages, no R at all. Of `blend`
+backward is written by hand, too; the others' is derived (`of_equations`).
 
 `STEPS` are their equations once more, without gates and stages: functions of PyTorch tensors, for autograd.
 """
 
+from dataclasses import fields
+
+import numbarnn as nr
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Stage
-from numbarnn.cells.scalar import ONE, ZERO, d_sigmoid, d_tanh, sigmoid, tanh
+from numbarnn.cells.scalar import d_sigmoid, d_tanh, sigmoid, tanh
+from numbarnn.cells.tracing import cell
+
+
+def of_equations(function):
+    """A cell of equations, with the biases and parameters' places that its layer's user wants, as written by hand."""
+    made = cell(function)
+    return Cell(**{one.name: getattr(made, one.name) for one in fields(Cell)} | {"bias": None, "layout": None})
 
 
 # ------------------------------------------------- a stage of three gates; more gates of ah than of ax, and two vectors
@@ -68,43 +79,12 @@ def blend_step(product, states, per_unit):
 
 
 # --------------------------------------------------------- two stages, the second of which needs the first's product
-def chain_v(ax, ah, state, given):
-    return sigmoid(ax[0] + ah[0]) * state[0]
-
-
-def chain_w(ax, ah, state, given):
-    return tanh(ax[1] + ah[1]) + given.per_unit[0] * state[0]
-
-
-def chain_forward(ax, ah, state, given):
-    r, k, z = sigmoid(ax[0] + ah[0]), tanh(ax[1] + ah[1]), sigmoid(ah[2])
-    return (z * k + r * ah[3],), (r, k, z, ah[3])
-
-
-def chain_w_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    r, k, z, _ = saved
-    return d_state[0] * k * d_sigmoid(z), d_state[0] * r
-
-
-def chain_k_backward(saved, d_state, d_v):
-    return (d_state[0] * saved[2] + d_v[1]) * d_tanh(saved[1])
-
-
-def chain_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    return (chain_k_backward(saved, d_state, d_v),)
-
-
-def chain_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    r, _, _, n = saved
-    dr, dk = (d_state[0] * n + d_v[0] * state[0]) * d_sigmoid(r), chain_k_backward(saved, d_state, d_v)
-    return (dr, dk), (dr,), (d_v[0] * r + d_v[1] * given.per_unit[0],), (d_v[1] * state[0],)
-
-
-CHAIN = Cell(
-    "chain", ("r", "k"), ("h",), ("r", "k", "z", "n"), chain_forward, chain_backward, same_gradient=False,
-    recurrent=("r",), per_unit=("pass",), general=True,
-    stages=(Stage(("k",), chain_v, chain_v_backward), Stage(("z", "n"), chain_w, chain_w_backward)),
-)  # fmt: skip
+@of_equations
+def chain(x, h, p):
+    r = nr.sigmoid(p.W.r @ x + p.R.r @ h)
+    k = nr.tanh(p.W.k @ x + p.R.k @ (r * h))
+    w = k + p.passed * h
+    return nr.sigmoid(p.R.z @ w) * k + r * (p.R.n @ w)
 
 
 def chain_step(product, states, per_unit):
@@ -117,26 +97,11 @@ def chain_step(product, states, per_unit):
 
 
 # ------------------------------------------------------------------------------------ no R; three states, one vector
-def light_forward(ax, ah, state, given):
-    _, c, n = state
-    f, g = sigmoid(ax[0] + given.per_unit[0] * c), ax[1]
-    new_c, new_n = f * c + (ONE - f) * g, f * n + (ONE - f) * c
-    return (tanh(new_c) * new_n, new_c, new_n), (f, g)
-
-
-def light_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    (f, g), (_, c, n), (_, new_c, new_n) = saved, state, new_state
-    t = tanh(new_c)
-    dn, dc = d_state[2] + d_state[0] * t, d_state[1] + d_state[0] * new_n * d_tanh(t)
-    df = (dc * (c - g) + dn * (n - c)) * d_sigmoid(f)
-    d_before = ZERO, dc * f + dn * (ONE - f) + df * given.per_unit[0], dn * f
-    return (df, dc * (ONE - f)), (), d_before, (df * c,)
-
-
-LIGHT = Cell(
-    "light", ("f", "g"), ("h", "c", "n"), ("f", "g"), light_forward, light_backward, same_gradient=False,
-    recurrent=(), per_unit=("peep",), general=True,
-)  # fmt: skip
+@of_equations
+def light(x, h, c, n, p):
+    f = nr.sigmoid(p.W.f @ x + p.peep * c)
+    new_c, new_n = f * c + (1 - f) * (p.W.g @ x), f * n + (1 - f) * c
+    return nr.tanh(new_c) * new_n, new_c, new_n
 
 
 def light_step(product, states, per_unit):
@@ -148,35 +113,12 @@ def light_step(product, states, per_unit):
 
 
 # ------------------------------------------------ one product, with as many gates as x has; three vectors: an LSTM
-def peephole_forward(ax, ah, state, given):
-    i, f = (
-        sigmoid(ax[0] + ah[0] + given.per_unit[0] * state[1]),
-        sigmoid(ax[1] + ah[1] + given.per_unit[1] * state[1]),
-    )
-    g = tanh(ax[2] + ah[2])
-    c = f * state[1] + i * g
-    o = sigmoid(ax[3] + ah[3] + given.per_unit[2] * c)
-    return (o * tanh(c), c), (i, f, g, o)
-
-
-def peephole_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    (i, f, g, o), c, t = saved, state[1], tanh(new_state[1])
-    do = d_state[0] * t * d_sigmoid(o)
-    dc = d_state[1] + d_state[0] * o * d_tanh(t) + do * given.per_unit[2]
-    di, df = dc * g * d_sigmoid(i), dc * c * d_sigmoid(f)
-    gates = (di, df, dc * i * d_tanh(g), do)
-    return (
-        gates,
-        gates,
-        (ZERO, dc * f + di * given.per_unit[0] + df * given.per_unit[1]),
-        (di * c, df * c, do * new_state[1]),
-    )
-
-
-PEEPHOLE = Cell(
-    "peephole", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), peephole_forward, peephole_backward,
-    per_unit=("peep_i", "peep_f", "peep_o"), general=True,
-)  # fmt: skip
+@of_equations
+def peephole(x, h, c, p):
+    i = nr.sigmoid(p.W.i @ x + p.R.i @ h + p.peep_i * c)
+    f = nr.sigmoid(p.W.f @ x + p.R.f @ h + p.peep_f * c)
+    new_c = f * c + i * nr.tanh(p.W.g @ x + p.R.g @ h)
+    return nr.sigmoid(p.W.o @ x + p.R.o @ h + p.peep_o * new_c) * nr.tanh(new_c), new_c
 
 
 def peephole_step(product, states, per_unit):
@@ -188,23 +130,12 @@ def peephole_step(product, states, per_unit):
 
 
 # -------------------------------------------------------------------- no stages; fewer gates of ah than of ax, a vector
-def fewer_forward(ax, ah, state, given):
-    s, u, w = sigmoid(ax[0] + given.per_unit[0] * state[1]), tanh(ax[1] + ah[0]), sigmoid(ax[2])
-    c = s * state[1] + w * u
-    return (w * tanh(c), c), (s, u, w)
-
-
-def fewer_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    (s, u, w), c, t = saved, state[1], tanh(new_state[1])
-    dc = d_state[1] + d_state[0] * w * d_tanh(t)
-    ds, du, dw = dc * c * d_sigmoid(s), dc * w * d_tanh(u), (d_state[0] * t + dc * u) * d_sigmoid(w)
-    return (ds, du, dw), (du,), (ZERO, dc * s + ds * given.per_unit[0]), (ds * c,)
-
-
-FEWER = Cell(
-    "fewer", ("s", "u", "w"), ("h", "c"), ("s", "u", "w"), fewer_forward, fewer_backward, same_gradient=False,
-    recurrent=("u",), per_unit=("peep",), general=True,
-)  # fmt: skip
+@of_equations
+def fewer(x, h, c, p):
+    s = nr.sigmoid(p.W.s @ x + p.peep * c)
+    u, w = nr.tanh(p.W.u @ x + p.R.u @ h), nr.sigmoid(p.W.w @ x)
+    new_c = s * c + w * u
+    return w * nr.tanh(new_c), new_c
 
 
 def fewer_step(product, states, per_unit):
@@ -216,21 +147,11 @@ def fewer_step(product, states, per_unit):
 
 
 # ------------------------------------------------------------------------------- no stages; more gates of ah than of ax
-def more_forward(ax, ah, state, given):
-    r, u, z = sigmoid(ah[0]), tanh(ax[0] + sigmoid(ah[0]) * ah[1]), sigmoid(ah[2])
-    return ((ONE - z) * u + z * state[0],), (r, u, z, ah[1])
-
-
-def more_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    (r, u, z, k), d = saved, d_state[0]
-    du, dz = d * (ONE - z) * d_tanh(u), d * (state[0] - u) * d_sigmoid(z)
-    return (du,), (du * k * d_sigmoid(r), du * r, dz), (d * z,), ()
-
-
-MORE = Cell(
-    "more", ("u",), ("h",), ("r", "u", "z", "k"), more_forward, more_backward, same_gradient=False,
-    recurrent=("r", "k", "z"), general=True,
-)  # fmt: skip
+@of_equations
+def more(x, h, p):
+    r, k = nr.sigmoid(p.R.r @ h), p.R.k @ h
+    z = nr.sigmoid(p.R.z @ h)
+    return (1 - z) * nr.tanh(p.W.u @ x + r * k) + z * h
 
 
 def more_step(product, states, per_unit):
@@ -240,8 +161,8 @@ def more_step(product, states, per_unit):
     return ((1 - z) * u + z * h,)
 
 
-GENERAL = {"blend": BLEND, "chain": CHAIN, "light": LIGHT, "peephole": PEEPHOLE}
-UNEVEN = {"fewer": FEWER, "more": MORE}
+GENERAL = {"blend": BLEND, "chain": chain, "light": light, "peephole": peephole}
+UNEVEN = {"fewer": fewer, "more": more}
 STEPS = {
     "blend": blend_step,
     "chain": chain_step,

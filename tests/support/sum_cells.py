@@ -1,4 +1,5 @@
-"""General cells written by hand that add up over the units of a sequence, or draw random numbers.
+"""General cells that add up over the units of a sequence, or draw random numbers. Of `ladder`, `noisy` and `drawn`
+backward is written by hand, too; the others' is derived.
 
 `SUM_STEPS` are their equations once more, without stages: functions of PyTorch tensors, for autograd, each
 (product, states, per_unit, noise=()) -> new states, as in general_cells.py.
@@ -6,6 +7,8 @@
     noise       (B, H) each, or numbers
 """
 
+import numbarnn as nr
+from general_cells import of_equations
 from numbarnn.cells import Cell
 from numbarnn.cells.definition import Noise, Stage
 from numbarnn.cells.scalar import ONE, TWO, d_sigmoid, d_tanh, sigmoid, sqrt, tanh
@@ -14,27 +17,10 @@ EPSILON = 0.1
 
 
 # --------------------------------------------------------------- one sum: the mean is taken off the pre-activation
-def centred_term(ax, ah, state, given):
-    return (ax[0] + ah[0],)
-
-
-def centred_forward(ax, ah, state, given):
-    return (tanh(ax[0] + ah[0] - given.sums[1] / given.sums[0]),), ()
-
-
-def centred_term_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    return (-d_state[0] * d_tanh(new_state[0]) / given.sums[0],)
-
-
-def centred_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    da = d_state[0] * d_tanh(new_state[0]) + d_sums[0]
-    return (da,), (da,), (state[0] - state[0],), ()
-
-
-CENTRED = Cell(
-    "centred", ("a",), ("h",), (), centred_forward, centred_backward, general=True,
-    stages=(Stage((), centred_term, centred_term_backward, sums=("total",)),),
-)  # fmt: skip
+@of_equations
+def centred(x, h, p):
+    a = p.W.a @ x + p.R.a @ h
+    return nr.tanh(a - nr.mean(a))
 
 
 def centred_step(product, states, per_unit, noise=()):
@@ -44,67 +30,13 @@ def centred_step(product, states, per_unit, noise=()):
 
 
 # ------------------------------------------------- two stages of sums in a row, the second needs the first: layer norm
-def normed_total(ax, ah, state, given):
-    return (ax[0] + ah[0],)
-
-
-def normed_deviation(ax, ah, sums):
-    return ax[0] + ah[0] - sums[1] / sums[0]
-
-
-def normed_square(ax, ah, state, given):
-    d = normed_deviation(ax, ah, given.sums)
-    return (d * d,)
-
-
-def inverse_deviation(total, count):
-    return ONE / sqrt(total / count + EPSILON)
-
-
-def normed_forward(ax, ah, state, given):
-    d = normed_deviation(ax, ah, given.sums)
-    u = tanh(given.per_unit[0] * d * inverse_deviation(given.sums[2], given.sums[0]) + given.per_unit[1])
-    z = sigmoid(ax[1] + ah[1])
-    return (u + z * (state[0] - u),), (d, u, z)
-
-
-def normed_inner(saved, d_state, per_unit):
-    """Gradients of what is inside of u, and of the normalised pre-activation."""
-    _, u, z = saved
-    du = d_state[0] * (ONE - z) * d_tanh(u)
-    return du, du * per_unit[0]
-
-
-def normed_square_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    _, dn = normed_inner(saved, d_state, given.per_unit)
-    r = inverse_deviation(given.sums[2], given.sums[0])
-    return (-dn * saved[0] * r * r * r / (TWO * given.sums[0]),)
-
-
-def normed_deviation_backward(saved, d_state, per_unit, sums, d_square):
-    _, dn = normed_inner(saved, d_state, per_unit)
-    return dn * inverse_deviation(sums[2], sums[0]) + TWO * saved[0] * d_square
-
-
-def normed_total_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    return (-normed_deviation_backward(saved, d_state, given.per_unit, given.sums, d_sums[1]) / given.sums[0],)
-
-
-def normed_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    d, u, z = saved
-    du, _ = normed_inner(saved, d_state, given.per_unit)
-    da = normed_deviation_backward(saved, d_state, given.per_unit, given.sums, d_sums[1]) + d_sums[0]
-    dz = d_state[0] * (state[0] - u) * d_sigmoid(z)
-    return (da, dz), (da, dz), (d_state[0] * z,), (du * d * inverse_deviation(given.sums[2], given.sums[0]), du)
-
-
-NORMED = Cell(
-    "normed", ("a", "z"), ("h",), ("d", "u", "z"), normed_forward, normed_backward, per_unit=("gain", "shift"),
-    general=True, stages=(
-        Stage((), normed_total, normed_total_backward, sums=("total",)),
-        Stage((), normed_square, normed_square_backward, sums=("squares",)),
-    ),
-)  # fmt: skip
+@of_equations
+def normed(x, h, p):
+    a = p.W.a @ x + p.R.a @ h
+    z = nr.sigmoid(p.W.z @ x + p.R.z @ h)
+    d = a - nr.mean(a)
+    u = nr.tanh(p.gain * d / nr.sqrt(nr.mean(d * d) + EPSILON) + p.shift)
+    return u + z * (h - u)
 
 
 def normed_step(product, states, per_unit, noise=()):
@@ -116,6 +48,10 @@ def normed_step(product, states, per_unit, noise=()):
 
 
 # ------- sums (two at once), product, sums, sums, product; a private state, a vector, more gates of ah than of ax
+def inverse_deviation(total, count):
+    return ONE / sqrt(total / count + EPSILON)
+
+
 def ladder_s(ax, ah):
     return sigmoid(ax[0] + ah[0])
 
@@ -262,38 +198,10 @@ def noisy_step(product, states, per_unit, noise):
 
 
 # ------------------------------------------------------------------- noise in the terms of a sum, and in a vector
-def noisy_mean_term(ax, ah, state, given):
-    return (given.noise[0] * (ax[0] + ah[0]),)
-
-
-def noisy_mean_v(ax, ah, state, given):
-    return given.noise[1] * state[0] + given.sums[1] / given.sums[0]
-
-
-def noisy_mean_forward(ax, ah, state, given):
-    return (tanh(given.noise[0] * (ax[0] + ah[0]) - given.sums[1] / given.sums[0] + ah[1]),), ()
-
-
-def noisy_mean_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    return (d_state[0] * d_tanh(new_state[0]),)
-
-
-def noisy_mean_term_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    return ((d_v[0] - d_state[0] * d_tanh(new_state[0])) / given.sums[0],)
-
-
-def noisy_mean_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    da = (d_state[0] * d_tanh(new_state[0]) + d_sums[0]) * given.noise[0]
-    return (da,), (da,), (d_v[0] * given.noise[1],), ()
-
-
-NOISY_MEAN = Cell(
-    "noisy_mean", ("a",), ("h",), (), noisy_mean_forward, noisy_mean_backward, same_gradient=False, general=True,
-    noise=(Noise(0.2, kept=1.25), Noise(0.5, kept=2.0, each_step=False)), stages=(
-        Stage((), noisy_mean_term, noisy_mean_term_backward, sums=("total",)),
-        Stage(("p",), noisy_mean_v, noisy_mean_v_backward),
-    ),
-)  # fmt: skip
+@of_equations
+def noisy_mean(x, h, p):
+    a = nr.dropout(p.W.a @ x + p.R.a @ h, 0.2)
+    return nr.tanh(a - nr.mean(a) + p.R.p @ (nr.dropout(h, 0.5, each_step=False) + nr.mean(a)))
 
 
 def noisy_mean_step(product, states, per_unit, noise):
@@ -325,8 +233,8 @@ def drawn_step(product, states, per_unit, noise):
     return (sum(2**k * n for k, n in enumerate(noise)) + 0 * states[0],)
 
 
-SUM_CELLS = {"centred": CENTRED, "normed": NORMED, "ladder": LADDER}
-NOISE_CELLS = {"noisy": NOISY, "noisy_mean": NOISY_MEAN, "drawn": DRAWN}
+SUM_CELLS = {"centred": centred, "normed": normed, "ladder": LADDER}
+NOISE_CELLS = {"noisy": NOISY, "noisy_mean": noisy_mean, "drawn": DRAWN}
 SUM_STEPS = {
     "centred": centred_step,
     "normed": normed_step,
