@@ -65,7 +65,8 @@ def _write_tile(v, rows, tile, panel, ahead, terms, chain, out, out_row, add):
         start = builder.mul(loop.index, chain)
         left = builder.sub(terms, start)
         count = builder.select(builder.icmp_signed("<", left, chain), left, chain)
-        with builder.if_then(ends):  # a store would wait for a line far away, and so would all after it
+        # Sums that are added to are far away; a store would wait for a line from there, and so would all after it.
+        with builder.if_then(begins):
             for i in range(rows):
                 for j in range(2 * VECTOR_BYTES // LINE):
                     v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
