@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbarnn.layers import checks, sequences
+from numbarnn.layers import arguments, checks, sequences
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.tape import Tape
 
@@ -166,7 +166,7 @@ def backward_data(
     if dy is not None:
         dy = checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
-    dhy = rnn.check_h(dhy, "dhy", work.batch)
+    dhy = arguments.checked_state(rnn, dhy, "dhy", work.batch, rnn.output_sizes)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
@@ -205,7 +205,7 @@ def _forward(rnn, x, hx, cx, w, options, training):
     steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
     about, names = (options.seq_lengths, options.resets, options.padding_fill), ("seq_lengths", "padding_fill")
     about = sequences.checked(rnn.engine, *about, steps, batch, batch_major, names)
-    hx, cx = rnn.check_h(hx, "hx", batch), _split_c(rnn, cx, "cx", batch)
+    hx, cx = arguments.checked_state(rnn, hx, "hx", batch, rnn.output_sizes), _split_c(rnn, cx, "cx", batch)
     axes = (len(packing.places),) if packing else x.shape[:2]
     shapes = {"y": (*axes, rnn.directions * rnn.output_sizes[-1])}
     shapes |= {"hy": rnn.h_shapes(batch), "cy": _c_shape(rnn, batch)}
@@ -236,7 +236,8 @@ def _packing(seq_lengths):
 def _split_c(rnn, value, name, batch):
     if value is not None and not rnn.cell.num_private:
         raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
-    return rnn.check_c(value, name, batch, rnn.cell.num_private)
+    sizes = tuple(rnn.cell.num_private * width for width in rnn.widths)
+    return arguments.checked_state(rnn, value, name, batch, sizes)
 
 
 def _c_shape(rnn, batch):

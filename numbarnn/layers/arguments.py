@@ -36,22 +36,23 @@ def packed(engine, packing, array):
 
 # ---------------------------------------------------------------- states
 def states(stack, state, name, batch, gradients=False):
-    """(h, private states) of an argument, None for zero, as engines have them; see `Stack.check_h`, `Stack.check_c`.
+    """(h, private states) of an argument, None for zero: the private states side by side, as wide as engines have them.
 
     Args:
         gradients: it is a gradient of states.
     """
     if not stack.cell.num_private:
-        return stack.check_h(state, name, batch), None
+        return checked_state(stack, state, name, batch, stack.output_sizes), None
     if state is None:
         return None, None
     names = stack.cell.states
     if not isinstance(state, tuple | list) or len(state) != len(names):
         came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
         raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
-    h = stack.check_h(state[0], f"{name}[0] (h)", batch)
-    others = enumerate(zip(state[1:], names[1:], strict=True), 1)
-    others = [stack.check_private(n - 1, one, f"{name}[{n}] ({known_as})", batch) for n, (one, known_as) in others]
+    parts = enumerate(zip(state, ("h", *names[1:]), stack.state_sizes, strict=True))
+    h, *others = (
+        checked_state(stack, one, f"{name}[{n}] ({known_as})", batch, sizes) for n, (one, known_as, sizes) in parts
+    )
     if len(others) == 1 and not stack.has_narrow:
         return h, others[0]
     with stack.engine.activate():
@@ -61,16 +62,16 @@ def states(stack, state, name, batch, gradients=False):
         return h, private.join(module, others, shapes, known_dtype(stack.dtype))
 
 
-def checked_state(engine, value, name, sizes, outer, dtype):
+def checked_state(stack, value, name, batch, sizes):
     """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
     sizes differ, each as `checks.array` returns it; None stays None.
 
     Args:
-        sizes: N of each layer. outer: (D, B).
+        sizes: N of each layer.
     """
     if value is None:
         return None
-    D, batch = outer
+    engine, dtype, D = stack.engine, stack.dtype, stack.directions
     if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
         return checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
     if not isinstance(value, list | tuple) or len(value) != len(sizes):

@@ -17,7 +17,6 @@ from numbarnn import cells, engines, schedules
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
-from numbarnn.layers.arguments import checked_state
 from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape, Watched
@@ -126,6 +125,10 @@ class Stack:
         self.allow_tf32 = checks.allow_tf32(allow_tf32)
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
+        self._prepare()
+
+    def _prepare(self):
+        """Make what follows from the arguments."""
         self._problem = self._problem_without_steps()
         self.space = self._problem.space
         self.state_sizes = [self.output_sizes, *self._private_sizes()]
@@ -201,27 +204,11 @@ class Stack:
             ) from error
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
-    def check_h(self, state, name, batch):
-        """h as a state, checked: an array, or a list of arrays; None stays None."""
-        return self._check_state(state, name, batch, self.output_sizes)
-
-    def check_c(self, state, name, batch, count=1):
-        """All private states side by side, of which there are `count`, likewise, as wide as engines have them."""
-        sizes = self.widths if count == 1 else tuple(count * width for width in self.widths)
-        return self._check_state(state, name, batch, sizes)
-
-    def check_private(self, number, state, name, batch):
-        """The private state of that number, likewise."""
-        return self._check_state(state, name, batch, self.state_sizes[1 + number])
-
     def _private_sizes(self):
         """[private state] -> the number of its units in each layer."""
         sizes = [self.space.sizes[layer, 0] for layer in range(self.num_layers)]
         letters = self.cell.parameters.states or ("H",) * self.cell.num_private
         return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
-
-    def _check_state(self, state, name, batch, sizes):
-        return checked_state(self.engine, state, name, sizes, (self.directions, batch), self.dtype)
 
     def h_shapes(self, batch):
         """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
@@ -259,8 +246,8 @@ class Stack:
         Args:
             batch_major: x, y, and in backward dy and dx, have the axes of batch and time exchanged.
             sequences: lengths, resets and what stands in y beyond a sequence, as `Sequences`.
-            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `check_h`, `check_c`
-                return them; weights: the flat buffer. All are taken as checked.
+            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `arguments.states`
+                returns them; weights: the flat buffer. All are taken as checked.
         """
         if self._widened is not None:
             *results, tape = self._widened.forward(x, hx, cx, weights, training, version, batch_major, sequences)
@@ -355,7 +342,7 @@ class Stack:
             accumulate: add to dw; without it dw is overwritten.
             d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `check_h`, `check_c` return them. All are taken as checked,
+            dy: (T, B, D*H), or None for zero; dhy, dcy as `arguments.states` returns them. All are taken as checked,
                 the tape by `Tape.require_unchanged`.
         """
         if self._widened is not None:

@@ -100,8 +100,7 @@ class BackwardPass(Pass):
 
     def take_dx(self):
         """The gradient of x, likewise."""
-        self._made.pop(("dx", 0))
-        return self.dx.pop(0)
+        return self.give_up("dx", 0)
 
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input."""

@@ -162,14 +162,35 @@ BACKWARD = (
 )  # fmt: skip
 
 CHECKPOINTED = (
+    Row("x", "call", "B, T, I", "storage", "caller", "tape", "the caller's x, or a copy", "p.batch_major"),
+    Row("x", "call", "T, B, I", "storage", "caller", "tape", "the caller's x, or a copy", "not p.batch_major"),
     Row("h", "place", "J, B, P", "storage", "call", "tape", "h before each segment, in the direction's order"),
     Row("c", "place", "J, B, N * H", "state", "call", "tape", "private states, likewise", "cell.num_private"),
     Row("outputs", "layer", "T * (at + 1 < L), B, D * P", "storage", "call", "tape", "the input of the layer above",
         "p.directions > 1"),
     *(row for row in FORWARD if row.name in ("step_mask", "all_states", "hy", "cy") and row.dtype != "state"),
+    *(row for row in FORWARD if row.name in ("masks", "seen", "trouble")),
     Row("y", "call", "B, T, D * P", "storage", "call", "call", "y as the caller has it", "p.batch_major"),
     Row("y", "call", "T, B, D * P", "storage", "call", "call", "y", "not p.batch_major"),
 )  # fmt: skip
+
+CHECKPOINTED_BACKWARD = (
+    Row("dhx", "state", "D, B, P", "storage", "call", "call", "the gradient of the initial h"),
+    Row("dcx", "state", "D, B, N * H", "storage", "call", "call", "that of the initial private states",
+        "cell.num_private"),
+    Row("dx", "layer", "T, B, I", "storage", "input", "call", "of the layer's input: dy of the layer below"),
+    Row("dh", "place", "1, B, P", "state", "steps", "steps", "that of the final h, as it accumulates"),
+    Row("dc", "place", "1, B, N * H", "state", "steps", "steps", "of the private states, likewise",
+        "cell.num_private"),
+    *(row for row in BACKWARD if row.name in ("dx_copy", "trouble", "dw", "d_formed")),
+)  # fmt: skip
+
+TABLES = {
+    "forward": FORWARD,
+    "backward": BACKWARD,
+    "forward with checkpoints": CHECKPOINTED,
+    "backward with checkpoints": CHECKPOINTED_BACKWARD,
+}
 
 
 class _Sizes(dict):
@@ -316,6 +337,11 @@ class Buffers:
         self._made[name] = array
         return array
 
+    def give_up(self, name, key):
+        """The array of that buffer, somebody else's from now on; `allocate` makes another. None without one."""
+        self._made.pop((name, key), None)
+        return getattr(self, name).pop(key, None)
+
     def borrow(self, name, array):
         """Let the buffer of that name be this array, of the engine."""
         self._made[name] = array
@@ -356,7 +382,7 @@ class Buffers:
 def as_text():
     """The tables, for people."""
     columns, lines = ("name", "per", "shape", "dtype", "needed by", "until"), []
-    for title, rows in (("forward", FORWARD), ("backward", BACKWARD), ("with checkpoints", CHECKPOINTED)):
+    for title, rows in TABLES.items():
         cells = [columns, *(tuple(row[:6]) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines.append(f"{title}:")

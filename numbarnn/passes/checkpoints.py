@@ -24,13 +24,13 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.common.philox import Origin, dropout_masks
-from numbarnn.kernels.arrays import samples
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.executor import part_of_state, rows, state_arrays
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserving
+from numbarnn.schedules.plan import BOTH
 
 
 class Chain(NamedTuple):
@@ -95,6 +95,11 @@ class _Space(NamedTuple):
         return self.whole.pseudo_layer(dw, self.chain.first + layer, self.chain.direction, d_formed)
 
 
+def _allocator(engine):
+    """A function as `Engine.allocate` returns it, of memory that no recording needs to find again."""
+    return lambda name, shape, dtype: engine.empty(shape, dtype)
+
+
 class CheckpointedForward(Reserving):
     """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
 
@@ -102,21 +107,21 @@ class CheckpointedForward(Reserving):
         call: the `Call`. schedule: that of the stack, asked for the plans of segments.
 
     Attributes:
-        the buffers of `buffers.CHECKPOINTED`; x, the caller's or a copy; what the call knows.
+        the buffers of `buffers.CHECKPOINTED`; what the call knows.
     """
 
     table = buffers.Table(buffers.CHECKPOINTED)
 
     def __init__(self, call, schedule):
-        super().__init__(call.engine, call.problem, lambda name, shape, dtype: call.engine.empty(shape, dtype))
+        super().__init__(call.engine, call.problem, _allocator(call.engine))
         self._call, self.schedule = call, schedule
         self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
         self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
-        self.scale = self.masks = None
+        self.scale = None
         if self.dropping:
             firsts = [0] * (self.problem.layers - 1)
             self.scale, masks = dropout_masks(self.problem.dropout, self.seed, self.call, firsts)
-            self.masks = self.engine.from_host(masks)
+            self.masks = self.from_host("masks", masks)
 
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
@@ -146,10 +151,8 @@ class CheckpointedForward(Reserving):
         self.allocate("call")
         if problem.masked:
             self._fill_step_mask(sequences.lengths, sequences.resets)
-        self.x = x
-        if engine.records_jobs and not self._call.reserves:  # backward reads it later than the caller may write to it
-            self.x = engine.empty(x.shape, x.dtype)
-            engine.copy(self.x, x)
+        copies = engine.records_jobs and not self._call.reserves  # backward reads it later than the caller may write
+        self.x = self.take("x", x, own=True) if copies else x
         if self.formed is not None:
             self.formed.form()
         for chain in chains_of(problem):
@@ -158,8 +161,9 @@ class CheckpointedForward(Reserving):
             for number in range(len(chain.segments(problem))):
                 self._keep(chain, number, self.segment(chain, number, sequences.padding_value))
         if self.watched is not None:
-            self.borrow("seen", engine.empty((samples.MOST_ARRAYS, samples.BLOCKS), "uint64"))
-            self.borrow("trouble", engine.zeros((1,), "int64"))
+            self.allocate("seen")
+            self.allocate("trouble")
+            engine.zero(self.trouble)
             engine.note(self.seen, (self.flat,), self.watched[:1], self.trouble)
         results = self.y, self.hy, self.cy
         return results if self.all_states is None else (*results, self.all_states)
@@ -257,7 +261,7 @@ class CheckpointedForward(Reserving):
             engine.copy(self.of_segment(chain, number, out), found)
 
 
-class CheckpointedBackward:
+class CheckpointedBackward(buffers.Buffers):
     """A backward call, segment by segment.
 
     Args:
@@ -265,84 +269,79 @@ class CheckpointedBackward:
             parameters are needed and there is no `dw` to add them to, it makes one.
 
     Attributes:
+        the buffers of `buffers.CHECKPOINTED_BACKWARD`.
         dw: the gradients of all parameters; None if they are not needed.
     """
 
+    table = buffers.Table(buffers.CHECKPOINTED_BACKWARD)
+
     def __init__(self, tape, given, space, dw=None, need=ALL):
-        self.tape, self.engine, self.problem, self.given = tape, tape.engine, tape.problem, given
-        self.space, self.need, self.dw, self._d_formed = space, need, dw, None
+        super().__init__(tape.engine, tape.problem, _allocator(tape.engine))
+        self.tape, self.given, self.space, self.need, self.dw = tape, given, space, need, dw
         if need.weights and dw is None:
-            self.dw = self.engine.zeros((space.size,), self.problem.dtype)
+            self.allocate("dw")
+            self.engine.zero(self.dw)
 
     def run(self):
         """All segments; returns dx as x was given, dhx, dcx."""
-        tape, engine, problem, trouble, dx = self.tape, self.engine, self.problem, None, None
+        tape, engine, problem = self.tape, self.engine, self.problem
+        self.allocate("call")
         if tape.watched is not None:
-            trouble = engine.zeros((1,), "int64")
-            engine.compare(tape.seen, (tape.flat,), tape.watched[:1], trouble)
+            self.allocate("trouble")
+            engine.zero(self.trouble)
+            engine.compare(tape.seen, (tape.flat,), tape.watched[:1], self.trouble)
         if tape.formed is not None:
             tape.formed.form()
             if self.dw is not None:
-                self._d_formed = engine.zeros((problem.space.formed_size,), problem.dtype)
-        shapes = problem.h_shapes, problem.c_shapes if problem.cell.num_private else None
-        d_states = [self._empty(shape) for shape in shapes]
-        dy = tape.time_major(self.given.y)
+                self.allocate("d_formed")
+                engine.zero(self.d_formed)
         for chain in reversed(chains_of(problem)):
-            if chain.direction == problem.directions - 1:  # the layer's first one
-                dx = self._empty_dx(chain)
-            self._run_chain(chain, dy, dx, d_states)
-            if chain.direction == 0 and chain.first > 0:
-                if tape.dropping:
+            if chain.direction == problem.directions - 1 and (chain.first > 0 or self.need.x):  # the layer's first one
+                self.allocate("input", chain.first, BOTH)
+            dy = tape.time_major(self.given.y) if chain.last == problem.layers else self.dx[chain.last]
+            self._run_chain(chain, dy)
+            if chain.direction == 0:
+                self.give_up("dx", chain.last)
+                if chain.first > 0 and tape.dropping:
+                    dx = self.dx[chain.first]
                     engine.dropout(dx, dx, tape.masks[chain.first - 1], tape.scale)
-                dy = dx
-        if self._d_formed is not None:
-            tape.formed.pull_back(self.dw, self._d_formed, True)
+        if self.d_formed is not None:
+            tape.formed.pull_back(self.dw, self.d_formed, True)
+        dx = self.give_up("dx", 0)
         if dx is not None and problem.batch_major:
-            time_major, dx = dx, self._empty(problem.x_shape)
-            engine.copy(tape.time_major(dx), time_major)
-        if trouble is not None:
-            found = [array for one in (dx, *d_states, self.dw) for array in state_arrays(one)]
-            engine.spoil(found, trouble, tape.caller)
-        return dx, *d_states
+            self.allocate("dx_copy")
+            engine.copy(tape.time_major(self.dx_copy), dx)
+            dx, self.dx_copy = self.dx_copy, None
+        if self.trouble is not None:
+            found = [array for one in (dx, self.dhx, self.dcx, self.dw) for array in state_arrays(one)]
+            engine.spoil(found, self.trouble, tape.caller)
+        self.release_all()
+        return dx, self.dhx, self.dcx
 
-    def _empty(self, shape):
-        """An array of that shape, or a list of arrays, or None."""
-        if shape is None or isinstance(shape, list):
-            return shape and [self._empty(part) for part in shape]
-        return self.engine.empty(shape, self.problem.dtype)
-
-    def _empty_dx(self, chain):
-        """(T, B, I), for the gradient of the input of a chain's first layer; None if it is not needed."""
-        problem, layer = self.problem, chain.first
-        width = problem.directions * problem.output_sizes[layer - 1] if layer else problem.input_size
-        return self._empty((problem.steps, problem.batch, width)) if layer or self.need.x else None
-
-    def _run_chain(self, chain, dy, dx, d_states):
-        """Backward through all segments of a chain.
-
-        Args:
-            dy: (T, B, D * P) of its last layer, or None. dx: (T, B, I) of its first, to write to, or None.
-            d_states: [dhx, dcx], to write to.
-        """
+    def _run_chain(self, chain, dy):
+        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
-        h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
+        for place in chain.places:
+            self.allocate("steps", *place)
+        h, c = self._of_final(chain, self.given.h, self.dh), self._of_final(chain, self.given.c, self.dc)
         for number in reversed(range(len(chain.segments(self.problem)))):
             outputs = (self.tape.contiguous(self.tape.of_segment(chain, number, one)) for one in (dy, every))
-            h, c = self._run_segment(chain, number, Given(next(outputs), h, c, next(outputs)), dx)
+            h, c = self._run_segment(chain, number, Given(next(outputs), h, c, next(outputs)))
         for layer, direction in chain.places:
-            for out, found in zip(d_states, (h, c), strict=True):
+            for out, found in ((self.dhx, h), (self.dcx, c)):
                 if out is not None:
                     own = found[layer - chain.first] if isinstance(found, list) else found[layer - chain.first :][:1]
                     self.engine.copy(part_of_state(self.problem, out, layer)[direction], own[0])
+            self.release(layer, direction)
 
-    def _run_segment(self, chain, number, given, dx):
+    def _run_segment(self, chain, number, given):
         """Backward through one; returns the gradients of the states before it. Its arrays are gone afterwards."""
-        tape = self.tape.segment(chain, number)
+        tape, dx = self.tape.segment(chain, number), self.dx.get(chain.first)
         # this tape is made again for each pass; layers have other numbers in it
         need = self.need._replace(x=dx is not None, again=False, frozen=frozenset())
         work = BackwardPass(tape, given, _Space(self.space, chain), self.dw, True, need)
-        if self._d_formed is not None:
-            work.borrow("d_formed", self._d_formed)
+        if self.d_formed is not None:
+            work.borrow("d_formed", self.d_formed)
         schedule = self.tape.schedule.pick(tape.problem)[0]
         work.run(schedule.plan_backward(tape.problem, self.dw is not None, need.x))
         found, h, c = work.results()
@@ -350,16 +349,14 @@ class CheckpointedBackward:
             self._put_dx(chain, number, dx, found)
         return h, c
 
-    def _of_final(self, chain, state):
-        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer."""
+    def _of_final(self, chain, state, parts):
+        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer, in the arrays of
+        `parts`; None stays None."""
         if state is None:
             return None
-        found = []
         for layer, direction in chain.places:
-            given = part_of_state(self.problem, state, layer)[direction][None]
-            found.append(self.engine.empty(given.shape, self.problem.state_dtype))
-            self.engine.copy(found[-1], given)
-        return found
+            self.engine.copy(parts[layer, direction][0], part_of_state(self.problem, state, layer)[direction])
+        return [parts[place] for place in chain.places]
 
     def _put_dx(self, chain, number, dx, found):
         """A segment's gradient of its input to its place; that of a layer's second direction is added."""

@@ -55,7 +55,7 @@ class ForwardPass(Pass, Reserving):
     Args:
         call: the `Call`.
         x: (T, B, I), or (B, T, I) if the problem is batch-major.
-        hx, cx: the initial states, an array or a list with one per layer, as `Problem.h_shapes`; None is zero.
+        hx, cx: the initial states, an array or a list with one per layer (`problem.state_shapes`); None is zero.
         lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
         fill: what stands in y beyond a sequence's length.
 

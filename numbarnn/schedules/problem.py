@@ -169,20 +169,9 @@ class Problem:
         """Width of h of each layer and direction: P with projection, else H."""
         return tuple(self.projection or hidden for hidden in self.hidden_sizes)
 
-    @cached_property
-    def h_shapes(self):
-        """The shape of h as a state: (L * D, B, H), or if sizes differ a list of one (D, B, H) per layer."""
-        return state_shapes(self.output_sizes, self.directions, self.batch)
-
-    @cached_property
-    def c_shapes(self):
-        """The shape of all private states together, likewise, of N H in place of H."""
-        widths = tuple(self.cell.num_private * hidden for hidden in self.hidden_sizes)
-        return state_shapes(widths, self.directions, self.batch)
-
 
 def state_shapes(sizes, directions, batch):
-    """The shape of a state of layers of these sizes; see `Problem.h_shapes`."""
+    """The shape of a state of layers of these sizes: (L * D, B, H), or if they differ a list of one (D, B, H) each."""
     if len(set(sizes)) == 1:
         return (len(sizes) * directions, batch, sizes[0])
     return [(directions, batch, size) for size in sizes]

@@ -10,12 +10,17 @@ import numbarnn
 from numbarnn.cells import CELLS, library
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import BackwardPass
-from numbarnn.passes.checkpoints import CheckpointedForward
+from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import tilings
 
-TABLES = {"forward": ForwardPass.table, "backward": BackwardPass.table, "checkpoints": CheckpointedForward.table}
+TABLES = {
+    "forward": ForwardPass.table,
+    "backward": BackwardPass.table,
+    "forward with checkpoints": CheckpointedForward.table,
+    "backward with checkpoints": CheckpointedBackward.table,
+}
 
 
 def problem(cell=CELLS["lstm"], **options):
@@ -91,7 +96,8 @@ def test_no_buffer_is_declared_twice_for_one_need(name):
 
 def test_the_table_is_printed_whole():
     lines = buffers.as_text().splitlines()
-    assert len(lines) == len(buffers.FORWARD) + len(buffers.BACKWARD) + len(buffers.CHECKPOINTED) + 6
+    assert buffers.TABLES == {title: table.rows for title, table in TABLES.items()}
+    assert len(lines) == sum(2 + len(rows) for rows in buffers.TABLES.values())
     assert all(row.name in line and row.shape in line for row, line in zip(buffers.FORWARD, lines[2:], strict=False))
 
 
