@@ -10,7 +10,8 @@ from numbarnn.passes.bound import CallersArrays
 
 
 def array_of(tensor):
-    """A tensor as NumPy's or CuPy's array: of the same memory, unless it is not contiguous; None stays None."""
+    """A tensor as NumPy's or CuPy's array: of the same memory, unless that has not its numbers one after another; None
+    stays None."""
     if tensor is None:
         return None
     if tensor.requires_grad:
@@ -18,10 +19,10 @@ def array_of(tensor):
     if tensor.is_cuda:
         import cupy
 
-        return cupy.from_dlpack(tensor.contiguous())
+        return cupy.from_dlpack(tensor.resolve_neg().contiguous())
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return tensor.numpy()
+    return tensor.numpy(force=True)  # of views that say "negated" or "zeros" the numbers, in memory of their own
 
 
 def tensor_of(array):

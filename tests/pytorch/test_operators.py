@@ -50,6 +50,25 @@ def test_lengths_and_resets_are_tensors(batch_first):
     assert_near(*grads)
 
 
+@pytest.mark.parametrize("steps", (3, 400), ids=lambda steps: f"T{steps}")  # bound, and read where they are
+@pytest.mark.parametrize("kind", ("negated", "zeros"))
+def test_views_that_are_not_what_stands_in_memory(kind, steps):
+    """PyTorch notes on a tensor that its numbers are those in memory with the other sign, as of the imaginary part of a
+    conjugate, or that all are 0."""
+    torch.manual_seed(0)
+    x, h = torch.randn(steps, 8, 4), torch.randn(1, 8, 64)
+    zeros = lambda like: torch._efficientzerotensor(like.shape)  # noqa: E731
+    view, plain = (torch._neg_view, torch.neg) if kind == "negated" else (zeros, torch.zeros_like)
+    module, results = nrt.GRU(4, 64), []
+    for change in (view, plain):
+        module.zero_grad()
+        y, _ = module(change(x), change(h))
+        y.backward(change(torch.ones_like(y)))
+        results.append((y.detach(), *(one.grad.clone() for one in module.parameters())))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def by_operators(s, x, weights):
     """y of the operators themselves."""
     return torch.ops.numbarnn.rnn_forward(
