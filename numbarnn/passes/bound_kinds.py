@@ -61,8 +61,8 @@ class Free(list):
         return bound if bound.work.flat is weights else None
 
     def repeat(self, weights, x, h, c):
-        """`BoundForward.repeat` of one with these weights; None if there is none, too. As `take` and `put` do it: two
-        calls of Python's less."""
+        """`BoundForward.repeat` of one with these weights; None, too, if there is none. `take` and `put` in one
+        function, as short calls notice the time of two more."""
         try:
             bound = self.pop()
         except IndexError:

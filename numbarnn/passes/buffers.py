@@ -1,12 +1,15 @@
 """What a forward and a backward call allocate, as tables: `print(as_text())` shows it.
 
-A row is a buffer; its columns are those of `Row`. Its shape is written in these letters: T, B, D, L, G as in
-`numbarnn`; A gates of h Rᵀ, K values that the cell saves per unit, N private states, S further products, Q sums over
-units, V parameters per unit, E columns of a head's block of R; M steps that are kept (T, in inference 1), C slots of
-private states (T + 2, or 2); J segments of a call with checkpoints; of the row's layer I the width of its input, H its
-units, P the width of its h (H without projection). Buffers of a whole call have I of the first layer, H and P of the
-last; F is the number of all parameters, Z of what is made of some for kernels (`numbarnn.weights.formed`), X that of
-all R once blocks on their diagonals are spread, Y that of the largest of them.
+A row is a buffer; its columns are those of `Row`. Its shape is written in letters, T, B, D, L, G as in `numbarnn`:
+
+    of the cell    A gates of h Rᵀ; K values saved per unit; N private states; S further products; Q sums over units;
+                   V parameters per unit; E columns of a head's block of R
+    of the layer   I width of its input; H its units; P width of its h, H without projection. A buffer of the whole call
+                   has I of the first layer, H and P of the last
+    of the call    M steps that are kept, T or in inference 1; C slots of private states, T + 2 or 2; J segments of a
+                   call with checkpoints; F numbers of all parameters; Z numbers that are made of some of them for
+                   kernels (`numbarnn.weights.formed`); X numbers of all R, with blocks on the diagonal spread; Y
+                   numbers of the largest of these R
 
 Passes ask for the buffers of a task as they come to it, so that on the CPU a layer's scratch is gone before the next
 layer's is made. What depends on sizes alone is worked out once for a problem: a call that an engine replays only looks

@@ -7,10 +7,10 @@ problem. Forward keeps the states before each segment, and lets go of what the s
 segments from the last to the first: it runs each forward once more, from the states that were kept, and then backward.
 So states of T / k steps and all of k steps are kept, where it was all of T steps, for about one forward pass more.
 
-A segment draws the random numbers of its own times (`philox.Origin`), and private states and the gradients of states
-pass from one to the next as they accumulate, not rounded. So y and the states have the same bits as without
-checkpoints on the CPU, and wherever products of k steps are rounded as those of T steps are. Gradients agree to
-rounding: BLAS rounds dx by the number of rows, and the parameters' gradients are summed segment by segment.
+A segment draws the random numbers of its own times (`philox.Origin`). Private states and the gradients of states pass
+from one segment to the next as they accumulate, not rounded. So on the CPU, and wherever else a product's rows do not
+depend on how many there are, y and the states have the same bits as without checkpoints. Gradients agree to rounding:
+the BLAS may round dx differently with fewer rows, and the parameters' gradients are summed segment by segment.
 
 Layers of one direction are one stack: a segment needs no more than the states of all of them. With two directions one
 begins where the other ends. So each layer and direction is a stack of its own then (a `Chain`), and what a layer hands

@@ -89,9 +89,9 @@ class Pass(Buffers, ABC):
         """The plan's tasks as jobs, between two jobs of copies. If the call can fail, a last job follows, which then
         makes its results NaN.
 
-        Copies matter to jobs with steps, or where x and y are copied too (`rewrites`) to all jobs. The first of these
-        wait for the first copies, and the last copies wait for the last of these: others follow from what the plan
-        says they need.
+        All steps come after the first copies and before the last ones; where x and y are copied too (`rewrites`), all
+        tasks do. Only those that need no such task before them are told to wait for the first copies, and the last
+        copies wait only for those that no such task needs. The plan orders the rest.
         """
 
         def copies(needs, functions):

@@ -20,17 +20,18 @@ def bind_forward(work, launch):
     """A function without arguments that runs a `planner.Launch` of a `ForwardPass`."""
     problem, layers, cell = work.problem, launch.layer_range, work.problem.cell
     kinds = several, drops, _ = variant(problem, launch)
-    keeps = problem.training and cell.num_saved > 0
+    keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
     dropped = [work.input(layer) for layer in layers[1:]] if several and drops else []
     given = [work.input(layers[0])] if launch.tile.given else []
     ax = [work.ax[layers[0], direction] for direction in range(0 if given else problem.directions)]
     m = [work.m[layer] for layer in layers if problem.projection]
+    v, words = [work.v[place] for place in launch.places if cell.num_products], _words(work, launch)
     arrays = (
         [work.h[layer] for layer in layers],
         dropped + given,
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
-        _within(work, launch, work.sums if problem.training else {}, _vectors(work, launch), m),
+        WithinStep(words, [work.sums[place] for place in launch.places if keeps_sums], v, m),
     )
 
     def make_kernel(tile):
@@ -38,8 +39,7 @@ def bind_forward(work, launch):
 
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
-    exchanged = [*map(work.output, layers), *dropped, *_words(work, launch), *_vectors(work, launch)]
-    exchanged += [of_layer[1:-1] for of_layer in m]
+    exchanged = [*map(work.output, layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
     return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
@@ -50,6 +50,7 @@ def bind_backward(work, launch):
     dah = [work.dah[place] for place in places if cell.num_ah]
     dax = [work.dax[place] for place in places if not cell.same_gradient]
     dht = [work.dht[place] for place in places if work.problem.projection]
+    words = _words(work, launch)
     h = tape.m if dht else tape.h  # what the cells' equations gave
     dh, dc = (list(parts) for parts in zip(*(work.state_gradients(*place) for place in places), strict=True))
     arrays = (
@@ -63,29 +64,18 @@ def bind_backward(work, launch):
             dc if cell.num_private else [],
             [work.d_per_unit[place] for place in places if cell.per_unit],
         ),
-        _within(work, launch, tape.sums, projected=dht),
+        WithinStep(words, [tape.sums[place] for place in places if cell.num_sums], projected=dht),
     )
 
     def make_kernel(tile):
         return backward.make_backward(cell, tile, *variant(work.problem, launch))
 
-    return _bound(work, tape, launch, make_kernel, [*dah, *dax, *dht, *_words(work, launch)], arrays)
+    return _bound(work, tape, launch, make_kernel, [*dah, *dax, *dht, *words], arrays)
 
 
 def _words(work, launch):
     """The words of a launch's sums over units, by place."""
     return [work.words[place] for place in launch.places if work.problem.cell.num_sums]
-
-
-def _vectors(work, launch):
-    """What product stages of a launch multiply forward, by place."""
-    return [work.v[place] for place in launch.places if work.problem.cell.num_products]
-
-
-def _within(work, launch, sums, vectors=(), projected=()):
-    """The `WithinStep` of a launch; sums: place -> those that are kept, or to be kept."""
-    kept = [sums[place] for place in launch.places if place in sums]
-    return WithinStep(_words(work, launch), kept, vectors, projected)
 
 
 def _bound(work, tape, launch, make_kernel, exchanged, arrays):

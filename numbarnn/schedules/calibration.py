@@ -2,16 +2,15 @@
 
 The records are those of bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13, of LSTM and GRU
 in float16 and of LSTM in float32, by every schedule, forward and with backward, of the kernels of commit 0106d8d. The
-kernels have changed since. A number holds for the kernels that it was fitted to; what a change of theirs should do to
-the estimates is a change of a number here, with that change as its source and the fitted number beside it, until times
-are recorded again. That is so of loading weights, and of nothing else. A number that
-no record has anything about says so as its source: that of weights that do not stay on the chip.
+kernels have changed since. A number holds for the kernels that it was fitted to. Where kernels have become faster, the
+number was changed by hand: its source says why, and the fitted number stands beside it until times are recorded again.
+So far that is done for loading weights alone. A number about which the records say nothing has that as its source.
 
 All numbers were fitted together by `python -m numbarnn.bench.calibrate`, least squares of relative errors, none below
 zero. With the fitted ones all 144 estimates are within 13 % of the records where T is at least 100, and within 20 %
-below (tests/schedules/test_calibration.py replays them). What these records cannot tell apart is told by one number:
-turns and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps; `MMA_SHARE` and `L2_SHARE` stand for each
-other in part, so that a share above 1 is one of the rate that a profile names, and no wonder.
+below (tests/schedules/test_calibration.py replays them). What these records cannot tell apart has one number: turns
+and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` stand for each other in
+part, so one of them may well be above 1.
 
 Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken as they are.
 """

@@ -125,15 +125,16 @@ class Explanation:
 class Residence(NamedTuple):
     """The weights that the blocks of one layer multiply at each step of a launch.
 
-    layer
-    blocks     per direction; of those with the same units each has a part of the batch
-    units      per block, at most
-    R, W       (rows, columns) of a block's slice of the recurrent weights; of the input's, forward its own, backward
-               those of the layer above; None where it multiplies none: they do not exist, or a product over all steps
-               takes their place
-    W_hr       likewise of a projection's, of a block that has outputs
-    block_bytes, total_bytes     of one block, and of all blocks of the layer; with the rows of zeros of the smaller one
-    home       where they are: "registers", "shared memory", or several places with how much is in each
+    Attributes:
+        layer: its number.
+        blocks: per direction; of those with the same units each has a part of the batch.
+        units: per block, at most.
+        R: (rows, columns) of a block's slice of the recurrent weights; None where it multiplies none.
+        W: likewise of the input's weights, backward of those of the layer above; None too where a product over all
+            steps takes their place.
+        W_hr: likewise of a projection's, of a block that has outputs.
+        block_bytes, total_bytes: of one block, and of all blocks of the layer, rows of zeros included.
+        home: where they are: "registers", "shared memory", or several places with how much is in each.
     """
 
     layer: int

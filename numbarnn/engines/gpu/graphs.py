@@ -6,9 +6,9 @@ comes from the buffer pool (`buffer_pool`), as its results do. So two calls aliv
 more. Only weights and a `dw` to add to are used where their owner keeps them.
 
 A first sight is not recorded: recording takes longer than running, and some addresses never come back. Some kinds of
-call never replay, as with a hundred tapes alive at once. The more recordings of a kind were not replayed, the more
-often its next graph has to be seen before it is recorded, so that few of such calls pay for recording. As the jobs have
-run at the first sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is
+call never replay, as with a hundred tapes alive at once. So the more recordings of a kind were never replayed, the more
+often its next graph must be seen before it is recorded: few of such calls pay for recording. As the jobs have run at
+the first sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is
 recorded.
 
 A replay is two calls of the driver besides the copies: the graph's launch, and an event for a caller on another stream.

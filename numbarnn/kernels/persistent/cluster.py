@@ -6,8 +6,9 @@ each multiply a C-th of the columns for the units of all of them: the weights of
 is a C-th. Then each adds up its warps' partial sums, stores those of the others' units in their shared memory, and
 waits at a barrier of the cluster; and each adds the C sums of its own units, in the order of the blocks.
 
-Two places take turns for what comes: a block stores at turn n + 2 where it did at turn n, after the barrier of turn
-n + 1, to which every other block came after it had read what turn n brought.
+Even and odd turns have places of their own for what comes. So a block writes over what it stored at turn n only at turn
+n + 2. It has passed the barrier of turn n + 1 by then, and every block had read what turn n brought before it came to
+that barrier.
 
 A block that waits in vain for its columns must not leave alone. Its shared memory would be gone while others store to
 it. So it comes to the barrier too and sends, beside its sums, that it has failed; all blocks of the cluster find that

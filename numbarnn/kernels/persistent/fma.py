@@ -113,8 +113,8 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 def _make_lane_sums(rows, lanes):
     """A device function reduce(sums, n) -> first row: adds sums[n, :rows] over neighbouring lanes.
 
-    In each round a lane gives half of its rows to a partner and takes the partner's part of the other half, so that at
-    last it has the sums of few rows, the first of which is returned, at the front.
+    In each round a lane gives half of its rows to a partner, and adds the partner's part of the other half to its own.
+    At last it has the sums of a few rows, at the front of sums[n]; the number of the first of them is returned.
     """
     if lanes == 1:
         return jit(lambda sums, n: 0, BACKEND)

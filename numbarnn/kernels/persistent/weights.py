@@ -1,9 +1,9 @@
 """How weights come from memory to where a persistent kernel keeps them: all loads independent, none waits for another.
 
 A lane loads 16 bytes at once where it can (`Tile.loads_pieces`): forward along the columns of a row; backward, where
-units are neighbours in memory, along the units of a column. A load that would be outside of the warp's part of the
-matrix is made where one is allowed, and what comes of other columns is set to zero: a load that is always made needs no
-branch.
+units are neighbours in memory, along the units of a column. Where a load would be outside of the warp's part of the
+matrix, the lane loads the part's first weight instead, and columns that are not the part's are set to zero: a load that
+is always made needs no branch.
 """
 
 from functools import cache

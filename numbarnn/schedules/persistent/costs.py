@@ -3,11 +3,11 @@
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
 
-The C blocks of a cluster (`kernels.persistent.cluster`) each read a C-th of what is exchanged, and spend a barrier of
-the cluster in each turn, 0.5 µs as measured alone. Estimated for training LSTM in float32 on an H200, pairs spare 4 %
-where H = 512 and 6 to 7 % where H = 1024; nobody has timed any. Clusters of 4 would spare more, but an H200 holds 31 of
-them with a block on each SM, too few for 128 blocks. In halves larger blocks spare as much (`tilings.MIXED_GAIN`).
-Forward, where the partial sums of all gates would be exchanged, clusters were estimated to lose everywhere.
+Each of the C blocks of a cluster (`kernels.persistent.cluster`) reads a C-th of what is exchanged, but waits at a
+barrier of the cluster in each turn, which takes 0.5 µs when measured alone. By these estimates, which nobody has timed,
+pairs spare 4 % of training an LSTM in float32 on an H200 where H = 512, and 6 to 7 % where H = 1024. Clusters of 4
+would spare more, but an H200 holds 31 of them with a block on each SM, too few for 128 blocks. In halves larger blocks
+spare as much (`tilings.MIXED_GAIN`). Forward blocks would exchange partial sums of all gates, and lose everywhere.
 """
 
 from dataclasses import dataclass
@@ -124,20 +124,20 @@ def _rounds(cell, tile):
 
 
 def _words_us(cell, profile, places):
-    """Microseconds in which words of all sums over units come at the full rate of the L2 cache, to be multiplied by
-    blocks² / slices and the sequences of a block: it reads those of its sequences (`kernels.persistent.across`) from
-    all blocks of its layer, direction and slice.
+    """Microseconds in which the words of all sums over units (`kernels.persistent.across`) come at the full rate of the
+    L2 cache, for one sequence of a block, and per blocks² / slices: each block reads those of all blocks of its layer,
+    direction and slice.
 
     Args:
-        places: layers and directions of the launch, among which its blocks are shared out.
+        places: how many layers and directions share the launch's blocks.
     """
     return cell.num_sums * 8 / (profile.l2_gb_s * 1e3) / places
 
 
 def _fma_share(tile, rounds):
-    """Of the rate of multiply-adds, by which tilings are compared; rounds: of exchanges within a step. By the fitted
-    numbers shared memory is no slower than registers: where a layer's weights fit in registers in few blocks alone,
-    which read the whole batch, the others are faster."""
+    """The share of the rate of multiply-adds that products reach, for comparing tilings; rounds: of exchanges within a
+    step, with which it is the fitted number. By that weights in shared memory are no slower than in registers, and may
+    be faster: only few, large blocks may hold all of them in registers, and each then reads the whole batch."""
     place = _fma_place(tile)
     return calibration.FMA_SHARE[place].value if rounds else FMA_EFFICIENCY[place]
 

@@ -21,8 +21,8 @@ from numbarnn.schedules.products import product_us
 
 # Most sets of 8 sequences at once, where the tensor cores' weights stand in shared memory: each turn loads all of them.
 MOST_OCTETS = 4
-# Of the time of a launch and the product of its first layer's input, what must be spared if blocks are to multiply the
-# input themselves: no device has been asked.
+# Blocks multiply the first layer's input themselves only where that is estimated to spare this share of the time of the
+# launch and of the product before it. It was never measured on a device.
 LEAST_GAIN = 0.05
 
 
@@ -84,9 +84,9 @@ def _alike(problem, first, last):
 
 
 def _with_input(problem, profile, launch):
-    """The Launch, or where that is estimated to be faster by `LEAST_GAIN` one whose first layer multiplies its input
-    itself: the product before it is spared, but each block of the layer then reads the input at every step. Not by
-    TF32, of whose products before a launch no time is known."""
+    """The Launch, or one whose first layer multiplies its input itself, where that is estimated to be faster by
+    `LEAST_GAIN`. The product before the launch is spared then, but each block of the layer reads the input at every
+    step. Never by TF32: no time is known of its products before a launch."""
     products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
     on_device = problem if problem.profile is profile else replace(problem, profile=profile)
     spared = sum(product_us(task, on_device) for task in products)
@@ -134,9 +134,9 @@ def _tiling_us(problem, launch):
 
 
 def _with_fewer_turns(problem, profile, launch):
-    """The Launch with more sequences at once, where its turns would load weights from shared memory, and registers and
-    shared memory allow. Its tiling is chosen before, with two sets of sequences at most: by a model that no record has
-    tested with more."""
+    """The Launch with more sequences at once, where each turn loads weights from shared memory, and registers and
+    shared memory allow. Its tiling was chosen before, for two sets of sequences at most: the model by which tilings are
+    compared was never tested with more."""
     most, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
     # Found by compiling: registers are spilled by projections (sm_80), and forward by warps that do not load all of
     # their chunks at once (sm_90); several layers forward leave a stack frame (sm_100).

@@ -5,8 +5,8 @@
         mixed_tile(way.streamed, room, way.most_shared_chunks(...))
 
 They take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
-at once and where they stay. By FMA nothing is kept in registers where there is not room for all of it, as a lane has
-other columns there than it has of shared memory.
+at once and where they stay. By FMA weights are in registers only if all of them have room there: of weights in
+registers a lane has other columns than of those in shared memory.
 """
 
 from dataclasses import dataclass, replace
@@ -16,19 +16,20 @@ from typing import NamedTuple
 from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.kernels.persistent.tile import STRIP, Tile
 
-# Of a thread, in blocks of up to 8 warps and in larger ones: words that it loads at once (few, too, where the cell has
-# sums over units, or further products and weights in several places); registers that are not weights, words or sums.
+# In blocks of up to 8 warps, and in larger ones: words that a thread loads at once, and its registers that are not
+# weights, words or sums. The second number of words is also that of cells with sums over units, and of cells with
+# further products whose weights are in several places.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
-# Besides these in mixed tiles: where fragments come from shared memory while others stay, and where they are streamed.
-# Found by compiling for sm_90, as nothing may be spilled.
+# Further registers of mixed tiles: where some fragments come from shared memory while others stay in registers, and
+# where some are streamed. Found by compiling for sm_90, as nothing may be spilled.
 REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 24, 64
-# Of a lane by FMA where weights are streamed, and backward with a projection besides (sm_80), likewise.
+# Most sums of a lane by FMA where weights are streamed, and where a projection comes on top backward (sm_80), likewise.
 MOST_SUMS, MOST_SUMS_IF_PROJECTED = 32, 8
 MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
-# For each 8 sequences beside weights where float32 numbers are split in two.
+# For each 8 sequences, where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
-# Of those that a cell's stages leave, what must be free beside numbers looked for ahead of time, likewise.
+# Registers that a cell with stages must have left where a warp looks for numbers ahead of time, likewise.
 REGISTERS_IF_AHEAD = 8
 
 

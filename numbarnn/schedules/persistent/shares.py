@@ -91,8 +91,8 @@ def _whole_source(sizes, backward, kind, gates):
 
 
 def _sources_of_head(problem, hidden, backward, units, kind, gates):
-    """The sources of one of R's products where R has blocks on the diagonal (`Cell.heads`), and what a block of the
-    grid owns are units of one of them: that head's columns, backward of each gate. None where it cannot be so.
+    """The sources of one of R's products where R has blocks on its diagonal (`Cell.heads`), and all units of a block of
+    the grid are of one head: that head's columns, backward of each gate. Empty where it cannot be so.
 
     All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
     number of another head here, as 0 * inf is NaN.

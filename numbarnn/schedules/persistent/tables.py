@@ -189,9 +189,10 @@ def _stage_warps(of_warps):
 
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
-    """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`). Exchanged are the h of
-    all layers, then what is dropped out of them, then the first layer's input, then the v of all layers and directions,
-    or the m of all layers.
+    """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`).
+
+    The exchanged arrays are in this order: h of each layer; h dropped out, where there is dropout; the first layer's
+    input, if it is given; v of each layer and direction, or m of each layer.
     """
     if share is None:
         return Warp()
@@ -234,8 +235,11 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
 
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
-    """The rows of `warps` for a share of `shares.share`, backward, likewise. Exchanged are the gradients of h Rᵀ of all
-    layers and directions, if there are any, then those of x Wᵀ, if they differ, and then those of projections' h."""
+    """The rows of `warps` for a share of `shares.share`, backward, likewise.
+
+    The exchanged arrays are, each for all layers and directions: the gradients of h Rᵀ, if there are any; those of
+    x Wᵀ, if they differ; those of h, with a projection.
+    """
     if share is None:
         return Warp()
     source, first, count = share

@@ -22,22 +22,22 @@ from numbarnn.schedules.persistent.shares import BlockSize
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
-# Of a step's time backward, what a layer's weights in registers and in shared memory together must spare where one of
-# these has room for all of them: blocks may be larger then, and read less in all of what is exchanged, which bounds
-# such steps. No device has been asked.
+# A layer's weights may be in registers and in shared memory together. Blocks may be larger then, and all together read
+# less of what is exchanged, which bounds a step backward. Where one place has room for all weights, that must spare
+# this share of the step's time. It was never measured on a device.
 MIXED_GAIN = 0.12
-# Blocks of a cluster that share products backward, on compute capability 9.0 and later, and what that must spare of a
-# step's time likewise. Only with NUMBARNN_CLUSTERS=1 in the environment, until a device has run them.
+# Blocks of a cluster that share products backward, on compute capability 9.0 and later, and the share of a step's time
+# that this must spare. Only with NUMBARNN_CLUSTERS=1 in the environment, until a device has run them.
 CLUSTERS, CLUSTER_GAIN = (2, 4) if os.environ.get("NUMBARNN_CLUSTERS") == "1" else (), 0.03
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Where numbers are split in two, whose parts take registers too: most warps, most rows with 8 and with 16 sequences at
-# once. Found by compiling for sm_90, as nothing may be spilled.
+# Most warps, and most rows with 8 and with 16 sequences at once, where numbers are split in two: the parts take
+# registers. Found by compiling for sm_90, as nothing may be spilled.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Of a thread, for the exchanges of a cell's stages, and for those of a projection forward and backward; most warps of a
-# block then, likewise.
+# Registers that a thread needs for the exchanges of a cell's stages, and for those of a projection (forward, backward);
+# most warps of such a block. Found likewise.
 REGISTERS_IF_STAGED, REGISTERS_IF_PROJECTED, WARPS_IF_STAGED = 64, (16, 40), 8
-CHUNKS_IF_STAGED = 20  # of the tensor cores' weights, most that may all be in shared memory, likewise
+CHUNKS_IF_STAGED = 20  # most chunks of the tensor cores' weights that may all be in shared memory then, likewise
 
 
 class DoesNotFit(RuntimeError):
