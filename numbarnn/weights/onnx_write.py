@@ -160,10 +160,8 @@ class _Writer:
             inputs.pop()
         options = network.attributes | {"direction": "bidirectional" if network.directions == 2 else "forward"}
         options |= {"hidden_size": network.hidden_sizes[layer], "name": f"{network.name}_l{layer}"}
-        result, name = (
-            self.node(network.operator, inputs, f"y_l{layer}_by_direction", *finals, **options),
-            f"y_l{layer}",
-        )
+        result, name = f"y_l{layer}_by_direction", f"y_l{layer}"
+        self.node(network.operator, inputs, result, *finals, **options)
         if network.directions == 1:
             return self.node("Squeeze", [result, self.constant(f"{name}_axis", np.array([1]))], name)
         shape = self.constant(f"{name}_shape", np.array([0, 0, network.directions * network.hidden_sizes[layer]]))
