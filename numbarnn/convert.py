@@ -46,17 +46,9 @@ if TYPE_CHECKING:
     Layer = Any  # an LSTM, a GRU or an RNN: the source tells which
 
 __all__ = [
-    "from_keras",
-    "from_onnx",
-    "from_torch",
-    "from_torch_cells",
-    "load_safetensors",
-    "save_safetensors",
-    "to_keras",
-    "to_onnx",
-    "to_torch",
-    "to_torch_cells",
-]
+    "from_keras", "from_onnx", "from_torch", "from_torch_cells", "load_safetensors", "save_safetensors", "to_keras",
+    "to_onnx", "to_torch", "to_torch_cells",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

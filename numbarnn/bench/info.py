@@ -94,7 +94,7 @@ def devices(found):
 
 
 def collect():
-    """All that `numbarnn info` knows, as a dict of plain values; benchmarks record it beside their times."""
+    """Everything that `numbarnn info` tells, as a dict of plain values; benchmarks record it beside their times."""
     runs = engines.why_not("cpu") is None
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,17 +1,18 @@
-"""Locks in a process that is forked while another thread holds them: that thread is not there to release them."""
+"""Locks in a process that is forked while another thread holds them: the child has no such thread to release them."""
 
 import os
 
 
 def freed_in_forks(lock):
-    """The lock, which is free in a forked process: of what is as good half done, such as a count."""
+    """The lock, which is free in a forked process: for what may be left half done there, such as a count."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)  # as the standard library does with its own
     return lock
 
 
 def waited_for_by_forks(lock):
-    """The lock, which who forks waits for, so that what it guards is done. Who holds it must not wait for who forks."""
+    """The lock, for which forks wait, so that what it guards is not half done. A thread that holds it must not wait for
+    the one that forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock

@@ -1,5 +1,7 @@
 """Starting a student's kernel: on a GPU, or all blocks at once in the simulator."""
 
+import numpy as np
+
 
 def launch(kernel, grid, block, *arguments, seed=0):
     """Run a `@cuda.jit` kernel on NumPy arrays, which it writes in place.
@@ -18,8 +20,6 @@ def launch(kernel, grid, block, *arguments, seed=0):
     Raises:
         RuntimeError: in the simulator, a thread raised an error (named with block and thread), or waits for ever.
     """
-    import numpy as np
-
     from numbarnn import engines
     from numbarnn.cuda.compiler import simulated
     from numbarnn.cuda.launch import Kernel, LaunchConfig
@@ -42,8 +42,6 @@ def launch(kernel, grid, block, *arguments, seed=0):
 
 def _of_kernel(argument):
     """Python's numbers as those of a kernel."""
-    import numpy as np
-
     if isinstance(argument, int):
         return np.int32(argument)
     return np.float32(argument) if isinstance(argument, float) else argument

@@ -34,7 +34,7 @@ class Recurrence(torch.autograd.Function):
         has_checkpoints = prepared.calls.has_checkpoints
         copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
         x = x if has_checkpoints or (not copied and any(ctx.needs_input_grad[5:])) else None
-        # Whoever writes into y, may write into the reserve: PyTorch notices it where y is saved.
+        # Writing into y may be writing into the reserve. As y is saved, PyTorch notices it.
         ctx.save_for_backward(x, reserve, None if copied or has_checkpoints else y, *weights)
         return y, hy, cy, states
 

@@ -6,6 +6,8 @@ there, and has to be defined (or passed to `known_cell`) before.
 """
 
 import json
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,13 +17,13 @@ from numbarnn.layers.reserved import PlannedCalls
 from numbarnn.layers.stack import Stack
 from numbarnn.passes.bound import NUMPY
 from numbarnn.torch.arrays import TENSORS
-from numbarnn.torch.without_chance import without_chance
 
 # A number in keys that rises when the operators' arguments change: torch.compile keeps on disk what it made of a graph,
 # by the keys in it, and after an upgrade its backward would call the operator as it was.
 OPERATORS = 3
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
+_quiet = WeakKeyDictionary()  # Cell -> the same `without_chance`
 
 _NOWHERE = frozenset()
 SHAPES = 256  # of calls, remembered by a network
@@ -44,6 +46,17 @@ def known_cell(cell):
         name = f"{cell.name}#{number}"
     _cells[name] = cell
     return name
+
+
+def without_chance(cell):
+    """The cell as it is in inference, for gradients of modules in evaluation: with the means of its random numbers, and
+    no weights dropped; itself if it has none of these."""
+    if not cell.noise and not any(cell.drop_connect):
+        return cell
+    if cell not in _quiet:
+        noise = tuple(replace(one, rate=0.0, kept=one.mean) for one in cell.noise)  # never 0, so always the mean
+        _quiet[cell] = replace(cell, noise=noise, drop_connect=())
+    return _quiet[cell]
 
 
 def computes_in(tensor):

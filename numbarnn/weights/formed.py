@@ -45,8 +45,8 @@ class FormedWeights:
         self._live, self._known, self._fixed, self._gradients = self._bits(), None, {}, {}
 
     def _bits(self):
-        """A view of the bits of all parameters that stand in what is formed, and of what is between them; None where
-        looking at them would be waiting for a device."""
+        """A view of the bits of all parameters that something is formed of, from the first to the last; None where to
+        look at them would be to wait for a device."""
         if self._engine.array_module is not np or self.flat is not self._parameters:
             return None
         inside = [

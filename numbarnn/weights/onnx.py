@@ -202,7 +202,8 @@ def _constants(graph):
 
 def _node(node, constants, reverse_as_forward):
     """The node as a `Node`."""
-    helper = extras.load("onnx.helper", "reading ONNX models")
+    from onnx import helper
+
     where = f"node {_label(node)!r} ({node.op_type})"
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     direction = attributes.pop("direction", b"forward").decode()
@@ -270,7 +271,8 @@ def _activation(name, constants, where):
 
 def _given(node, constants, where):
     """Name -> array of the node's weights; copies are made later."""
-    numpy_helper = extras.load("onnx.numpy_helper", "reading ONNX models")
+    from onnx import numpy_helper
+
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     absent = [kind for kind in ("W", "R", "B", "P") if kind in names and names[kind] not in constants]
     if absent:

@@ -85,7 +85,8 @@ class _Writer:
     def __init__(self, network, batch_first, state, lengths, apart):
         self.network, self.batch_first, self.state, self.lengths = network, batch_first, state, lengths
         self.apart = apart or len(set(network.hidden_sizes)) > 1
-        self.helper = extras.load("onnx.helper", "writing ONNX models")
+        self.onnx = extras.load("onnx", "writing ONNX models")
+        self.helper = self.onnx.helper
         self.type = self.helper.np_dtype_to_tensor_dtype(np.dtype(network.arrays[0][0]["R"].dtype))
         self.private = network.operator == "LSTM"
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
@@ -98,8 +99,7 @@ class _Writer:
         self.declare(self.inputs, "x", [*sequence, network.input_size])
         self.declare(self.outputs, "y", [*sequence, width])
         if self.lengths:
-            integers = extras.load("onnx", "writing ONNX models").TensorProto.INT32
-            self.inputs.append(helper.make_tensor_value_info("lengths", integers, ["B"]))
+            self.inputs.append(helper.make_tensor_value_info("lengths", self.onnx.TensorProto.INT32, ["B"]))
         below = "x"
         if self.batch_first:
             below = self.node("Transpose", ["x"], "x_time_first", perm=[1, 0, 2])
@@ -128,8 +128,7 @@ class _Writer:
 
     def constant(self, name, array):
         """An initializer; returns its name."""
-        numpy_helper = extras.load("onnx.numpy_helper", "writing ONNX models")
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
     def states(self, name, where):
@@ -160,10 +159,8 @@ class _Writer:
             inputs.pop()
         options = network.attributes | {"direction": "bidirectional" if network.directions == 2 else "forward"}
         options |= {"hidden_size": network.hidden_sizes[layer], "name": f"{network.name}_l{layer}"}
-        result, name = (
-            self.node(network.operator, inputs, f"y_l{layer}_by_direction", *finals, **options),
-            f"y_l{layer}",
-        )
+        result, name = f"y_l{layer}_by_direction", f"y_l{layer}"
+        self.node(network.operator, inputs, result, *finals, **options)
         if network.directions == 1:
             return self.node("Squeeze", [result, self.constant(f"{name}_axis", np.array([1]))], name)
         shape = self.constant(f"{name}_shape", np.array([0, 0, network.directions * network.hidden_sizes[layer]]))
@@ -177,7 +174,7 @@ class _Writer:
 
     def checked(self):
         """The model made of what has been collected."""
-        onnx = extras.load("onnx", "writing ONNX models")
+        onnx = self.onnx
         graph = self.helper.make_graph(self.nodes, self.network.name, self.inputs, self.outputs, self.constants)
         version = OPSET_BFLOAT16 if self.type == onnx.TensorProto.BFLOAT16 else OPSET
         opsets = [self.helper.make_opsetid("", version)]

@@ -238,9 +238,9 @@ class WeightSpace:
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
     def renewed(self, state_dict, join=np.concatenate):
-        """A state dict, or one of a former version with today's names: there a bias was a parameter per unit of its own
-        where some gate had none, and what makes or multiplies a state that is x stood beside other rows, as all states
-        had H units. `join` makes one array of several."""
+        """A state dict with today's names, if it is one of a former version. There all states had H units, so that what
+        makes or multiplies a state that is x stood beside other rows; and where some gate had no bias, those of others
+        were parameters per unit. `join` makes one array of several."""
         state_dict = dict(state_dict)
         for part in self.parameters:
             if part.kind in ("b_w", "b_r") and part.name not in state_dict:

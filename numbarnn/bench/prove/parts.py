@@ -6,8 +6,8 @@ A part has questions, which are named by text, and a module that answers them:
     answer(name, asked, **more) -> a dict with "ok" (whether all is right) and whatever figures there are
     told(answers) -> lines of text about answers, for the summary
 
-Whoever cannot answer raises `console.CannotRun`, which says what is missing; any other exception is a failure, and is
-kept with its whole message.
+A question that cannot be answered here raises `console.CannotRun`, which says what is missing. Any other exception is a
+failure, and is kept with its whole message.
 """
 
 from dataclasses import dataclass, field

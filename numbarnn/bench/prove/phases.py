@@ -20,7 +20,7 @@ LARGE = [("float16", shape) for shape in shapes("25,16,512,512,1 150,16,768,768,
 LARGE += [("float32", shape) for shape in shapes("25,16,512,512,1 100,16,768,768,1 50,64,512,512,1")]
 SMALL = [("float32", shape) for shape in shapes("5,2,4,8,1")]
 CALLS = 5  # timed; the median counts
-PARTS = ("step", "wait", "multiply", "rest")
+SHOWN = ("step", "wait", "multiply", "rest")
 
 
 def questions(asked):
@@ -97,7 +97,7 @@ def told(answers):
     """A line for each problem."""
     lines = []
     for one in (answer for answer in answers if "plan" in answer):
-        told = ", ".join(f"{part} {_number(one[f'{part}_us'])}" for part in PARTS)
+        told = ", ".join(f"{part} {_number(one[f'{part}_us'])}" for part in SHOWN)
         estimate = one["estimate"]
         lines.append(
             f"{one['question']}: {told} µs (estimated {estimate['step']:.2f}: exchange {estimate['exchange']:.2f}, "

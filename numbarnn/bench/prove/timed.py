@@ -25,8 +25,8 @@ ONE_SEQUENCE = shapes("100,1,256,256,1 25,1,512,512,1 50,1,1024,1024,1")
 TARGET = 0.6  # of the geometric mean of ratios to cuDNN's best algorithm
 
 
-class Problem(NamedTuple):
-    """What one question is about: arguments of `speed.time_case`, and of whose semantics."""
+class Question(NamedTuple):
+    """What is timed: arguments of `speed.time_case`, with what passes and what input (`passes.Semantics`)."""
 
     cell: str
     shape: Any
@@ -40,40 +40,40 @@ class Problem(NamedTuple):
         return f"{self.cell} {self.shape} {with_tf32(self.dtype, self.tf32).lower()}{more}"
 
 
-def problems(of):
-    """The `Problem`s of a part, the most valuable first."""
+def timed(of):
+    """The `Question`s of a part, the most valuable first."""
     every, auto = tuple(SCHEDULES), ("auto",)
     one_layer = tuple(name for name in every if name != "wavefront")  # which is stepwise then
     if of == "recorded":
         for dtype, cell, shape in product(DTYPES, CELLS, SETS["schedules"]):
             own = every if shape.L > 1 else one_layer
-            yield Problem(cell, shape, dtype, False, USUAL, own + auto)  # "auto" for the tables, which have no others
+            yield Question(cell, shape, dtype, False, USUAL, own + auto)  # "auto" for the tables, which have no others
     elif of == "precision":
         rounded, split = (
-            [Problem("lstm", shape, "float32", tf32, USUAL, own) for shape in SETS["schedules"]]
+            [Question("lstm", shape, "float32", tf32, USUAL, own) for shape in SETS["schedules"]]
             for tf32, own in ((True, auto), ("3x", ("persistent",)))
         )
-        halves = [Problem("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"]]
+        halves = [Question("lstm", shape, "bfloat16", False, USUAL, auto) for shape in SETS["schedules"]]
         some = product(CELLS, ONE_SEQUENCE, DTYPES)
-        one = [Problem(cell, shape, dtype, False, USUAL, one_layer) for cell, shape, dtype in some]
+        one = [Question(cell, shape, dtype, False, USUAL, one_layer) for cell, shape, dtype in some]
         in_turn = zip_longest(one, rounded, split, halves if find_spec("ml_dtypes") else ())
-        yield from (problem for some in in_turn for problem in some if problem is not None)
+        yield from (question for some in in_turn for question in some if question is not None)
     elif of == "stream":
         for cell, shape, dtype in product(CELLS, SETS["stream"], ("float32", "float16")):
-            yield Problem(cell, shape, dtype, False, USUAL, auto)
+            yield Question(cell, shape, dtype, False, USUAL, auto)
     else:
         for name, dtype in product(("deepbench-server", "deepbench-train", "deepbench-device"), DTYPES):
             for cell, own in DEEPBENCH[name].items():
-                yield from (Problem(cell, shape, dtype, False, SEMANTICS[name], auto) for shape in own)
+                yield from (Question(cell, shape, dtype, False, SEMANTICS[name], auto) for shape in own)
 
 
 def questions(asked, of):
-    """Name -> `Problem`."""
-    return {str(one): one for one in problems(of)}
+    """Name -> `Question`."""
+    return {str(one): one for one in timed(of)}
 
 
 def answer(name, asked, of):
-    """The rows of a problem."""
+    """The rows of a question."""
     if asked.device != "cuda":
         raise console.CannotRun("times are those of a GPU: the simulator's say nothing")
     if find_spec("torch") is None:

@@ -3,6 +3,7 @@
 Tests and recorder are in a clone of the repository, not in the installed package.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -120,10 +121,9 @@ def _vectors(name, asked):
         )
     out = Path(asked.folder) / "vectors"
     out.mkdir(exist_ok=True)
-    support = [str(TESTS / "support"), str(TESTS / "fakes")]
-    code = f"import sys; sys.path[:0] = {support!r}; import runpy; sys.argv = {[str(recorder)]!r} + sys.argv[1:]; "
-    code += f"runpy.run_path({str(recorder)!r}, run_name='__main__')"
-    exit_code, said = _ran([sys.executable, "-c", code, "--source", "cudnn", "--out", str(out)])
+    here = console.environment()
+    here["PYTHONPATH"] += os.pathsep + str(TESTS / "fakes")  # beside the recorder's own folder
+    exit_code, said = _ran([sys.executable, str(recorder), "--source", "cudnn", "--out", str(out)], env=here)
     refused = [line for line in said.splitlines() if ": refused: " in line]
     files = len(list(out.glob("*.npz")))
     return _verdict(exit_code == 0 and files > 0, said, files=files, refused=refused)

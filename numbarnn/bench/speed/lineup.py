@@ -1,4 +1,4 @@
-"""Who else runs a case of `numbarnn bench`, and whether what anybody computes of it is right.
+"""The peers that run a case of `numbarnn bench`, and whether everybody's results are right.
 
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in

@@ -1,9 +1,9 @@
 """`numbarnn bench --stream`: single steps, the state carried from one to the next, timed one by one.
 
-Whoever answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands their
-99th percentile. numbarnn is there twice, as a call of the layer with one step and as `layer.stepper`; so is PyTorch, as
-the module and as its cell for one step, with --compile also compiled. All walk over STEPS steps first, and what they
-return is compared.
+A program that answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands
+their 99th percentile. numbarnn is there twice, as a call of the layer with one step and as `layer.stepper`; so is
+PyTorch, as the module and as its cell for one step, with --compile also compiled. All walk over STEPS steps first, and
+what they return is compared.
 """
 
 import time

@@ -145,8 +145,8 @@ class Recorder(watching.Watcher):
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 
     def _exchanged_forward(self, given):
-        """(array, Exchanged) of h, of what is dropped out of it and of what a projection makes it of, all directions of
-        a layer in one array; and of what further products multiply, one for each direction."""
+        """(array, Exchanged) of each array that blocks exchange: h, h after dropout and what a projection multiplies,
+        all directions of a layer in one array; and what further products multiply, one for each direction."""
         units = {layer: len(self._owners[layer, 0]) for layer in self._planned.layer_range}
         kinds = (
             (given["h"], self._widths, 1),

@@ -6,9 +6,9 @@ from numbarnn.cells.tracing.graph import Graph, consumers, reachable
 def split_biases(outputs, constants):
     """The equations without biases.
 
-    A vector is a gate's bias if it and the gate's product are terms of one sum, and of nothing else. It is that of the
-    product with x, if there is one; a second one of the sum, or one of a sum without x, is that of the other product.
-    Whether other gates have one does not matter: a parameter's place does not depend on equations that it is not in.
+    A vector is a bias if it and a product are terms of one sum, and of nothing else. If the sum has a product with x,
+    its first vector is that product's bias, and a second one the other product's; else its first vector is the other
+    product's. Other gates do not matter: where a parameter stands follows from the equations that it is in.
 
     Args:
         outputs: the nodes that are the new states.
@@ -46,7 +46,7 @@ def _sum_above(node, users):
 
 
 def _terms(root, users):
-    """What is added to make a sum, from left to right; without what is used elsewhere too."""
+    """The terms of a sum, from left to right, without those that are used elsewhere too."""
     terms = []
     for part in root.args if root.op == "add" else root.args[:1]:
         if len(users[part]) == 1:

@@ -28,7 +28,7 @@ def _power(make, node, g):
 
 
 def _choice(make, condition, g, first):
-    """The gradients of two arguments, numbers `first` and first + 1, of which the condition says whose value it is."""
+    """The gradients of two arguments, numbers `first` and first + 1: the condition says which of them is the value."""
     zero = make("const", 0)
     return [(first, make("where", condition, g, zero), None), (first + 1, make("where", condition, zero, g), None)]
 

@@ -167,7 +167,7 @@ class _Sizes:
         return term._replace(args=tuple(found)), rows, columns
 
     def _one(self, size, other, why):
-        """The size that both are, of which None is not known."""
+        """The size that both are; None is one that is not known."""
         if None in (size, other) or size == other:
             return other if size is None else size
         if isinstance(size, int) and isinstance(other, int):

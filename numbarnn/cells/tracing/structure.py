@@ -123,9 +123,11 @@ def split(outputs, terms, columns):
 
 
 def _projection(outputs, terms):
-    """The name of the matrix whose product is the first new state, if that state need not be of the size of the others:
-    it is used in products alone, and nothing else is; or None. An expression too, where there is no other product of
-    what steps compute."""
+    """The name of the matrix whose product is the new h, if h may have a size of its own (a projection), else None.
+
+    It may if the equations use h in products alone, and products of steps multiply nothing else. An expression of
+    matrices counts only if it has parameters, and if such products multiply h at all.
+    """
     if outputs[0].op != "product":
         return None
     nodes = reachable([*outputs[0].args, *outputs[1:]])
@@ -144,7 +146,8 @@ def _projection(outputs, terms):
 
 
 def _stages(products, sums):
-    """All of these as stages: as many sums at once as there can be, else as many of the largest, else the next product.
+    """Products and sums as stages. The next stage is all sums that can be computed by then, else all of the largest,
+    else one product.
 
     Args:
         products: vector -> the products with it. sums: nodes.
@@ -167,8 +170,8 @@ def _is_first_state(node):
 
 
 def _short_names(products):
-    """A name for each: the last part of its matrix's name, or all of it where several end alike; of one matrix that
-    multiplies several vectors with numbers."""
+    """A name for each: the last part of its matrix's name, or all of it where several end alike. Where one matrix
+    multiplies several vectors, names are numbered."""
     matrices = [node.data.replace("#", "_") for node in products]
     last = [name.rpartition(".")[2] for name in matrices]
     names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]

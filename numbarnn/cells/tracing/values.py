@@ -18,7 +18,7 @@ _UFUNCS = {
 
 
 class Traced:
-    """Operators of what is traced."""
+    """What is traced: its operators, and what it refuses."""
 
     __slots__ = ("_trace",)
     __hash__ = object.__hash__
@@ -36,7 +36,7 @@ class Traced:
         return "a traced value"
 
     def _operation(self, op, *values):
-        """What an operator gives, of which this is an operand."""
+        """The result of an operator with this as an operand."""
         return self._trace.apply(op, *values)
 
     def __neg__(self):
