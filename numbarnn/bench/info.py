@@ -64,6 +64,9 @@ def run(args):
         rows = [[name, f"{empty:.1f}", f"{kept:.1f}"] for name, empty, kept in found["first_calls"]]
         about = "First calls on the CPU, forward and backward, in one process: seconds"
         console.print_table(about, ["layer", "nothing compiled yet", "with kept caches"], rows)
+        found["many_cells"] = many = cold.measure_many()
+        room = f", {many['peak_bytes'] / 1e6:.0f} MB of memory at most" if many["peak_bytes"] else ""
+        console.say(f"{many['cells']} cells in one process, nothing compiled yet: {many['seconds']:.0f} s{room}")
     if args.json:
         console.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1

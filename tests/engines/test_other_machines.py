@@ -1,0 +1,102 @@
+"""The CPU engine's products as machine code of machines that are not at hand: compiled and read, not run.
+
+LLVM compiles for all of them. What is to be seen in the loops that take most of the time: instructions on whole
+vectors, and all sums in registers. `test_panels.py` runs the same code with short and long vectors.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = """
+    import sys
+    import llvmlite.binding as llvm
+
+    triple, cpu, features = sys.argv[1], sys.argv[2], sys.argv[3:]
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.get_process_triple = llvm.get_default_triple = lambda: triple
+    llvm.get_host_cpu_name, llvm.get_host_cpu_features = lambda: cpu, lambda: llvm.FeatureMap.fromkeys(features, True)
+
+    from numbarnn.compile import native, types
+
+    options = dict(reloc="default", codemodel="jitdefault", jit=True)
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features="", opt=3, **options)
+    native._machine = lambda: (machine, None)
+
+    from numbarnn.engines.cpu import panels, vectors
+
+    print(vectors.MOST_ROWS, vectors.description())
+    module, others = panels.panel_product.module("panel_product", (types.float32,))
+    print(machine.emit_assembly(native.optimised(module, others)))
+"""
+# triple; LLVM's name of the processor, and what it has; a multiply-add of a vector of float32; a vector moved to
+# the stack or from there; what `numbarnn info` says.
+X86, FUSED, ON_STACK = "x86_64-unknown-linux-gnu", "fused multiply-add", r"mm.*%rsp|%rsp.*mm"
+MACHINES = {
+    "NEON": ("aarch64-unknown-linux-gnu", "generic", (), r"fmla\tv\d+\.4s", r"\tq\d+.*\bsp\b", f"128 bits, {FUSED}"),
+    "SSE2": (X86, "x86-64", ("sse2",), r"mulps\t.*%xmm", ON_STACK, "128 bits"),
+    "AVX2": (X86, "haswell", ("avx", "avx2", "fma"), r"vfmadd\d+ps\t.*%ymm", ON_STACK, f"256 bits, {FUSED}"),
+    "AVX-512": (
+        X86,
+        "skylake-avx512",
+        ("avx", "fma", "avx512f"),
+        r"vfmadd\d+ps\t.*%zmm",
+        ON_STACK,
+        f"512 bits, {FUSED}",
+    ),
+}
+
+
+def compiled_for(triple, cpu, features=()):
+    """(most rows of a tile, what `numbarnn info` says, assembly) of `panels.panel_product` for another machine."""
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), triple, cpu, *features]
+    ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True,
+                         text=True, timeout=300)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (first, assembly) = ran.stdout.split("\n", 1)
+    rows, about = first.split(" ", 1)
+    return int(rows), about, assembly
+
+
+def inner_loops(assembly):
+    """The lines of each loop that has no other one inside."""
+    lines, labels, loops = assembly.splitlines(), {}, []
+    for number, line in enumerate(lines):
+        if label := re.match(r"(\.L\w+):", line):
+            labels[label[1]] = number
+        elif (jump := re.match(r"\t[a-z][\w.]*\t(?:.*[\s,])?(\.L\w+)$", line)) and jump[1] in labels:
+            loops.append((labels[jump[1]], number))
+    inside = [
+        one for one in loops if not any(one != other and one[0] <= other[0] and other[1] <= one[1] for other in loops)
+    ]
+    return [lines[first : last + 1] for first, last in inside]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_products_keep_their_sums_in_vector_registers(machine):
+    """In each loop over terms; that of the largest tile has two multiply-adds for each row, of one term or several."""
+    triple, cpu, features, multiply_add, on_stack, said = MACHINES[machine]
+    rows, about, assembly = compiled_for(triple, cpu, features)
+    assert about.removeprefix("vectors of ").startswith(said)
+    counts = []
+    for loop in inner_loops(assembly):
+        if count := sum(bool(re.search(multiply_add, line)) for line in loop):
+            counts.append(count)
+            if machine != "SSE2":  # without fused multiply-adds products need registers, too, and there are but 16
+                assert not [line for line in loop if re.search(on_stack, line)], "\n".join(loop)
+    assert max(counts) >= 2 * rows and max(counts) % (2 * rows) == 0
+
+
+@pytest.mark.parametrize("triple, cpu", [
+    ("powerpc64le-unknown-linux-gnu", "ppc64le"), ("riscv64-unknown-linux-gnu", "generic-rv64"),
+    ("s390x-unknown-linux-gnu", "generic"),
+])  # fmt: skip
+def test_other_architectures_have_the_same_source(triple, cpu):
+    _, about, assembly = compiled_for(triple, cpu)
+    assert "panel_product" in assembly
+    assert about == "vectors of 128 bits, as LLVM does not know what this processor has"
