@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.common.philox import Origin, dropout_masks
+from numbarnn.common.philox import Origin
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.executor import part_of_state, rows, state_arrays
@@ -113,15 +113,10 @@ class CheckpointedForward(Reserving):
     table = buffers.Table(buffers.CHECKPOINTED)
 
     def __init__(self, call, schedule):
-        super().__init__(call.engine, call.problem, _allocator(call.engine))
+        super().__init__(call, _allocator(call.engine))
         self._call, self.schedule = call, schedule
-        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
-        self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
-        self.scale = None
         if self.dropping:
-            firsts = [0] * (self.problem.layers - 1)
-            self.scale, masks = dropout_masks(self.problem.dropout, self.seed, self.call, firsts)
-            self.masks = self.from_host("masks", masks)
+            self.draw_masks()
 
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
