@@ -314,7 +314,11 @@ class CheckpointedBackward(buffers.Buffers):
         return dx, self.dhx, self.dcx
 
     def _run_chain(self, chain, dy):
-        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
+        """Backward through all segments of a chain.
+
+        Args:
+            dy: (T, B, D * P) of its last layer, or None.
+        """
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
         for place in chain.places:
             self.allocate("steps", *place)
