@@ -19,8 +19,8 @@ class Need(NamedTuple):
         x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
         again: the tape is kept as it is, for further backward passes. Gradients of pre-activations get memory of their
             own; otherwise they overwrite what the cell saved.
-        frozen: (layer, direction) pairs whose parameters' gradients nobody reads: their products are left out, where
-            kernels read the parameters themselves, and what stands for them in dw is not specified.
+        frozen: (layer, direction) pairs whose parameters' gradients nobody reads. What stands for them in dw is not
+            specified: plans may leave their tasks out (`Plan.without_weights`).
     """
 
     x: bool = True
@@ -224,8 +224,6 @@ class BackwardPass(Pass):
     def bind_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
         tape, place, direction = self.tape, (task.layer, task.direction), task.direction
-        if place in self.need.frozen and tape.formed is None:
-            return partial(one_after_another, [])
         P, h, cell = self.problem.output_sizes[task.layer], tape.h[task.layer], self.problem.cell
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)
