@@ -72,6 +72,7 @@ class BackwardPass(Pass):
         allocate = tape.engine.allocate(tape.flat, problem, "backward")
         super().__init__(tape.engine, problem, allocate)
         self.caller, self.rewrites = tape.caller, problem.batch_major
+        self.recurrent = tape.recurrent if tape.remade else None  # a reserve does not have it
         if need.again:
             self.separate = _GATES
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
@@ -301,7 +302,8 @@ class BackwardPass(Pass):
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
         yield from self.tape.unchanged()
-        yield from self.tape.made_again()
+        if self.recurrent is not None:
+            yield from self.recurrent.fill()
         if self.dy_copy is not None:
             yield self.put(self.dy_copy, None if self.dy is None else self.dy.transpose(1, 0, 2))
         if self.d_states_copy is not None:
@@ -332,11 +334,6 @@ class BackwardPass(Pass):
         dx = self.dx.get(0) if self.dx_copy is None else self.dx_copy
         given = [array for array in (dx, self.dw, self.d_formed) if array is not None]
         return [*given, *state_arrays(self.dhx), *state_arrays(self.dcx)]
-
-    def prepare_launches(self):
-        super().prepare_launches()
-        if self.tape.remade and self.tape.recurrent is not None:
-            self.tape.recurrent.join()
 
     def facts(self):
         forms = form_of_state(self.dhy), form_of_state(self.dcy)

@@ -61,7 +61,6 @@ class ForwardPass(Pass, Reserving):
 
     Attributes:
         the buffers of `buffers.FORWARD`; what the call knows.
-        recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         remade: it was made of a reserve.
         from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
     """
@@ -194,11 +193,6 @@ class ForwardPass(Pass, Reserving):
         """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
         return self.problem.input_mode if layer == 0 else "linear"
 
-    def prepare_launches(self):
-        super().prepare_launches()
-        if self.recurrent is not None:
-            self.recurrent.join()
-
     def allocate_for(self, task):
         super().allocate_for(task)
         if task.launch is not None:  # which drops out between its layers itself
@@ -317,12 +311,6 @@ class ForwardPass(Pass, Reserving):
                 columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
                 part = None if other is None else part_of_state(self.problem, other, layer)[direction]
                 yield slot, columns, part
-
-    def made_again(self):
-        """The functions that make, before backward, what a reserve does not have: R where steps have one of their
-        own."""
-        if self.remade and self.recurrent is not None:
-            yield from self.recurrent.fill()
 
     def unchanged(self):
         """The functions that notice, before backward, whether what it reads again has changed."""
