@@ -187,7 +187,7 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> None:
 
 
 def _forward(rnn, x, hx, cx, w, options, training):
-    """(y, hy, cy, tape); options: `ForwardOptions`."""
+    """(y, hy, cy, tape) of a call with these `ForwardOptions`."""
     _check_descriptor(rnn)
     layout = options.layout
     if w is None:
@@ -248,7 +248,9 @@ def _c_shape(rnn, batch):
 def _places(rnn, given, shapes, read_again):
     """The caller's arrays for results, apart from what is read again and from each other; None where none is given.
 
-    given: name -> array; shapes: name -> shape, in the order of the results.
+    Args:
+        given: name -> array. shapes: name -> shape, in the order of the results.
+        read_again: (name, array) of each array that must stay as it is.
     """
     places = {name: _place(rnn, given[name], name, shape) for name, shape in shapes.items()}
     _require_apart(rnn, places, read_again)

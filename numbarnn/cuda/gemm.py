@@ -2,7 +2,6 @@
 
     matmul(out, a, b, ...)            out = a b for CuPy arrays (`numbarnn.cuda.cublas`) and NumPy arrays (NumPy's BLAS)
     step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
-    release(device, streams)          give back cuBLAS's work spaces of CuPy's streams
 
 Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). a and b are of one
 dtype: float64, float32, float16 or bfloat16. out is of the same dtype, or float32 where a and b have 16 bits. Sums are
@@ -48,11 +47,6 @@ def step_product(out, a, b, *, transpose_b=False, accumulate=False, allow_tf32=F
     if isinstance(out, np.ndarray):
         return lambda t: _numpy_product(out[t] if out.ndim == 3 else out, a[t], b, **options)
     return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
-
-
-def release(device, streams):
-    """Give back what cuBLAS keeps for streams (addresses) of a GPU; see `numbarnn.cuda.cublas.release`."""
-    cublas.release(device, streams)
 
 
 def _require_dtypes(out, a, b):

@@ -24,7 +24,11 @@ else:
     _LETTERS |= {types.float32: "f", types.float64: "d"}
 
     def _call(context, builder, text, results, operands, *, memory, stays=False):
-        """Emit the instruction; operands: (LLVM value, constraint letter). Returns one value per result."""
+        """Emit the instruction, and return one value per result.
+
+        Args:
+            operands: (LLVM value, constraint letter) of each.
+        """
         result_types = [context.get_value_type(result) for result in results]
         returned = (
             ir.VoidType()
@@ -105,7 +109,11 @@ else:
         return intrinsic(typed_exactly)
 
     def _instruction(name, text, results, parameters, *, stays=False):
-        """An intrinsic of scalars and tuples; parameters: lists of types, one list per argument; stays: see `_call`."""
+        """An intrinsic of scalars and tuples.
+
+        Args:
+            parameters: lists of types, one list per argument. stays: see `_call`.
+        """
 
         def generate(context, builder, signature, arguments):
             operands = []

@@ -124,7 +124,11 @@ _ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of a lane: PTX calls them
 
 
 def _mma(a, b, sums, numbers_per_word):
-    """D = A B + C by all lanes of the warp: 16 x K, K x 8; numbers_per_word: words -> (n, words) float32."""
+    """D = A B + C by all lanes of the warp: 16 x K, K x 8.
+
+    Args:
+        numbers_per_word: function words -> (n, words) float32.
+    """
     return simulator.collective(_ALL_LANES, (a, b, sums), partial(_mma_of_warp, numbers_per_word))
 
 

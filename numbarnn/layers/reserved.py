@@ -151,5 +151,7 @@ class PlannedCalls:
         how = self._hows.get((x, weights, frozen))
         if how is None:
             plan = self._schedule.plan_backward(self._problem, weights, x)
+            if frozen and not self.stack.space.formed_size:  # of what is made of parameters all gradients are needed
+                plan = plan.without_weights(frozen)
             how = self._hows[x, weights, frozen] = plan, Need(x, weights, frozen=frozen), not weights
         return how

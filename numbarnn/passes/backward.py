@@ -19,8 +19,8 @@ class Need(NamedTuple):
         x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
         again: the tape is kept as it is, for further backward passes. Gradients of pre-activations get memory of their
             own; otherwise they overwrite what the cell saved.
-        frozen: (layer, direction) pairs whose parameters' gradients nobody reads: their products are left out, where
-            kernels read the parameters themselves, and what stands for them in dw is not specified.
+        frozen: (layer, direction) pairs whose parameters' gradients nobody reads. What stands for them in dw is not
+            specified: plans may leave their tasks out (`Plan.without_weights`).
     """
 
     x: bool = True
@@ -72,6 +72,7 @@ class BackwardPass(Pass):
         allocate = tape.engine.allocate(tape.flat, problem, "backward")
         super().__init__(tape.engine, problem, allocate)
         self.caller, self.rewrites = tape.caller, problem.batch_major
+        self.recurrent = tape.recurrent if tape.remade else None  # a reserve does not have it
         if need.again:
             self.separate = _GATES
         self.trouble = tape.trouble  # what is wrong with the tape is wrong with gradients
@@ -224,8 +225,6 @@ class BackwardPass(Pass):
     def bind_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
         tape, place, direction = self.tape, (task.layer, task.direction), task.direction
-        if place in self.need.frozen and tape.formed is None:
-            return partial(one_after_another, [])
         P, h, cell = self.problem.output_sizes[task.layer], tape.h[task.layer], self.problem.cell
         h_before, columns = h[2 * direction :][: tape.steps], slice(direction * P, (direction + 1) * P)
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)
@@ -303,7 +302,8 @@ class BackwardPass(Pass):
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
         yield from self.tape.unchanged()
-        yield from self.tape.made_again()
+        if self.recurrent is not None:
+            yield from self.recurrent.fill()
         if self.dy_copy is not None:
             yield self.put(self.dy_copy, None if self.dy is None else self.dy.transpose(1, 0, 2))
         if self.d_states_copy is not None:
@@ -334,11 +334,6 @@ class BackwardPass(Pass):
         dx = self.dx.get(0) if self.dx_copy is None else self.dx_copy
         given = [array for array in (dx, self.dw, self.d_formed) if array is not None]
         return [*given, *state_arrays(self.dhx), *state_arrays(self.dcx)]
-
-    def prepare_launches(self):
-        super().prepare_launches()
-        if self.tape.remade and self.tape.recurrent is not None:
-            self.tape.recurrent.join()
 
     def facts(self):
         forms = form_of_state(self.dhy), form_of_state(self.dcy)

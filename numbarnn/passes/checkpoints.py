@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.common.philox import Origin, dropout_masks
+from numbarnn.common.philox import Origin
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.executor import part_of_state, rows, state_arrays
@@ -113,15 +113,10 @@ class CheckpointedForward(Reserving):
     table = buffers.Table(buffers.CHECKPOINTED)
 
     def __init__(self, call, schedule):
-        super().__init__(call.engine, call.problem, _allocator(call.engine))
+        super().__init__(call, _allocator(call.engine))
         self._call, self.schedule = call, schedule
-        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
-        self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
-        self.scale = None
         if self.dropping:
-            firsts = [0] * (self.problem.layers - 1)
-            self.scale, masks = dropout_masks(self.problem.dropout, self.seed, self.call, firsts)
-            self.masks = self.from_host("masks", masks)
+            self.draw_masks()
 
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
@@ -319,7 +314,11 @@ class CheckpointedBackward(buffers.Buffers):
         return dx, self.dhx, self.dcx
 
     def _run_chain(self, chain, dy):
-        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
+        """Backward through all segments of a chain.
+
+        Args:
+            dy: (T, B, D * P) of its last layer, or None.
+        """
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
         for place in chain.places:
             self.allocate("steps", *place)

@@ -11,6 +11,7 @@ views, belongs into `bind`.
 
 from abc import ABC, abstractmethod
 from functools import partial
+from typing import Any
 
 from numbarnn.engines import Job
 from numbarnn.passes.buffers import Buffers
@@ -23,10 +24,13 @@ class Pass(Buffers, ABC):
         trouble: (1,) int64 of the engine, the call's word (`numbarnn.kernels.trouble`); None if it cannot fail.
         caller: who called, as text.
         rewrites: whether the first and last copies are of x and y too, not of states alone.
+        recurrent: a `RecurrentWeights` that its first copies fill, where steps multiply with another R than the
+            parameter; else None.
     """
 
     caller: str
     rewrites: bool
+    recurrent: Any
     _clears_trouble = False  # the word is this pass's own: the tape's backward pass shares it with the forward pass
 
     def may_fail(self):
@@ -40,7 +44,9 @@ class Pass(Buffers, ABC):
         self._steps = {}  # (layer, direction) -> the engine's function that runs steps [first, last)
         self.form_weights()
         if plan.has_launches:
-            self.prepare_launches()
+            self.may_fail()
+            if self.recurrent is not None:
+                self.recurrent.join()
         if plan.concurrent or self.engine.records_jobs:
             for task in plan.last_of_each:  # an array is for all tasks of its kind, layer and direction
                 self.allocate_for(task)
@@ -145,10 +151,6 @@ class Pass(Buffers, ABC):
         if key not in self._steps:
             self._steps[key] = self.steps_function(*key)
         return partial(self._steps[key], task.first, task.last)
-
-    def prepare_launches(self):
-        """What a plan with launches of persistent kernels needs before its buffers are made."""
-        self.may_fail()
 
     @abstractmethod
     def form_weights(self):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.common.order import SKIP
-from numbarnn.common.philox import WHOLE, Origin, dropout_masks, noise_words
+from numbarnn.common.philox import WHOLE, Origin, noise_words
 from numbarnn.engines import Engine
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Saved, Scratch, States
 from numbarnn.passes import buffers
@@ -61,8 +61,6 @@ class ForwardPass(Pass, Reserving):
 
     Attributes:
         the buffers of `buffers.FORWARD`; what the call knows.
-        scale: of dropout, what is not dropped is multiplied by; None without.
-        recurrent: a `RecurrentWeights` where steps multiply with another R than the parameter; else None.
         remade: it was made of a reserve.
         from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
     """
@@ -71,7 +69,7 @@ class ForwardPass(Pass, Reserving):
     remade = False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-        self._begin_with(call)
+        super().__init__(call, call.engine.allocate(call.flat, call.problem))
         engine, problem = self.engine, self.problem
         if call.reserves:
             self.keep_in(None)
@@ -108,29 +106,18 @@ class ForwardPass(Pass, Reserving):
             reserve: that pass's, or a copy.
         """
         self = cls.__new__(cls)
-        self._begin_with(call)
+        Reserving.__init__(self, call, call.engine.allocate(call.flat, call.problem))
         self.remade = True
         self.find_in(reserve)
         self.x = self.x_copy if self.x_copy is not None else self.take("x", x, own=True)
         self._draw()
         return self
 
-    def _begin_with(self, call):
-        """Know the call; no buffers yet."""
-        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
-        self.watched, self.formed, self.origin = call.watched, call.formed, call.origin
-        self.from_zero = call.from_zero
-        super().__init__(call.engine, call.problem, call.engine.allocate(self.flat, call.problem))
-        self.scale = None
-
     def _draw(self):
         """What the call's random numbers follow from; and R where steps have another one."""
         problem = self.problem
         if problem.dropping:
-            rows = self.origin.time * problem.batch * problem.directions
-            firsts = [rows * width for width in problem.output_sizes[:-1]]
-            self.scale, masks = dropout_masks(problem.dropout, self.seed, self.call, firsts)
-            self.masks = self.from_host("masks", masks)
+            self.draw_masks()
         self.recurrent = RecurrentWeights.made_for(self)
         if problem.training and problem.cell.noise:
             words = noise_words(self.seed, problem.layers * problem.directions, self.call, self.origin)
@@ -205,11 +192,6 @@ class ForwardPass(Pass, Reserving):
     def input_mode(self, layer):
         """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
         return self.problem.input_mode if layer == 0 else "linear"
-
-    def prepare_launches(self):
-        super().prepare_launches()
-        if self.recurrent is not None:
-            self.recurrent.join()
 
     def allocate_for(self, task):
         super().allocate_for(task)
@@ -329,12 +311,6 @@ class ForwardPass(Pass, Reserving):
                 columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
                 part = None if other is None else part_of_state(self.problem, other, layer)[direction]
                 yield slot, columns, part
-
-    def made_again(self):
-        """The functions that make, before backward, what a reserve does not have: R where steps have one of their
-        own."""
-        if self.remade and self.recurrent is not None:
-            yield from self.recurrent.fill()
 
     def unchanged(self):
         """The functions that notice, before backward, whether what it reads again has changed."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from numbarnn.common.philox import dropout_masks
 from numbarnn.common.precision import known_dtype
 from numbarnn.passes.buffers import Buffers
 
@@ -69,16 +70,34 @@ class Reserve:
 class Reserving(Buffers):
     """Buffers of a forward call, of which those that backward reads may be in a reserve.
 
+    Args:
+        call: the `forward.Call`.
+        allocate: function (name, shape, dtype), see `Engine.allocate`.
+
     Attributes:
+        what the call knows.
         reserve: (bytes,) uint8; None where they have memory of their own.
+        scale: of dropout, what is not dropped is multiplied by; None without.
     """
 
-    reserve = None
+    reserve = scale = None
+
+    def __init__(self, call, allocate):
+        super().__init__(call.engine, call.problem, allocate)
+        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
+        self.watched, self.formed, self.origin, self.from_zero = call.watched, call.formed, call.origin, call.from_zero
 
     steps = property(lambda self: self.problem.steps, doc="T.")
     batch = property(lambda self: self.problem.batch, doc="B.")
     dropping = property(lambda self: self.problem.dropping, doc="Whether there is dropout between layers.")
     batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+
+    def draw_masks(self):
+        """What dropout between layers draws: masks for the steps from the call's origin on."""
+        rows = self.origin.time * self.batch * self.problem.directions
+        firsts = [rows * width for width in self.problem.output_sizes[:-1]]
+        self.scale, masks = dropout_masks(self.problem.dropout, self.seed, self.call, firsts)
+        self.masks = self.from_host("masks", masks)
 
     def keep_in(self, memory):
         """Let what backward reads be in one buffer, this one, or if it is None a new one; returns its layout."""

@@ -1,6 +1,6 @@
 """Plans: which (layer, direction, steps) runs when, as plain data: what is printed, drawn and run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -111,6 +111,13 @@ class Plan:
                 if need not in done:
                     raise ValueError(f"the plan runs '{task}' before '{need}', which it needs")
             done.add(task)
+
+    def without_weights(self, frozen):
+        """The plan without the gradients of the parameters of these (layer, direction) pairs, and without inputs that
+        only those would need once more."""
+        left = [task for task in self.tasks if task.kind != "weights" or (task.layer, task.direction) not in frozen]
+        needed = {need for task in left for need in task.needs}
+        return replace(self, tasks=tuple(task for task in left if task.kind != "remake" or task in needed))
 
     @cached_property
     def needs(self):

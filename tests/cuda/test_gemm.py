@@ -211,8 +211,8 @@ def test_released_streams_get_new_handles_and_work_spaces(library):
     first, second, third = (stream.ptr for stream in streams)
     for stream in streams:
         run_on(stream, product)
-    gemm.release(0, (first, second, third + 1))  # the last never multiplied
-    gemm.release(1, (third,))  # another device's
+    cublas.release(0, (first, second, third + 1))  # the last never multiplied
+    cublas.release(1, (third,))  # another device's
     assert list(library.streams.values()) == [third] and cupy_module.device_memory.used == used + (32 << 20)
     for stream in (streams[2], streams[0]):
         run_on(stream, product)

@@ -144,6 +144,16 @@ def test_expected_backward_tasks():
     assert listed(stepwise.plan_weights(2, 1, 5, True)) == ["weights-l0-d0", "remake-l1", "weights-l1-d0"]
 
 
+def test_gradients_that_nobody_reads_are_not_in_a_plan():
+    """Nor what only they would need once more, a layer's dropped-out input."""
+    whole = stepwise.plan_backward(3, 2, 4, dropout=True)
+    plan = whole.without_weights({(0, 0), (1, 0), (1, 1), (2, 0)})
+    plan.check()
+    left_out = {(task.kind, task.layer, task.direction) for task in set(whole.tasks) - set(plan.tasks)}
+    assert left_out == {("weights", 0, 0), ("weights", 1, 0), ("weights", 1, 1), ("weights", 2, 0), ("remake", 1, BOTH)}
+    assert [task for task in whole.tasks if task in plan.tasks] == list(plan.tasks)
+
+
 def test_tasks_wait_for_what_they_read():
     """Forward: a layer's input product needs all directions below; backward: its walk the gradient from above."""
     forward = {str(task): task for task in stepwise.plan_forward(2, 2, 5, dropout=True).tasks}

@@ -151,8 +151,8 @@ MUTATIONS = {
         "tests/layers/test_layers_calls.py tests/cells/test_cells.py -k 'dropout or masks or call'",
     ),
     "segments_drop_out_as_the_first_one": Mutation(
-        "numbarnn/passes/forward.py",
-        "rows = self.origin.time * problem.batch * problem.directions",
+        "numbarnn/passes/reserve.py",
+        "rows = self.origin.time * self.batch * self.problem.directions",
         "rows = 0",
         "tests/passes/test_checkpoints.py -k every_length",
     ),

@@ -121,13 +121,8 @@ class CudaEngine(KernelEngine):
             super().__init__()
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.device = properties["name"].decode()
-        self.profile = profiles.of_device(
-            cupy.cuda.Device(ordinal).attributes, self.device, self._capability(properties)
-        )
-
-    @staticmethod
-    def _capability(properties):
-        return properties["major"], properties["minor"]
+        capability = properties["major"], properties["minor"]
+        self.profile = profiles.of_device(cupy.cuda.Device(ordinal).attributes, self.device, capability)
 
     def empty(self, shape, dtype):
         return self._allocate(self.array_module.empty, shape, dtype)

@@ -18,7 +18,7 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 
-from numbarnn.cuda import gemm
+from numbarnn.cuda import cublas
 from numbarnn.engines.gpu.buffer_pool import KINDS
 
 GRAPHS = 2 * KINDS  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
@@ -65,7 +65,7 @@ class Streams:
             return
         try:
             with self._cuda.Device(self._ordinal):
-                gemm.release(self._ordinal, [stream.ptr for stream in self._lanes.values()])
+                cublas.release(self._ordinal, [stream.ptr for stream in self._lanes.values()])
             for known in (self._graphs, self._sights, self._unpaid):
                 known.clear()
         finally:

@@ -66,7 +66,11 @@ def make_share_sums(tile):
 @cache
 def make_sum(tile, ranges):
     """A device function sum_of(shared, about, turn, pair): the product with the step after, of one of the block's
-    (unit, sequence) pairs in a `within.Turn`. ranges: see `products.make_sums`."""
+    (unit, sequence) pairs in a `within.Turn`.
+
+    Args:
+        ranges: see `products.make_sums`.
+    """
     if tile.cluster == 1:
         sums, U, PARTIALS, ROW_STRIDE = make_sums(tile, 1, ranges), tile.units, tile.partials, tile.row_stride
 

@@ -369,7 +369,9 @@ def make_streamed_groups(tile, multiply):
     It is a loop: where the weights of a group stand needs not be known when the kernel is made, and code for each of
     many groups would itself have to be read at every step.
 
-    multiply: of (fragments, sums, loaded, shared, group), the number of the group among those that are streamed.
+    Args:
+        multiply: a device function multiply(fragments, sums, loaded, shared, group); group: its number among those that
+            are streamed.
     """
     arrival = _make_arrival(make_look(tile, 0), make_wait(tile, 0))
     first, between = np.int32(tile.kept_chunks * tile.chunk_elements), np.int32(tile.gathered * tile.chunk_elements)

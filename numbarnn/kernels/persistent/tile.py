@@ -263,19 +263,15 @@ class Tile:
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
         return self.received + (2 * self.cluster * self.between_blocks if self.cluster > 1 else 0)
 
-    def shared_elements(self, batch, states):
-        """Elements (of the dtype of sums) of dynamic shared memory: weights, what is multiplied, biases and
-        parameters, partial sums, what stages add up, what a cluster exchanges, states, in this order.
+    def shared_bytes(self, batch, states):
+        """Bytes of dynamic shared memory, which has numbers of the dtype of sums: weights, what is multiplied, biases
+        and parameters, partial sums, what stages add up, what a cluster exchanges, states, in this order.
 
         Args:
             batch: sequences of the block.
             states: numbers that a unit keeps from step to step.
         """
-        return self.states + batch * self.units * states
-
-    def shared_bytes(self, batch, states):
-        """Bytes of dynamic shared memory."""
-        return self.shared_elements(batch, states) * itemsize(compute_dtype(self.dtype))
+        return (self.states + batch * self.units * states) * itemsize(compute_dtype(self.dtype))
 
 
 def next_power_of_two(number):

@@ -84,7 +84,8 @@ def make_multiply(tile, product):
     """A device function multiply(own, about, turn, exchanged) -> True: the warps of a product stage wait for its vector
     and multiply it. All threads of the block call it together; it ends with a barrier.
 
-    product: its number among the product stages; of a projection, their number.
+    Args:
+        product: its number among the product stages; of a projection, their number.
     """
     step, report = products.make_product(tile).step, make_report()
     PARTIALS, BETWEEN_WARPS = tile.partials, tile.between_warps

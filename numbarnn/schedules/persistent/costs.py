@@ -135,9 +135,15 @@ def _words_us(cell, profile, places):
 
 
 def _fma_share(tile, rounds):
-    """The share of the rate of multiply-adds that products reach, for comparing tilings; rounds: of exchanges within a
-    step, with which it is the fitted number. By that weights in shared memory are no slower than in registers, and may
-    be faster: only few, large blocks may hold all of them in registers, and each then reads the whole batch."""
+    """The share of the rate of multiply-adds that products reach, for comparing tilings.
+
+    With exchanges within a step it is the fitted number, by which weights in shared memory are no slower than in
+    registers. They may be faster then: only few, large blocks may hold all weights in registers, and each of these
+    reads the whole batch.
+
+    Args:
+        rounds: of exchanges within a step.
+    """
     place = _fma_place(tile)
     return calibration.FMA_SHARE[place].value if rounds else FMA_EFFICIENCY[place]
 

@@ -67,8 +67,11 @@ def plan_launches(problem, profile, backward):
 
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward, given=False):
-    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate; given: see
-    `Tile`."""
+    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate.
+
+    Args:
+        given: see `Tile`.
+    """
     sizes, layers = sizes_of(problem), (first, last)
     if given:
         sizes = sizes._replace(input_size=problem.input_size)

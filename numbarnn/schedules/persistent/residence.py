@@ -84,8 +84,11 @@ class Way:
 
 
 def ways(plain, few=False):
-    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`); few: it loads fewer words
-    at once, as the cell has further products, whose code takes registers too."""
+    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`).
+
+    Args:
+        few: it loads fewer words at once, as the cell has further products, whose code takes registers too.
+    """
     most = WORDS_ON_THE_WAY[plain.warps > 8 or few] // 4
     for octets in range(plain.octets, 0, -1):
         for gathered in (8, 4, 2, 1):

@@ -84,7 +84,11 @@ def _parts(cell):
 
 
 def _whole_source(sizes, backward, kind, gates):
-    """The one source of one of them: all columns, backward of each gate; sizes: of the layer (H, width of h)."""
+    """The one source of one of them: all columns, backward of each gate.
+
+    Args:
+        sizes: of the layer, (H, width of h).
+    """
     hidden, width = sizes
     columns = gates * hidden if backward else width if kind == RECURRENT else hidden
     return [Source(kind, 0, columns, columns)]
