@@ -23,7 +23,8 @@ def built_in_or_own(text):
 def find(text, others=()):
     """The Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; else an error says what there is.
 
-    others: names that may be meant, too.
+    Args:
+        others: names that may be meant, too.
     """
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library

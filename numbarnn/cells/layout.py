@@ -195,9 +195,9 @@ def term_text(term):
     )
 
 
-def as_text(shape):
-    """(H, I) of ("H", "I")."""
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+def as_text(parts):
+    """A tuple's text, such as (H, I) of ("H", "I")."""
+    return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
 
 
 def listed(shapes):

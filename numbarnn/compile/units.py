@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from numbarnn.cells.layout import as_text
 from numbarnn.common.philox import philox
 from numbarnn.compile.specialise import jit, specialise
 
@@ -44,7 +45,7 @@ def _write(head, lines, backend, **names):
 def _write_load(head, values, backend, **names):
     """The device function of this head that returns values, each the text of an expression that reads at j."""
     lines = [f"v{k} = {value}" for k, value in enumerate(values)]
-    names_of_all = _tuple([f"v{k}" for k in range(len(values))])
+    names_of_all = as_text([f"v{k}" for k in range(len(values))])
     return _write(head, [*_moving_on(lines), f"return {names_of_all}"], backend, **names)
 
 
@@ -56,10 +57,6 @@ def _moving_on(lines):
 def _apply(function, name, value):
     """The text of a function's value; the function may be None."""
     return f"{name}({value})" if function else value
-
-
-def _tuple(values):
-    return f"({', '.join(values)}{',' if len(values) == 1 else ''})"
 
 
 @cache
@@ -93,20 +90,20 @@ def storer(count, backend, narrow=None):
 @cache
 def adder(count, backend):
     """A device function add(a, b): the sums of two tuples' values."""
-    return _write("add(a, b)", [f"return {_tuple([f'a[{k}] + b[{k}]' for k in range(count)])}"], backend)
+    return _write("add(a, b)", [f"return {as_text([f'a[{k}] + b[{k}]' for k in range(count)])}"], backend)
 
 
 @cache
 def larger(count, backend):
     """A device function larger(a, b): of two tuples' values the larger ones; NaN if either is."""
     values = [f"a[{k}] if a[{k}] > b[{k}] or a[{k}] != a[{k}] else b[{k}]" for k in range(count)]
-    return _write("larger(a, b)", [f"return {_tuple(values)}"], backend)
+    return _write("larger(a, b)", [f"return {as_text(values)}"], backend)
 
 
 @cache
 def zeros(count, backend, dtype, value=0):
     """A device function () -> a tuple of `count` zeros, or another value, of a dtype (a name)."""
-    return _write("zeros()", [f"return {_tuple(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(value))
+    return _write("zeros()", [f"return {as_text(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(value))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise

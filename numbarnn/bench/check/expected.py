@@ -16,9 +16,11 @@ from numbarnn.reference import layer_norm_rnn, philox
 
 @dataclass(frozen=True)
 class Expectation:
-    """Results by quantity, of the reference (`truth`) and of the peers; None where a peer does not run the case.
+    """What a case's results should be, and what peers make of it.
 
-    cudnn_refusal: why cuDNN does not, in its words; None where it was not asked.
+    Attributes:
+        truth: the reference's results by quantity. torch, cudnn: those of peers; None where one does not run the case.
+        cudnn_refusal: why cuDNN does not, in its words; None where it was not asked.
     """
 
     truth: dict
@@ -49,7 +51,9 @@ class Expectation:
 class Expected:
     """The expectations of one instance: computed once for all schedules, and once for each training call that draws.
 
-    with_torch: whether PyTorch is asked, where it is installed; on the CPU, where large problems take long.
+    Args:
+        with_cudnn: whether cuDNN is asked.
+        with_torch: whether PyTorch is asked, where it is installed: on the CPU, where large problems take long.
     """
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):

@@ -18,8 +18,10 @@ class CharModel:
         logits = y Wᵀ + b                                         (T, B, V)
         loss = mean over characters of -log softmax(logits)[target]      in nats
 
-    layer: an LSTM, GRU or RNN, one direction, time-major, of one size; its dtype and device are the model's.
-    seed: of the embedding (standard normal, as torch.nn.Embedding) and the linear map (as torch.nn.Linear).
+    Args:
+        vocabulary_size: V.
+        layer: an LSTM, GRU or RNN, one direction, time-major, of one size; its dtype and device are the model's.
+        seed: of the embedding (standard normal, as torch.nn.Embedding) and the linear map (as torch.nn.Linear).
     """
 
     def __init__(self, vocabulary_size, layer, seed=0):
@@ -50,9 +52,12 @@ class CharModel:
     def loss_and_gradients(self, inputs, targets, state=None):
         """One training window.
 
-        inputs, targets: integers (T, B). state: of the layer, None for zero.
-        Returns the loss (0-d array, on the device), the gradients as flat arrays in the order of `buffers`
-        (the second is reused by the next call), and the layer's final state.
+        Args:
+            inputs, targets: integers (T, B). state: of the layer; None for zero.
+
+        Returns:
+            The loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
+            next call reuses the second; the layer's final state.
         """
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self._embed(inputs, shape), state)

@@ -232,7 +232,7 @@ def _finish(args, trainer, interrupted):
         options = {"temperature": args.temperature, "seed": trainer.config.seed, "prompt": args.prompt}
         written = sample(trainer.model, trainer.corpus.vocabulary, args.sample, **options)
         say(f"\n{args.prompt}{written}\n")
-    results = report(trainer, interrupted)
+    results = results_of(trainer, interrupted)
     say(
         f"{results['steps']} steps in {results['seconds']:.0f} s; bits per character: "
         f"training {results['bits_per_character']:.3f}, held-out {results['held_out_bits_per_character']:.3f}"
@@ -246,7 +246,7 @@ def _finish(args, trainer, interrupted):
         say(f"loss curve: {args.plot}")
 
 
-def report(trainer, interrupted=False):
+def results_of(trainer, interrupted):
     """The results as a dict: what `--json` writes."""
     corpus = trainer.corpus
     steps, seconds = trainer.step, trainer.seconds

@@ -4,9 +4,11 @@
 class Adam:
     """D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", 2015, arXiv 1412.6980, algorithm 1.
 
-    weights: list of flat floating-point arrays, updated in place by `step`. clip: gradients whose norm, over all
-    buffers together, is larger are scaled down to it (R. Pascanu, T. Mikolov, Y. Bengio, 2013, arXiv 1211.5063,
-    algorithm 1); None for no clipping. xp: the array module of the buffers, numpy or cupy.
+    Args:
+        weights: flat floating-point arrays, updated in place by `step`.
+        xp: the array module of the buffers, numpy or cupy.
+        clip: gradients whose norm, over all buffers together, is larger are scaled down to it (R. Pascanu, T. Mikolov,
+            Y. Bengio, 2013, arXiv 1211.5063, algorithm 1); None for no clipping.
     """
 
     def __init__(self, weights, lr, *, xp, betas=(0.9, 0.999), eps=1e-8, clip=None):

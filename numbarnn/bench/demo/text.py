@@ -75,9 +75,11 @@ class Vocabulary:
 class Streams:
     """A text as B parallel streams: target (t, b) is the character that follows input (t, b) in stream b.
 
-    inputs, targets: int64 (length, B), time-major. Each stream continues in window w + 1 where it ended in
-    window w, so that a recurrent state can be carried from one to the next. Characters at the end of the text
-    that do not fill all streams, B - 1 at most, are left out.
+    Each stream continues in window w + 1 where it ended in window w, so that a recurrent state can be carried from one
+    to the next. Characters at the end of the text that do not fill all streams, B - 1 at most, are left out.
+
+    Attributes:
+        inputs, targets: int64 (length, B), time-major.
     """
 
     inputs: np.ndarray

@@ -152,7 +152,8 @@ def evaluate(model, streams, window=HELD_OUT_WINDOW) -> float:
 def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt="") -> str:
     """`length` characters that the model writes after the prompt, one step (T = 1) at a time.
 
-    temperature: divides the logits; 0 takes the most probable character. The unknown symbol is never drawn.
+    Args:
+        temperature: divides the logits; 0 takes the most probable character. The unknown symbol is never drawn.
     """
     rng = np.random.default_rng([seed, 2])  # another stream than the parameters'
     numbers = vocabulary.encode(prompt or vocabulary.characters[0]).reshape(-1, 1)

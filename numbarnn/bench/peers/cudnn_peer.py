@@ -43,8 +43,11 @@ class Refused(RuntimeError):
 def cudnn_results(instance, masks=None):
     """cuDNN's results by quantity, as `peers` describes them; y and the states alone where the case is forward only.
 
-    masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None. Refused
-    where cuDNN lacks an option, or refuses what it was given, or fails.
+    Args:
+        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
+
+    Raises:
+        Refused: cuDNN lacks an option, or refuses what it was given, or fails.
     """
     lacks = [name for name in LACKS if name in instance.case.uses]
     lacks += [] if instance.case.cell in PEERS_CELLS else [instance.case.cell]

@@ -90,10 +90,15 @@ class Child:
 
 
 class Conductor:
-    """Asks the questions of parts, until a moment (as time.monotonic()); scale: of the limits of parts and questions;
-    written: called after each answer was written."""
+    """Asks the questions of parts.
 
-    def __init__(self, asked, until, scale=1.0, written=lambda: None):
+    Args:
+        asked: a `parts.Asked`. until: when to end, as time.monotonic(). scale: of the limits of parts
+            and questions.
+        written: called after each answer was written.
+    """
+
+    def __init__(self, asked, until, scale, written):
         self.asked, self.until, self.scale, self.written = asked, until, scale, written
         self._lock = threading.Lock()
         self._cores = info.core_count()

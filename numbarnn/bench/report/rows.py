@@ -89,9 +89,11 @@ def shown_as(name):
 
 
 class Step(NamedTuple):
-    """A row of single steps (`numbarnn bench --stream`), as the page shows it: contender -> seconds of its calls.
+    """A row of single steps (`numbarnn bench --stream`), as the page shows it.
 
-    ratios: peer -> median over rounds of the stepper's time / its time.
+    Attributes:
+        median, p99: contender -> seconds of its calls. ratios: peer -> median over rounds of the stepper's time / its
+            time. doubts, refusal: as of an Entry.
     """
 
     median: dict

@@ -147,7 +147,9 @@ def phases(stamps):
     """Medians over blocks, warps and steps, in microseconds, as a dict: step, wait, multiply, rest; and clock_ghz, and
     span_us, from the first BEGIN to the last END. None in place of a number that so few steps do not tell."""
     parts, rates = {"step": [], "wait": [], "multiply": [], "rest": []}, []
-    for warp in _in_order(stamps):
+    for warp in map(_in_order, stamps.reshape(-1, *stamps.shape[2:])):
+        if len(warp) < 2:
+            continue
         begin, waited, worked = warp[:, BEGIN], warp[:, WAITED], warp[:, WORKED]
         step = np.diff(begin)[STEPS_LEFT_OUT:]
         inner = slice(STEPS_LEFT_OUT, len(warp) - 1)
@@ -169,12 +171,10 @@ def phases(stamps):
     return found
 
 
-def _in_order(stamps):
-    """The steps of each warp that multiplies, (steps, FIELDS), in the order in which it took them."""
-    for warp in stamps.reshape(-1, *stamps.shape[2:]):
-        steps = warp[warp[:, BEGIN] > 0]
-        if len(steps) > 1:
-            yield steps[np.argsort(steps[:, BEGIN])]
+def _in_order(warp):
+    """The steps that a warp took, (steps, FIELDS), one after another; none of one that multiplies nothing."""
+    steps = warp[warp[:, BEGIN] > 0]
+    return steps[np.argsort(steps[:, BEGIN])]
 
 
 def trace(stamps, title, backward, facts=()):
@@ -185,8 +185,7 @@ def trace(stamps, title, backward, facts=()):
     for number, warps in enumerate(stamps):
         blocks.append(Block(f"block {number}"))
         chosen = warps[np.argmax(np.where(warps[..., BEGIN] > 0, warps[..., WORKED], 0).sum(1))]
-        steps = chosen[chosen[:, BEGIN] > 0]
-        steps = steps[np.argsort(steps[:, BEGIN])][: STEPS_TRACED + 1]
+        steps = _in_order(chosen)[: STEPS_TRACED + 1]
         if not len(steps):
             continue
         base = float(steps[0, NS] - zero)

@@ -4,6 +4,7 @@ import builtins
 import keyword
 
 from numbarnn.cells import scalar
+from numbarnn.cells.layout import as_text
 from numbarnn.cells.tracing.graph import COMPARISONS, OPERATORS, SAME_VALUE, parts_of, reachable
 
 WIDTH = 60  # longer expressions get a variable of their own
@@ -109,9 +110,12 @@ class Function:
                     body += [*self._comment(node), f"    {self.names.of(node)} = {text[0]}"]
                     text = self.names.of(node), 9
                 self.texts[node] = text
-        results = [self._tuple(result) if isinstance(result, tuple) else self.texts[result][0] for result in results]
+        texts = [
+            as_text([self.texts[node][0] for node in one]) if isinstance(one, tuple) else self.texts[one][0]
+            for one in results
+        ]
         read = {node for node in nodes if node in self.given and node.op != "const"}
-        return "\n".join([*self.head, *self._unpacking(read), *body, f"    return {', '.join(results)}"]) + "\n"
+        return "\n".join([*self.head, *self._unpacking(read), *body, f"    return {', '.join(texts)}"]) + "\n"
 
     def _unpacking(self, read):
         """Lines that give the arguments' entries names; `_` are those that are not read."""
@@ -123,10 +127,6 @@ class Function:
                 bound.add(node)
             if set(names) - {"_"}:
                 yield f"    {f'({names[0]},)' if len(names) == 1 else ', '.join(names)} = {argument}"
-
-    def _tuple(self, nodes):
-        texts = [self.texts[node][0] for node in nodes]
-        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
     def _comment(self, node):
         """The equation that made the node, where it was not shown just before."""

@@ -98,8 +98,9 @@ def _is_operand(value):
 class Parameter(Operand):
     """p.name or p.group.name: a matrix left of @, else a vector of one number per unit; p.scalar.name: one number.
 
-    options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements are
-    dropped; "columns", how many it has; "initial", what it begins with.
+    Args:
+        options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements
+            are dropped; "columns", how many it has; "initial", what it begins with.
     """
 
     __slots__ = ("_name", "_options")

@@ -94,7 +94,8 @@ class RnnDescriptor(Descriptor):
 class DataDescriptor(Descriptor):
     """Sequences of vectors of a width, with B lengths (ints).
 
-    padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
+    Args:
+        padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
     """
 
     kind, argument = "RNNData", "rnnDataDesc"

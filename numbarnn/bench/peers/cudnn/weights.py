@@ -35,7 +35,8 @@ def space_bytes(library, handle, descriptor):
 def places(library, handle, descriptor, chosen, base):
     """PyTorch's name -> `Place` of every parameter, in the order in which they stand.
 
-    base: the address that cuDNN is to count from; it reads and writes nothing there.
+    Args:
+        base: the address that cuDNN is to count from; it reads and writes nothing there.
     """
     given = {"handle": handle, "rnnDesc": descriptor.pointer, "weightSpace": base}
     given["weightSpaceSize"] = space_bytes(library, handle, descriptor)
