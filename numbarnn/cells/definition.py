@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from inspect import isfunction
 from typing import Any, NamedTuple
 
 from numbarnn.cells.layout import STACKED, Layout, usual
@@ -315,9 +316,15 @@ def get(cell: str | Cell) -> Cell:
 
     Raises:
         ValueError: no cell has the name.
+        TypeError: it is a function.
     """
     if isinstance(cell, Cell):
         return cell
+    if isfunction(cell):
+        name = cell.__name__
+        raise TypeError(
+            f"{name} is no cell: a function of equations becomes one by numbarnn.cell({name}), or @numbarnn.cell above"
+        )
     if not isinstance(cell, str) or cell not in CELLS:
         raise ValueError(f"cell must be one of {', '.join(CELLS)} or a Cell, not {cell!r}")
     return CELLS[cell]

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
-from numbarnn.cells import Cell
+from numbarnn.cells import Cell, get
 from numbarnn.common.typing import Options
 from numbarnn.layers import checks
 from numbarnn.layers.recurrent import Recurrent
@@ -95,6 +95,7 @@ def _known_arguments(make: _Make) -> _Make:
 
     @wraps(make)
     def checked(self, *arguments, **options):
+        arguments = _with_cell(self, arguments, options)
         names = known | ({"nonlinearity"} if _is_vanilla(self, arguments) else set())
         for name in options:
             if name not in names:
@@ -105,6 +106,19 @@ def _known_arguments(make: _Make) -> _Make:
 
     checked.__signature__ = _signature(inspect.signature(make))
     return checked
+
+
+def _with_cell(layer, arguments, options):
+    """The arguments with a cell that came by its name before them; what cannot be a layer's cell is refused."""
+    if "cell" in options and isinstance(layer, RNN):
+        return get(options.pop("cell")), *arguments
+    if arguments and isinstance(arguments[0], Cell):
+        if not isinstance(layer, RNN):
+            kind, name = type(layer).__name__, arguments[0].name
+            raise TypeError(f"{kind} has equations of its own: a network of cell {name} is numbarnn.RNN({name}, ...)")
+    elif arguments and inspect.isfunction(arguments[0]):
+        get(arguments[0])  # which says how a function becomes a cell
+    return arguments
 
 
 def _signature(found):

@@ -349,12 +349,16 @@ class Recurrent:
         of each kind of segment.
 
         Raises:
-            ValueError: not the shape of an x.
+            ValueError, TypeError: not the shape of an x.
             RuntimeError: the schedule cannot run it; says why, with the numbers.
         """
         if len(shape) != 3:
             raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
-        batch, steps = shape[:2] if self.batch_first else shape[1::-1]
+        first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
+        if inputs != self.input_size:
+            letters = "(B, T, I)" if self.batch_first else "(T, B, I)"
+            raise ValueError(f"shape must be {letters} with I = {self.input_size}, but is {tuple(shape)}")
+        batch, steps = (first, second) if self.batch_first else (second, first)
         problem = self.stack.problem(steps, batch, training=True)
         return "\n".join([f"{self!r} on {self.engine.device}", *lines_about(self.stack.schedule, problem)])
 

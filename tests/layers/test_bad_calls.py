@@ -251,3 +251,13 @@ def test_explain_rejects_what_is_no_shape():
     for shape in ((7, 3), (7, 3, 4, 1)):
         with raises(ValueError, "shape", "three"):
             nr.LSTM(4, 5, device="cpu").explain(shape)
+
+
+@pytest.mark.parametrize("error, shape, words", (
+    (ValueError, (0, 3, 4), (r"shape\[0\] must be at least 1, not 0",)),
+    (TypeError, (7, "B", 4), (r"shape\[1\] must be a positive int", "'B'")),
+    (ValueError, (7, 3, 5), (r"\(T, B, I\) with I = 4", r"\(7, 3, 5\)")),
+))  # fmt: skip
+def test_explain_rejects_what_no_x_has(error, shape, words):
+    with raises(error, *words):
+        nr.LSTM(4, 5, device="cpu").explain(shape)

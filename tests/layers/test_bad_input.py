@@ -82,6 +82,29 @@ def test_unknown_cell(name):
         cells.get(name)
 
 
+def equations(x, h, p):
+    return nr.tanh(p.W.a @ x + p.R.a @ h)
+
+
+@pytest.mark.parametrize("make", (nr.RNN, nr.LSTM, nr.GRU), ids=lambda make: make.__name__)
+def test_a_function_that_is_no_cell_yet(make):
+    with raises(TypeError, "equations is no cell", r"numbarnn\.cell\(equations\)"):
+        make(equations, 4, 5, device="cpu")
+    with raises(TypeError, "equations is no cell", r"numbarnn\.cell\(equations\)"):
+        nr.gradcheck(equations)
+
+
+def test_cells_that_stand_elsewhere():
+    cell = nr.cell(equations)
+    made = [nr.RNN(cell, 4, 5, seed=0), nr.RNN(cell=cell, input_size=4, hidden_size=5, seed=0)]
+    assert np.array_equal(*(layer.weights for layer in made)) and made[1].cell == "equations"
+    with raises(TypeError, "equations is no cell"):
+        nr.RNN(cell=equations, input_size=4, hidden_size=5)
+    for make in (nr.LSTM, nr.GRU):
+        with raises(TypeError, f"{make.__name__} has equations of its own", r"numbarnn\.RNN\(equations, \.\.\.\)"):
+            make(cell, 4, 5)
+
+
 def test_unknown_schedule():
     with raises(ValueError, "schedule", "stepwise", "persistent", "'fast'"):
         schedules.choose("fast")
