@@ -297,6 +297,20 @@ def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell, wa
         assert_same_bits(found)
 
 
+def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run, monkeypatch):
+    """Where threads share units, whose ax has the same memory in all steps: but not while another thread, whose piece
+    it was, reads it. More threads than processors often take pieces from each other."""
+    monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 3)
+    monkeypatch.setattr(cpu, "_pieces", lambda call, threads: 2 * threads)
+    monkeypatch.setattr(cpu, "SERIAL_STEPS", 0)
+    layer, x, found = nr.LSTM(20, 200, device="cpu", seed=0), normal("float32", 400, 4, 20), []
+    for threads in (1, 2, 3, 4, 4, 4, 4):
+        share("units", threads)
+        found.append([layer(x)[0]])
+        assert loops_run.pop()[:4] == (threads, False, True, True)
+    assert_same_bits(found)
+
+
 def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkeypatch):
     """Where a step's ax is larger than the cache, and in training where threads share units."""
     x, of_sequences, of_units = normal("float32", 9, 40, 40), 20 * 4 * 70 * 4, 40 * 4 * 70 * 4 // 2

@@ -3,7 +3,9 @@
 The system gives large arrays new pages each time, and filling these with zeros takes as long as a tenth of a call.
 """
 
+import mmap
 import threading
+from contextlib import suppress
 
 import numpy as np
 
@@ -11,14 +13,32 @@ from numbarnn.common.forks import freed_in_forks
 
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
 MOST_KEPT = 1 << 28  # bytes kept at most
+LARGE = 1 << 21  # bytes of a large page
 _LINE = 64  # bytes of a line of the cache, at which arrays begin
+_HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def aligned(size):
-    """New bytes, a uint8 array of unspecified contents that begins with a line of the cache."""
+    """New bytes, a uint8 array of unspecified contents that begins with a line of the cache.
+
+    Much of it is in large pages, where the system has some: of small ones, a processor knows where too few are.
+    """
+    if size >= LARGE and _HAS_LARGE_PAGES:
+        return _in_large_pages(size)
     raw = np.empty(size + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     return raw[start : start + size]
+
+
+def _in_large_pages(size):
+    """`aligned` of at least LARGE bytes, in memory of which the system may give large pages."""
+    try:
+        pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"the system has no {size} bytes for an array: {error}") from error
+    with suppress(OSError):  # from a system without large pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 def copied(array):

@@ -105,7 +105,7 @@ def take(pieces, job, phase, before):
 
     Args:
         pieces: of a phase; where there are none, or but one thread, it has one share of the phase, `ZERO`.
-        phase: 0 is the first. The one before must be done, see `end_phase`.
+        phase: 0 is the first. All pieces of the one before must be taken; that they are done, `end_phase` waits for.
         before: what the thread took before in this phase, and has done; `NONE` at first.
     """
     if job.threads == 1 or pieces == 0:
