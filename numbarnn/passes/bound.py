@@ -239,19 +239,21 @@ class BoundForward(_Bound):
 
     def _bind_backward(self, how, space, given):
         """A `BoundBackward` like that, which keeps no array of this call's caller; or None."""
-        h = self.work.last_h
+        work = self.work
+        h, x = work.last_h, work.x
         try:
             if self.in_place:
-                self.work.last_h = self._last_h
-            bound = BoundBackward(self.work, how, space, given, self._arrays, self.in_place)
+                work.last_h, work.x = self._last_h, self._own[0]
+            bound = BoundBackward(work, how, space, given, self._arrays, self.in_place)
         finally:
-            self.work.last_h = h
+            if self.in_place:
+                work.last_h, work.x = h, x
         return bound if bound.in_place == self.in_place else None
 
 
 class BoundBackward(_Bound):
-    """The backward pass of a `BoundForward`, with arrays of its own too. The tasks in `_late` are bound in each call,
-    after all others.
+    """The backward pass of a `BoundForward`, with arrays of its own too. Gradients that callers get in a new array each
+    time are written there; where the engine cannot, the tasks in `_late` are bound in each call, after all others.
 
     Args:
         tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
@@ -264,29 +266,43 @@ class BoundBackward(_Bound):
         super().__init__(_like(given, arrays), arrays, tape.formed)
         work = self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
         self._new_dw = work.dw is not None and (in_place or space.size > SMALL_WEIGHTS)
-        late = [task for task in plan.tasks if task.kind == "input" and task.layer == 0] if in_place else []
-        self._late = late + [task for task in plan.tasks if task.kind == "weights" and self._new_dw]
-        self._bind(plan, self._late)
+        self._new_dx = [task for task in plan.tasks if task.kind == "input" and task.layer == 0] if in_place else []
+        self._late, self._moves = [], ()
+        self._bind(plan)
+        if not self._make_movers(in_place):
+            self._late = [*self._new_dx, *(task for task in plan.tasks if task.kind == "weights" and self._new_dw)]
+            self._bind(plan, self._late)
+            self._make_movers(in_place)
         self._copiers.append(work.take_dw if self._new_dw else _copier(work.dw))
         if in_place:
             self._copiers[0] = work.take_dx if need.x else _none
-            self._move_dy, self._move_h = (
-                _none if array is None else tape.engine.mover(self._functions, array)
-                for array in (self._own[0], tape.last_h)
-            )
-            in_place = None not in (self._move_dy, self._move_h)
-        self.in_place = in_place
+        self.in_place = in_place and None not in self._moves[:3]
+
+    def _make_movers(self, in_place):
+        """Make the functions that tell where dy, h and x are, and the new arrays for dw and dx; returns whether each of
+        them can."""
+        work, engine = self.work, self.work.engine
+        given = [self._own[0], work.tape.last_h, work.tape.x] if in_place else [None] * 3
+        new = [work.dw if self._new_dw else None, work.dx_of(0) if self._new_dx else None]
+        if self._late:  # which find x, and make these, themselves
+            given[2], new = None, [None, None]
+        self._moves = [_none if array is None else engine.mover(self._functions, array) for array in (*given, *new)]
+        return None not in self._moves
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
+        work, (move_dy, move_h, move_x, move_dw, move_dx) = self.work, self._moves
         if self.in_place:
-            self._move_dy(given.y)
-            self._move_h(self.work.tape.last_h)
+            move_dy(given.y)
+            move_h(work.tape.last_h)
+            move_x(work.tape.x)
         self._fill(given, self.in_place)
-        for task in self._late:
-            self.work.allocate_for(task)
+        for task in self._new_dx:
+            work.allocate_for(task)
+            move_dx(work.dx_of(0))
         if self._new_dw:
-            self.work.allocate("dw")
+            work.allocate("dw")
+            move_dw(work.dw)
         self._run()
         return self._copies()
 

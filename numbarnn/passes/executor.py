@@ -78,7 +78,7 @@ class Pass(Buffers, ABC):
         for task in plan.tasks:
             self.allocate_for(task)
             if task not in without:
-                tasks.append(self.bind(task))
+                tasks += parts_of(self.bind(task))
             spare += self.release_after(task)
         self._new = new
         return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
@@ -241,3 +241,10 @@ def one_after_another(functions):
     """Call each of them."""
     for function in functions:
         function()
+
+
+def parts_of(function):
+    """The functions that a function of no arguments calls one after another: itself, or those of a list."""
+    if isinstance(function, partial) and function.func is one_after_another:
+        return function.args[0]
+    return [function]

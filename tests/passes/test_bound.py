@@ -13,6 +13,7 @@ import numbarnn as nr
 from cases import Case
 from comparing import assert_same_bits
 from numbarnn import functional
+from numbarnn.cells.library import peephole_lstm
 from numbarnn.engines.cpu import joined
 from numbarnn.engines.cpu.records import Call
 from numbarnn.passes import bound, bound_kinds
@@ -243,6 +244,31 @@ def test_gradients_of_large_weights_stay_as_they_are():
     for one, two in kept:
         np.testing.assert_array_equal(one.weights, two.weights)
         np.testing.assert_array_equal(one.x, two.x)
+
+
+@pytest.mark.parametrize("batch", (2, 60), ids=("small", "moderate"))
+@pytest.mark.parametrize("cell", ("lstm", "gru", "peephole"))
+def test_backward_is_one_call_where_compiled_code_does_all_of_it(cpu_on_threads, cell, batch):
+    """Its products too, whose results are in new arrays each time. The gradients of a peephole's parameters begin with
+    zeros that other code writes: those are bound in each call."""
+    cpu_on_threads.set_num_threads(2)
+    make = {"lstm": nr.LSTM, "gru": nr.GRU, "peephole": partial(nr.RNN, peephole_lstm)}[cell]
+    layer, other = (make(150, 170, num_layers=2, device="cpu", seed=0) for _ in range(2))
+    assert layer.stack.space.size > bound.SMALL_WEIGHTS
+    rng, kept = np.random.default_rng(0), []
+    for _ in range(4):
+        x, dy = (rng.standard_normal((9, batch, width)).astype("float32") for width in (150, 170))
+        found = layer.backward(layer.forward(x)[2], dy)
+        with bound_each_time():
+            kept.append((found, other.backward(other.forward(x)[2], dy)))
+    for one, two in kept:
+        np.testing.assert_array_equal(one.weights, two.weights)
+        np.testing.assert_array_equal(one.x, two.x)
+    large = [one for free in layer.stack.bound._large.values() for one in free]
+    (passes,) = large if batch == 60 else free_passes(layer)
+    (backward,) = passes._backward.values()
+    assert bool(backward._late) == (cell == "peephole")
+    assert cell == "peephole" or len(backward._functions) == 1
 
 
 @pytest.mark.parametrize("steps", (3, 300), ids=("small", "moderate"))

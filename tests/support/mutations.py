@@ -140,8 +140,8 @@ MUTATIONS = {
     ),
     "cpu_row_sums_lose_a_row": Mutation(
         "numbarnn/engines/cpu/products.py",
-        "for m in range(at.rows):",
-        "for m in range(at.rows - (at.rows > SUM_ROWS**2)):",
+        "rows = min(SUM_ROWS, at.rows - m)",
+        "rows = min(SUM_ROWS, at.rows - (at.rows > SUM_ROWS**2) - m)",
         "tests/engines/test_products_cpu.py -k column_sums",
     ),
     "dropout_ignores_call": Mutation(
@@ -338,9 +338,21 @@ MUTATIONS = {
     ),
     "cpu_bound_backward_reads_an_earlier_h": Mutation(
         "numbarnn/passes/bound.py",
-        "            self._move_h(self.work.tape.last_h)\n",
+        "            move_h(work.tape.last_h)\n",
         "            pass\n",
         "tests/passes/test_bound.py -k larger_training",
+    ),
+    "cpu_bound_backward_reads_an_earlier_x": Mutation(
+        "numbarnn/passes/bound.py",
+        "            move_x(work.tape.x)\n",
+        "            pass\n",
+        "tests/passes/test_bound.py -k larger_training",
+    ),
+    "cpu_bound_backward_writes_to_earlier_gradients": Mutation(
+        "numbarnn/passes/bound.py",
+        "            move_dw(work.dw)\n",
+        "            pass\n",
+        "tests/passes/test_bound.py -k large_weights",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(
         "numbarnn/engines/cpu/joined.py",

@@ -187,7 +187,7 @@ class CpuEngine(HostEngine):
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position,
             pieces=min(self._threads(20 * x.size, x.size), sharing.MOST_PIECES),
         )  # fmt: skip
-        self._share(products.dropout, x.dtype, what)
+        self._run(x.itemsize, self._function(products.dropout, x.dtype), what)
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
@@ -233,6 +233,10 @@ class CpuEngine(HostEngine):
         return True
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
+        self._do(self._multiply_part(out, a, b, transpose_a, transpose_b, accumulate))
+
+    def _multiply_part(self, out, a, b, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
+        """The `joined.Part` that does what `multiply` does."""
         m, n = out.shape
         enough, function = None, products.blas_product
         if m <= panels.FEW_ROWS and not transpose_a:  # OpenBLAS's take a third longer
@@ -240,12 +244,20 @@ class CpuEngine(HostEngine):
             function = few_rows.multiply_by_rows if transpose_b else few_rows.multiply_by_columns
         threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n), enough)
         product = _product(out, a, b, transpose_a, transpose_b, accumulate)
-        self._work(threads, out.dtype, [product], [], function)
+        return self._part(threads, out.dtype, [product], [], function)
 
     def add_column_sums(self, out, x):
-        self._work(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
+        self._do(self._add_column_sums_part(out, x))
+
+    def _add_column_sums_part(self, out, x):
+        """The `joined.Part` that does what `add_column_sums` does."""
+        return self._part(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
+        self._do(self._weight_gradients_part(dw, dax, dah, x, h_before, accumulate, allow_tf32, rows_of_h))
+
+    def _weight_gradients_part(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
+        """The `joined.Part` that does what `weight_gradients` does."""
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
         given = [(dw["W"], dax, x)] if "W" in dw else []
         if "R" in dw:
@@ -256,11 +268,11 @@ class CpuEngine(HostEngine):
         else:
             sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
-        self._work(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
+        return self._part(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
 
-    def _work(self, threads, dtype, given, sums, function=products.blas_product):
-        """Some `records.Product`s, by a compiled function, and `records.Sums`."""
-        given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
+    def _part(self, threads, dtype, given, sums, function=products.blas_product):
+        """The `joined.Part` of some `records.Product`s, by a compiled function, and `records.Sums`."""
+        given, sums, scratch = (Product * len(given))(*given), (Sums * len(sums))(*sums), None
         what = Work(
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
             function=self._function(function, dtype), has_small=openblas.has_small_kernels(),
@@ -270,16 +282,24 @@ class CpuEngine(HostEngine):
             what.blocks = self._function(blocks.block_product, dtype)
             what.panel_product = self._function(panels.panel_product, dtype)
             what.pack_rows = self._function(panels.pack_rows, dtype)
-            scratch, what.scratch_bytes = self.empty((what.pieces, blocks.PACKED_BYTES), np.uint8), blocks.PACKED_BYTES
-            what.scratch = address(scratch)
-        self._share(products.multiply_and_add, dtype, what)
+            what.scratch_bytes = blocks.PACKED_BYTES
+            scratch = (what.pieces, blocks.PACKED_BYTES), np.uint8
+        work = self._function(products.multiply_and_add, dtype)
+        return joined.Part(dtype.itemsize, work, what, what.pieces, None, (given, sums), scratch)
 
-    def _share(self, function, dtype, what):
-        """Let threads do what a record says together, by a compiled function: as many as it has pieces."""
+    def _do(self, part):
+        """Do now what a `joined.Part` of products does."""
+        if part.scratch is not None:
+            scratch = self.empty(*part.scratch)
+            part.what.scratch = address(scratch)
+        self._run(part.item, part.function, part.what)
+
+    def _run(self, item, function, what):
+        """Let threads do what a record says together, by the function at an address: as many as it has pieces."""
         pool, threads = self.thread_pool, what.pieces
         if threads > 1 and pool.pause.lasts():
             threads = 1
-        pool.run(dtype.itemsize, self._function(function, dtype), threads, addressof(what), False)  # waits for none
+        pool.run(item, function, threads, addressof(what), False)  # waits for none
 
     def watch(self, arrays, places):
         from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
@@ -375,7 +395,19 @@ class CpuEngine(HostEngine):
         return known[0]
 
     def joined(self, functions):
-        return joined.join(functions, partial(self._function, joined.copy_rows), self.empty)
+        return joined.join(functions, self._part_of, self.thread_pool, self.empty)
+
+    def _part_of(self, function):
+        """The `joined.Part` that does what a function without arguments does; None if compiled code alone cannot."""
+        if not isinstance(function, partial) or getattr(function.func, "__self__", None) is not self:
+            return joined.part_of(function, partial(self._function, joined.copy_rows))
+        makers = {
+            "multiply": self._multiply_part,
+            "add_column_sums": self._add_column_sums_part,
+            "weight_gradients": self._weight_gradients_part,
+        }
+        make = makers.get(function.func.__name__)
+        return make and make(*function.args, **function.keywords)._replace(kept=function)
 
     def mover(self, functions, array):
         return joined.mover(functions, array)

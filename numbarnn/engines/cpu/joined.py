@@ -6,7 +6,7 @@ microseconds, the copies of its states less than one.
 
 from ctypes import addressof, c_int64
 from functools import partial
-from math import inf
+from math import inf, prod
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -81,12 +81,15 @@ class Steps:
             run(self.threads)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """What one of several functions becomes.
 
     Attributes:
         item: bytes of a number. function, what: the compiled function's address, its record. threads: for it.
-        kept: the function itself, which keeps its arrays.
+        kept: what must live as long, such as the function itself, which keeps its arrays.
+        others: arrays of further records that `what` leads to. scratch: (shape, dtype) of what it needs while it runs,
+            at the address `what.scratch`; None: nothing.
+        loop: the `Steps` that it is some steps of.
     """
 
     item: int
@@ -94,6 +97,14 @@ class _Part(NamedTuple):
     what: Any
     threads: int
     kept: Any
+    others: tuple = ()
+    scratch: Any = None
+    loop: Any = None
+
+    @property
+    def records(self):
+        """Its record, and the further ones."""
+        return [self.what, *(record for array in self.others for record in array)]
 
 
 def _steps_of(parts):
@@ -111,51 +122,56 @@ class _Alone(partial):
 
     @classmethod
     def of(cls, parts):
-        """Of some `_Part`s."""
+        """Of some `Part`s."""
         steps = _steps_of(parts)
         self = cls(run_all_alone.compiled, parts[0].item, addressof(steps), len(parts))
-        self.records, self.kept = [one.what for one in parts], (steps, parts)
+        self.records, self.kept = _records_of(parts), (steps, parts)
         return self
 
 
 class _Together:
-    """The same on several threads."""
+    """The same on several threads of a pool, or with memory that `empty` lends for each run."""
 
-    def __init__(self, parts, empty):
-        self._steps, self._kept, self.records = _steps_of(parts), parts, [one.what for one in parts]
-        loops = [one.kept.func for one in parts if isinstance(one.kept.func, Steps)]
-        pool, self._threads = loops[0].thread_pool, max(one.threads for one in parts)
+    def __init__(self, parts, pool, empty):
+        self._steps, self._kept, self.records = _steps_of(parts), parts, _records_of(parts)
+        loops = [one.loop for one in parts if one.loop is not None]
+        self._pool, self._threads = pool, max(one.threads for one in parts)
         self._run = partial(pool.run_all, parts[0].item, addressof(self._steps), len(parts))
-        self._count = sum(max(1, one.what.last - one.what.first) for one in parts if isinstance(one.what, Call))
-        longest = max(loop.longest_late for loop in loops)
+        self._count = sum(max(1, one.what.last - one.what.first) for one in parts if one.loop is not None)
+        longest = max((loop.longest_late for loop in loops), default=0)
         self._pace = _Pace(pool.pause, longest) if longest else None
-        self._empty, self._panels = empty, _taken_panels(parts)
+        self._empty, self._lent = empty, [*_taken_panels(parts), *_scratch_of(parts)]
 
     def __call__(self):
-        lent = self._lend_panels()
-        if self._pace is None:
-            self._run(self._threads)
-        else:
+        lent = self._lend()
+        if self._pace is not None:
             self._pace.run(self._run, self._threads, self._count)
+        else:
+            self._run(1 if self._threads > 1 and self._pool.pause.lasts() else self._threads)
         del lent
 
-    def _lend_panels(self):
+    def _lend(self):
         """Memory for panels, for one run: forward's is backward's then. If both had their own, the third cache would
         have room for fewer of the other arrays."""
         lent = []
-        for shape, dtype, field, records in self._panels:
+        for shape, dtype, field, records in self._lent:
             lent.append(self._empty(shape, dtype))
             for record in records:
                 setattr(record, field, address(lent[-1]))
         return lent
 
 
+def _records_of(parts):
+    """All records of some `Part`s."""
+    return [record for one in parts for record in one.records]
+
+
 def _taken_panels(parts):
-    """The large panels of some `_Part`s' loops, which these give away: [(shape, dtype, field, the loop's records)]."""
+    """The large panels of some `Part`s' loops, which these give away: [(shape, dtype, field, the loop's records)]."""
     records = {}
     for one in parts:
-        if isinstance(one.kept.func, Steps):
-            records.setdefault(one.kept.func, []).append(one.what)
+        if one.loop is not None:
+            records.setdefault(one.loop, []).append(one.what)
     found = []
     for loop, own in records.items():
         for field, array in [*loop.panels.items()]:
@@ -165,9 +181,20 @@ def _taken_panels(parts):
     return found
 
 
-def _joined(parts, empty):
+def _scratch_of(parts):
+    """The scratch of some `Part`s, which have the same one after another: likewise."""
+    needs = [one for one in parts if one.scratch is not None]
+    if not needs:
+        return []
+    shape, dtype = max((one.scratch for one in needs), key=lambda scratch: prod(scratch[0]))
+    return [(shape, dtype, "scratch", [one.what for one in needs])]
+
+
+def _joined(parts, pool, empty):
     """The function without arguments that does what these do."""
-    return _Together(parts, empty) if any(one.threads > 1 for one in parts) else _Alone.of(parts)
+    if any(one.threads > 1 or one.scratch is not None for one in parts):
+        return _Together(parts, pool, empty)
+    return _Alone.of(parts)
 
 
 def zero(out):
@@ -185,37 +212,41 @@ def copy_rows(zero, address):
             out[j] = x[j]
 
 
-def join(functions, function_of_copies, empty):
+def join(functions, part_of, pool, empty):
     """The same functions in their order, but neighbours that compiled code can do in one call have become one.
 
     Args:
-        functions: without arguments. function_of_copies: f(dtype), the address of `copy_rows`.
-        empty: f(shape, dtype) allocates memory.
+        functions: without arguments. part_of: f(function), the `Part` that does the same, or None.
+        pool: of threads. empty: f(shape, dtype) allocates memory.
     """
     joined, parts = [], []  # parts: of the last functions, which are not in `joined` yet
     for function in functions:
-        part = _part(function, function_of_copies)
+        part = part_of(function)
         if parts and (part is None or part.item != parts[0].item):
-            joined.append(_joined(parts, empty))
+            joined.append(_joined(parts, pool, empty))
             parts = []
         if part is None:
             joined.append(function)
         else:
             parts.append(part)
-    return [*joined, _joined(parts, empty)] if parts else joined
+    return [*joined, _joined(parts, pool, empty)] if parts else joined
 
 
-def _part(function, function_of_copies):
-    """The `_Part` that does the same, or None."""
+def part_of(function, function_of_copies):
+    """The `Part` that does the same as some steps, or a copy; None of others.
+
+    Args:
+        function_of_copies: f(dtype), the address of `copy_rows`.
+    """
     if not isinstance(function, partial):
         return None
     does, given = function.func, function.args
     if isinstance(does, Steps) and (does.threads == 1 or does.call.pieces):
         call = Call.from_buffer_copy(does.call)
         call.first, call.last = given
-        return _Part(does.item, does.function, call, does.threads, function)
+        return Part(does.item, does.function, call, does.threads, function, loop=does)
     if does in (np.copyto, zero) and all(_has_rows(array, given[0]) for array in given):
-        out, *x = given
+        out, *x = map(_as_rows, given)
         rows, numbers = out.shape
         copy = Copy(rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out))
         if x:
@@ -223,7 +254,7 @@ def _part(function, function_of_copies):
         else:  # one row of zeros, again and again
             copy.zeros = np.zeros(numbers, out.dtype)
             copy.x = address(copy.zeros)
-        return _Part(out.itemsize, function_of_copies(out.dtype), copy, 1, function)
+        return Part(out.itemsize, function_of_copies(out.dtype), copy, 1, function)
     return None
 
 
@@ -287,6 +318,14 @@ def taker(functions, arrays, copies):
 
 
 def _has_rows(array, like):
-    """Whether an array has the shape and dtype of another, floats, and rows without gaps within them."""
-    in_rows = array.ndim == 2 and array.dtype.kind == "f" and array.itemsize > 2 and array.strides[1] == array.itemsize
-    return in_rows and array.shape == like.shape and array.dtype == like.dtype
+    """Whether an array has the shape and dtype of another, floats, and rows without gaps within them, and without gaps
+    between them where it has three axes."""
+    of_two = array.ndim == 2 and array.strides[1] == array.itemsize
+    in_rows = of_two or (array.ndim == 3 and array.flags.c_contiguous)
+    of_floats = array.dtype.kind == "f" and array.itemsize > 2
+    return in_rows and of_floats and array.shape == like.shape and array.dtype == like.dtype
+
+
+def _as_rows(array):
+    """Such an array as one of two axes."""
+    return array if array.ndim == 2 else array.reshape(array.shape[0] * array.shape[1], array.shape[2])

@@ -236,24 +236,41 @@ def _add_column_sums(zero, address, piece, pieces):
     """
     at, item = sums_at(address), bytes_of(zero)
     n0, n1 = share(at.columns, piece, pieces)
-    few, many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
+    many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
         n = min(SUM_COLUMNS, n1 - start)
         for j in range(SUM_COLUMNS):
-            few[j] = many[j] = all_rows[j] = zero
-        for m in range(at.rows):
-            row = numbers_at(zero, at.x + m * at.x_row + start * item)
-            for j in range(n):
-                few[j] += row[j]
-            if (m + 1) % SUM_ROWS == 0 or m + 1 == at.rows:
-                _move_sums(zero, many, few)
-            if (m + 1) % SUM_ROWS**2 == 0 or m + 1 == at.rows:
+            many[j] = all_rows[j] = zero
+        for m in range(0, at.rows, SUM_ROWS):
+            rows = min(SUM_ROWS, at.rows - m)
+            _add_rows(zero, many, at.x + m * at.x_row + start * item, at.x_row, rows, n)
+            if (m + rows) % SUM_ROWS**2 == 0 or m + rows == at.rows:
                 _move_sums(zero, all_rows, many)
         for place in (at.out, at.also):
             if place:
                 out = numbers_at(zero, place + start * item)
                 for j in range(n):
                     out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
+
+
+@plain
+def _add_rows(zero, total, x, x_row, rows, n):
+    """total += the sum of rows of n numbers, at most SUM_ROWS; that of so many stays in registers."""
+    if rows == SUM_ROWS:
+        for j in range(n):
+            part = zero
+            for i in range(SUM_ROWS):
+                part += numbers_at(zero, x + i * x_row)[j]
+            total[j] += part
+        return
+    few = own_numbers(zero, SUM_COLUMNS)
+    for j in range(SUM_COLUMNS):
+        few[j] = zero
+    for i in range(rows):
+        row = numbers_at(zero, x + i * x_row)
+        for j in range(n):
+            few[j] += row[j]
+    _move_sums(zero, total, few)
 
 
 @plain
