@@ -129,7 +129,7 @@ class Residence(NamedTuple):
         layer: its number.
         blocks: per direction; of those with the same units each has a part of the batch.
         units: per block, at most.
-        R: (rows, columns) of a block's slice of the recurrent weights; None where it multiplies none.
+        R: (rows, columns) of a block's tile of the recurrent weights; None where it multiplies none.
         W: likewise of the input's weights, backward of those of the layer above; None too where a product over all
             steps takes their place.
         W_hr: likewise of a projection's, of a block that has outputs.
@@ -149,10 +149,10 @@ class Residence(NamedTuple):
 
     def __str__(self):
         matrices = ("R", self.R), ("W", self.W), ("W_hr", self.W_hr)
-        slices = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in matrices if shape]
+        tiles = [f"{shape[0]} x {shape[1]} of {name}" for name, shape in matrices if shape]
         return (
             f"layer {self.layer}: {counted(self.blocks, 'block')} per direction, {self.units} units each; "
-            f"{' and '.join(slices) or 'no weights'}, "
+            f"{' and '.join(tiles) or 'no weights'}, "
             f"{self.block_bytes / 1024:.3g} KiB per block, in {self.home}; {self.total_bytes / 2**20:.3g} MiB in all"
         )
 
@@ -168,7 +168,7 @@ def residences(problem, launch):
         of_R = [source.columns for source in sources if source.kind not in (INPUT, GIVEN)][: -1 if of_hr else None]
         rows, hidden = tile.rows_per_unit * tile.units, problem.hidden_sizes[layer]
         R, W, W_hr = (
-            _slice(launch, gates, columns)
+            _shape_of_tile(launch, gates, columns)
             for gates, columns in ((cell.num_ah, of_R), (cell.num_gates, of_W), (1, of_hr))
         )
         blocks = -(-hidden // tile.cluster_units) * tile.cluster * launch.slices
@@ -183,9 +183,15 @@ def residences(problem, launch):
     return found
 
 
-def _slice(launch, gates, columns):
-    """`Residence.R`, `.W` or `.W_hr`, of the columns of each product with it: forward each has rows of its own of all
-    gates, of the same columns; backward columns of its own, of which the blocks of a cluster have a part each."""
+def _shape_of_tile(launch, gates, columns):
+    """`Residence.R`, `.W` or `.W_hr`.
+
+    Forward the products with a matrix have other rows of it, and the same columns. Backward they have other columns, of
+    which each block of a cluster has a part.
+
+    Args:
+        gates: rows per unit, of all products. columns: of each product.
+    """
     if not columns:
         return None
     tile = launch.tile

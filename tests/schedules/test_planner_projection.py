@@ -58,7 +58,7 @@ def test_float32_tilings_of_steps_with_exchanges_are_compared_by_the_fitted_rate
         sizes, profile = tilings.sizes_of(problem), problem.profile
         part = tilings._part(sizes._replace(batch=0), profile, 0, 1, backward, False)
         steps = []
-        for _, tile, blocks, (slices, sequences) in tilings._fitting(part, tilings._slices(batch), mixed=False):
+        for _, tile, blocks, (slices, sequences) in tilings._fitting(part, tilings._slicings(batch), mixed=False):
             one = replace(launch, tile=tile, blocks=blocks, slices=slices, sequences=sequences)
             steps.append(estimate_of(sizes, profile, one, tilings.columns_of(sizes, 0, 1, backward, tile)).step)
         assert launch.estimate.step < 1.1 * min(steps)

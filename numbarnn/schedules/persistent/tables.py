@@ -4,18 +4,15 @@ part, rows of `Block` and `Warp`, by name.
 What each means stands where kernels find it too: `numbarnn.kernels.persistent.columns`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype
 from numbarnn.kernels import trouble
 from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, INPUT, RECURRENT, STAGE, STAGE_BITS, Block, Options, Warp
-from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules.persistent import planner, shares
 
 
@@ -54,48 +51,15 @@ def make_tables(problem, launch, places):
         int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`). Calls of any T get the same
         ones, which nobody may write to.
     """
-    places, decisive = tuple(places.items()), _decisive(problem)
-    return _tables(decisive, Tiled.of(launch), (problem.batch, launch.sequences), places)
-
-
-class Decisive(NamedTuple):
-    """What rows depend on of a `Problem`: see there."""
-
-    cell: Cell
-    dtype: str
-    input_size: int
-    hidden_sizes: tuple[int, ...]
-    directions: int
-    projection: int
-    training: bool
-    dropping: bool
-
-
-def _decisive(problem):
-    return Decisive(*(getattr(problem, name) for name in Decisive._fields))
-
-
-class Tiled(NamedTuple):
-    """What rows depend on of a `planner.Launch`, but for its sequences: see there."""
-
-    first: int
-    last: int
-    tile: Tile
-    backward: bool
-
-    @classmethod
-    def of(cls, launch):
-        return cls(*(getattr(launch, name) for name in cls._fields))
-
-    @property
-    def layer_range(self):
-        return range(self.first, self.last)
+    sizes, problem = (problem.batch, launch.sequences), replace(problem, steps=0, batch=0)
+    tiled = {"steps": 0, "blocks": 0, "slices": 0, "sequences": 0, "shared_bytes": 0, "chain_us": 0.0, "estimate": None}
+    return _tables(problem, replace(launch, **tiled), sizes, tuple(places.items()))
 
 
 @lru_cache(maxsize=256)
-def _tables(problem, launch, batch, places):
-    """`make_tables`, for (B, most sequences of a block)."""
-    batch, size = batch
+def _tables(problem, launch, sizes, places):
+    """`make_tables` of a problem of no T and B, and a launch of no sequences: `sizes` are (B, most of a block)."""
+    batch, size = sizes
     blocks, warps = [], []
     for layer, direction in product(launch.layer_range, range(problem.directions)):
         own_blocks, own_warps = _rows(problem, launch, places, layer, direction)

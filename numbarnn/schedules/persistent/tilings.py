@@ -111,32 +111,32 @@ _part = lru_cache(maxsize=1024)(_Part)
 def best_tiling(sizes, profile, first, last, backward, given=False):
     """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
     part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
-    cuts = _slices(sizes.batch)
-    found = _fastest(part, cuts)
+    slicings = _slicings(sizes.batch)
+    found = _fastest(part, slicings)
     if found is None:
-        raise DoesNotFit(_refusal(sizes, part, _closest(part, cuts[0])))
+        raise DoesNotFit(_refusal(sizes, part, _closest(part, slicings[0])))
     us, tile, blocks, (slices, sequences) = found
     shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
     return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us)
 
 
-def _fastest(part, cuts):
+def _fastest(part, slicings):
     """That of `_fitting` which is taken to be the fastest; None if none fits."""
-    alone = _fastest_alone(part, cuts)
+    alone = _fastest_alone(part, slicings)
     if alone is None:
         return None
-    us, tile, _, cut = alone
-    found = [one for cluster in part.clusters for one in _fitting(part, (cut,), False, cluster)]
+    us, tile, _, slicing = alone
+    found = [one for cluster in part.clusters for one in _fitting(part, (slicing,), False, cluster)]
     alike = [one for one in found if (one[1].units, one[1].warps) == (tile.units, tile.warps)]
     best = min(alike, key=itemgetter(0), default=alone)
     return best if best[0] < (1 - CLUSTER_GAIN) * us else alone
 
 
-def _fastest_alone(part, cuts):
+def _fastest_alone(part, slicings):
     """Likewise of blocks that share no products."""
     microseconds = itemgetter(0)
-    in_one_place = min(_fitting(part, cuts, False), key=microseconds, default=None)
-    mixed = _fitting(part, cuts, True)
+    in_one_place = min(_fitting(part, slicings, False), key=microseconds, default=None)
+    mixed = _fitting(part, slicings, True)
     if in_one_place is None:
         return min(mixed, key=microseconds, default=None)
     # More layers would share a launch than records say is worth it. Forward compiling for sm_90 has spilled registers,
@@ -148,19 +148,20 @@ def _fastest_alone(part, cuts):
     return best if best[0] < (1 - MIXED_GAIN) * in_one_place[0] else in_one_place
 
 
-def _fitting(part, cuts, mixed, cluster=1):
-    """(microseconds of a step, tile, blocks, cut) of each launch that fits.
+def _fitting(part, slicings, mixed, cluster=1):
+    """(microseconds of a step, tile, blocks, slicing) of each launch that fits.
 
     Args:
-        cuts: see `_slices`. mixed: whether weights may be in several places; else they are in one. cluster: see `Tile`.
+        slicings: see `_slicings`. cluster: see `Tile`.
+        mixed: whether weights may be in several places; else they are in one.
     """
     most, room, step_us = cluster * part.profile.clusters(cluster), part.shared_bytes, Chain.step_us
     for units, blocks_of_slice in part.blocks_of(cluster).items():
         for warps in part.profile.warps:
-            for slices, sequences in cuts:
+            for slices, sequences in slicings:
                 blocks = blocks_of_slice * slices
                 if blocks > most:
-                    break  # further cuts have more slices
+                    break  # further slicings have more slices
                 found = _tiles(part, BlockSize(units, warps, part.given, cluster), sequences, mixed)
                 if isinstance(found, str):
                     continue
@@ -201,12 +202,12 @@ def _refusal(problem, part, closest):
     )
 
 
-def _closest(part, cut):
+def _closest(part, slicing):
     """Why the smallest blocks that are few enough for the SMs, or if none are the largest, do not fit either."""
     most, warps = part.profile.multiprocessors, part.profile.warps
     few_enough = [units for units, blocks in part.blocks_of().items() if blocks <= most]
     units, warps = (few_enough[0], warps[0]) if few_enough else (UNITS[-1], warps[-1])
-    slices, sequences = cut
+    slices, sequences = slicing
     blocks = part.blocks_of()[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
@@ -232,8 +233,8 @@ def _math(problem, profile):
     return "fma"
 
 
-def _slices(batch):
-    """Ways to cut a batch among blocks with the same units: (slices, most sequences of one)."""
+def _slicings(batch):
+    """Ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
     lengths = [min(batch, ceil(ceil(batch / OCTET) / slices) * OCTET) for slices in SLICES]
     return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
 
