@@ -342,7 +342,7 @@ def _layer(network, found, options):
 
 
 def _kind(network):
-    """Arguments that say what kind of layer it is, where they are not the default."""
+    """The arguments of a layer that say what kind it is: bias, and the others where they are not at their default."""
     kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
     if network.cell.startswith("rnn_"):
         kind["nonlinearity"] = network.cell.removeprefix("rnn_")

@@ -6,8 +6,8 @@ It prints what to write into that module, and changes nothing. An estimate is a 
 number (or to its reciprocal, where the number is a share of a rate). So the numbers are found by least squares of
 relative errors, none below zero. Squares are divided by the error that is allowed: long sequences weigh more.
 
-Some numbers stay as they are (`FIXED`): `LAYER_SHARE` is a factor of others, and the other three are those of cells
-with stages, of which there are no records. Rows are estimated with the launches that they were recorded with
+Some numbers stay as they are (`FIXED`): `LAYER_SHARE` is a factor of others, and the other three are for cells with
+stages, which no record has. Rows are estimated with the launches that they were recorded with
 (`launches_of`). Records of earlier kernels need the numbers of those kernels: `as_recorded`.
 """
 

@@ -69,12 +69,12 @@ def newest(device, shapes=None):
 def rows_of(one, shapes=None):
     """The rows of a record that are about the schedule `auto`, whole passes with an input product, and some shapes."""
     rows = [row for row in one["results"] if row["schedule"] == "auto" and row["what"] in WHOLE]
-    rows = [row for row in rows if row.get("input_mode", "linear") == "linear"]  # rows of before have none
+    rows = [row for row in rows if row["input_mode"] == "linear"]
     return [row for row in rows if not shapes or shape_of(row) in shapes]
 
 
 def shape_of(row):
-    return Shape(**row["shape"], form=tuple(row.get("form", ())))
+    return Shape(**row["shape"], form=tuple(row["form"]))
 
 
 def find(one, cell, dtype, tf32, shape, what):

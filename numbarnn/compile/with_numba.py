@@ -85,7 +85,7 @@ def _type_of(one):
 
 
 def _inlined(text, name):
-    """LLVM's module of a text, in which the function of that name becomes a part of those that call it."""
+    """LLVM's module of a text; the function of that name is inlined where it is called."""
     module = llvm.parse_assembly(text)
     for function in module.functions:
         if not function.is_declaration:

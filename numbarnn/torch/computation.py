@@ -177,7 +177,7 @@ class Computed:
             self.flatten_parameters()
 
     def _as_leaf(self, input, *more, **options):
-        """The call as one node of a graph that `torch.fx` traces, as those of torch.nn's modules are."""
+        """The call as one node of a `torch.fx` graph, as calls of torch.nn's modules are."""
         path = input.tracer.path_of_module(self)
         return input.tracer.create_proxy("call_module", path, (input, *more), options)
 

@@ -19,8 +19,8 @@ class Last(NamedTuple):
 
     Attributes:
         form: of `form_of`.
-        prepared: whether backward may follow -> `core.Prepared`; None where the parameters are not views of one buffer,
-            so that the call has a copy of them, which gets old.
+        prepared: whether backward may follow -> `core.Prepared`. None where the parameters are not views of one buffer:
+            such a call has a copy of them, which later calls cannot use.
     """
 
     form: list
@@ -30,8 +30,9 @@ class Last(NamedTuple):
 def form_of(network, batch_first, x, hx, weights):
     """What a call must have in common with the last one; None if such calls are not remembered.
 
-    Those are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without
-    autocast, forward mode and random numbers. Lengths, resets and states of every step are the caller's to leave out.
+    Remembered are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without
+    autocast, forward mode and random numbers. The caller must not ask for one with lengths, resets or states of every
+    step.
 
     Args:
         x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.

@@ -212,8 +212,8 @@ class WeightSpace:
 
     @property
     def blocks(self):
-        """(layer, direction) -> the equations' name of each parameter -> (its `Parameter`, the slice of its elements of
-        the flat buffer, its shape), in the order of `shapes`."""
+        """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape), in
+        the order of `shapes`."""
         found = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
             own, size = found[part.layer, part.direction], part.size // max(len(part.parts), 1)
@@ -224,8 +224,8 @@ class WeightSpace:
         return found
 
     def initial(self, initial, key):
-        """(its `Parameter`, the slice of its elements of the flat buffer, what they begin with) of each place's
-        parameters of which `Cell.initial` says so.
+        """What parameters begin with, by `Cell.initial`: (the `Parameter`, a slice of the flat buffer, its values) of
+        each in each layer and direction.
 
         Args:
             key: an int, from which random numbers follow.
@@ -259,7 +259,7 @@ class WeightSpace:
         return state_dict
 
     def _take_apart(self, state_dict, kind, place, rows, join):
-        """Let those of an array's rows, names of parameters of H rows each, that are arrays of their own be so."""
+        """Take those rows out of an array that are arrays of their own; rows: names of parameters, of H rows each."""
         name, H = named(STACKED[kind], *place), self.sizes[place]["H"]
         kept = self._layout.rows.get(kind, ())
         own = {row: named(flat_name(row), *place) for row in rows if row not in kept}

@@ -1,4 +1,4 @@
-"""Sizes of the cases that `numbarnn bench` takes times of, the named sets of them, and words of its arguments."""
+"""Sizes of what `numbarnn bench` takes times of: how they are written as arguments, and named sets of them."""
 
 import argparse
 from typing import NamedTuple

@@ -36,7 +36,7 @@ class Key(NamedTuple):
 def key_of(row):
     return Key(
         row["cell"], tuple(row["shape"].values()), row["dtype"], row["tf32"], row["what"], row["schedule"],
-        row["input_mode"] == "skip", tuple(row.get("form", ())),
+        row["input_mode"] == "skip", tuple(row["form"]),
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class Recorder(watching.Watcher):
         self._within = self._columns_within(given)
 
     def _columns_within(self, given):
-        """id of an array -> kind of a product within the step that makes its operand -> the first column of that."""
+        """id of an array -> kind of a product within the step that multiplies some of its columns -> the first one."""
         names, within, found = ("dah", "dax") if self._planned.backward else ("h", "dropped"), given["within_step"], {}
         arrays = [array for name in names for array in given[name]]
         arrays += [*(() if self._planned.backward else within.v), *within.projected]  # as kernels number operands

@@ -325,7 +325,7 @@ def _check(structure, source_lines):
 
 
 class _Source:
-    """The text of a function of equations, and which of its lines say what."""
+    """The text of a function of equations, and where its definition, statements and last return stand."""
 
     def __init__(self, function):
         code = getattr(function, "__code__", None)

@@ -132,7 +132,7 @@ class _Sizes:
         return {kind: tuple(term for of, term in zip(kinds, found, strict=True) if of == kind) for kind in terms}
 
     def _resolved(self, term, rows, columns):
-        """(the term, its rows, its columns), of a matrix of which that is known; a scalar stays as it is."""
+        """(the term, its rows, its columns) of a matrix, None for a size that is not known; a scalar stays as it is."""
         op, args = term.op, term.args
         if op == "parameter":
             if term.data.startswith(SCALARS):

@@ -68,8 +68,9 @@ class Device:
             return self._cupy.asnumpy(array)
 
     def record(self, work):
-        """The graph of what `work(stream)` starts on a stream of its own, where nothing of it is run; RuntimeError
-        where it cannot be recorded.
+        """The graph of what `work(stream)` starts on a stream of its own: it is recorded and not run.
+
+        A RuntimeError says that it cannot be recorded.
 
         Memory that the work uses has to be kept by whoever launches it. What is recorded may allocate memory on the
         way, as cuDNN does at times: CuPy records in the relaxed mode.
