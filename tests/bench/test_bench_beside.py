@@ -6,9 +6,10 @@ import pytest
 
 from numbarnn import cli, engines
 from numbarnn.bench import info
-from numbarnn.bench.speed import beside
+from numbarnn.bench.cases.shapes import Shape, parse_shape
+from numbarnn.bench.speed import beside, training_loop
 
-pytest.importorskip("torch")  # which the command asks for
+torch = pytest.importorskip("torch")  # which the command asks for
 SMALL = ["bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--rounds", "2", "--threads", "2"]
 
 
@@ -17,6 +18,8 @@ def short(monkeypatch, short_turns):
     engine = engines.get("cpu")
     before = engine.num_threads
     monkeypatch.setattr(beside, "TURN_S", 1e-3)
+    monkeypatch.setattr(engine.thread_pool, "openmp", engine.thread_pool.openmp)  # loops make PyTorch's threads its own
+    monkeypatch.setattr(training_loop, "BATCH_S", 1e-4)
     yield
     engine.set_num_threads(before)
 
@@ -36,18 +39,20 @@ def test_both_are_timed_beside_each_number_of_processes(command, monkeypatch, ca
     monkeypatch.setattr(beside.subprocess, "Popen", start)
     monkeypatch.setattr(beside, "measure", count)
     rows = command(*SMALL, "--beside", "2,0", "--cell", "lstm")
-    assert alive == [0, 0, 2, 2] and [row["beside"] for row in rows] == alive
+    assert alive == [0, 0, 2, 2] and [row["beside"] for row in rows] == [*alive, 0, 2]
+    assert [row["what"] for row in rows[-3:]] == ["forward+backward", "training loop", "training loop"]
     assert all(process.poll() is not None for process in started) and len(started) == 2
     for row in rows:
         assert row["threads"] == 2 and [len(found) for found in row["seconds"].values()] == [2, 2]
-    assert "4 rows take more than 1.5" in capsys.readouterr().out
+    assert "of 6 rows take more than 1.5" in capsys.readouterr().out
 
 
 def test_each_turn_has_its_number_of_threads(monkeypatch, command):
     asked = []
-    monkeypatch.setattr(beside, "one_turn", lambda contender: asked.append(engines.get("cpu").num_threads) or 1.0)
-    [row, _] = command(*SMALL, "--beside", "0", "--cell", "gru")
-    assert asked[:4] == [2, 1, 1, 2] and row["seconds"] == {"one": [1.0, 1.0], "all": [1.0, 1.0]}
+    pool = engines.get("cpu").thread_pool
+    monkeypatch.setattr(beside, "one_turn", lambda _: asked.append((pool.threads, torch.get_num_threads())) or 1.0)
+    [row, *_] = command(*SMALL, "--beside", "0", "--cell", "gru")
+    assert asked == 3 * [(2, 2), (1, 1), (1, 1), (2, 2)] and row["seconds"] == {"one": [1.0, 1.0], "all": [1.0, 1.0]}
 
 
 def test_a_row_is_late_by_the_better_of_both():
@@ -71,3 +76,30 @@ def test_more_threads_than_could_ever_run_are_refused(cannot):
     """They would wait for each other: PyTorch's and the engine's."""
     most = 4 * info.core_count()
     assert f"take at most {most}" in cannot(*SMALL[:-1], str(most + 1))
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_steps_of_a_training_loop(workers):
+    """Each has a batch of its own, and changes the weights; the workers end with it."""
+    shape, seen = Shape(3, 2, 4, 5, 1), []
+    with training_loop.steps("lstm", shape, workers) as contender:
+        hook = torch.nn.modules.module.register_module_forward_hook(lambda module, x, y: seen.append((module, x[0])))
+        try:
+            contender.call()
+            lstm, first = seen[0]
+            before = lstm.weight_hh_l0.detach().clone()
+            contender.call()
+        finally:
+            hook.remove()
+        assert len(torch.multiprocessing.active_children()) == workers
+    assert first.shape == (3, 2, 4) and not any(torch.equal(first, x) for module, x in seen[1:] if module is lstm)
+    assert type(lstm).__module__ == "numbarnn.torch.modules" and not torch.equal(before, lstm.weight_hh_l0)
+    assert not torch.multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("cell, words, dtype, expected", [
+    ("lstm", "", "float32", True), ("gru", "", "float32", True), ("gru_reset_before", "", "float32", False),
+    ("lstm", ",bidirectional", "float32", False), ("lstm", "", "float64", False),
+])  # fmt: skip
+def test_which_problems_have_a_loop(cell, words, dtype, expected):
+    assert training_loop.runs(cell, parse_shape("3,2,4,5,1" + words), dtype) is expected

@@ -2,7 +2,8 @@
 
 A thread that has no processor may hold up those that wait for it, until a call takes longer than on one thread alone.
 So some processes do nothing but count, and calls on all threads take turns with the same on one. A turn's time is the
-mean of its calls: a median would not show the few that stood still.
+mean of its calls: a median would not show the few that stood still. A training loop of PyTorch's has as many DataLoader
+workers in place of these processes.
 """
 
 import argparse
@@ -19,7 +20,9 @@ from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import SHORT, WHOLE
 from numbarnn.bench.peers import peers
-from numbarnn.bench.speed import timing
+from numbarnn.bench.peers.contender import torch
+from numbarnn.bench.speed import timing, training_loop
+from numbarnn.bench.speed.training_loop import LOOP
 
 MOST = 64  # processes
 TURN_S = 0.15  # longer than the time slices that processes get
@@ -45,14 +48,20 @@ def run(args, problems, where):
         raise console.CannotRun("--beside is about threads of the CPU: add --device cpu")
     if where.threads < 2:
         raise console.CannotRun("--beside compares several threads with one, and there is but one: see --threads")
-    rows, todo, title = [], list(product(args.beside, problems, args.dtype, WHOLE)), "bench --beside"
+    rows, todo, title = [], list(product(args.beside, problems, args.dtype, (*WHOLE, LOOP))), "bench --beside"
+    todo = [one for one in todo if one[-1] != LOOP or training_loop.runs(*one[1], one[2])]
+    todo.sort(key=lambda one: (one[-1] == LOOP, one[0]))  # loops last: from then on PyTorch's threads are the engine's
     with console.Progress() as progress, ExitStack() as others:
         progress.start(title, len(todo))
         running = 0
-        for count, (cell, shape), dtype, what in sorted(todo, key=lambda one: one[0]):
-            others.enter_context(busy_processes(count - running))
-            running = count
-            seconds = measure(cell, shape, dtype, what, where)
+        for count, (cell, shape), dtype, what in todo:
+            if what == LOOP:
+                others.close()
+                seconds = measure_loop(cell, shape, count, where)
+            else:
+                others.enter_context(busy_processes(count - running))
+                running = count
+                seconds = measure(cell, shape, dtype, what, where)
             about = {"cell": cell, "shape": shape.sizes, "form": shape.form, "dtype": dtype, "what": what}
             rows.append(about | {"beside": count, "threads": where.threads, "seconds": seconds})
             progress.update(title)
@@ -80,17 +89,34 @@ def measure(cell, shape, dtype, what, where):
     """{"one": seconds per call on one thread in each round, "all": on all threads}."""
     sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
     instance = make_instance(Case(cell, *sizes, gradients="y", dtype=dtype, **shape.options))
-    engine, contenders = engines.get("cpu"), {}
+    contenders = {}
+    return take_turns(lambda name: contenders.setdefault(name, peers.numbarnn_pass(instance, what)), where)
+
+
+def measure_loop(cell, shape, workers, where):
+    """The same of steps of a training loop beside so many DataLoader workers."""
+    with training_loop.steps(cell, shape, workers) as contender:
+        return take_turns(lambda name: contender, where)
+
+
+def take_turns(contender_of, where):
+    """What `measure` returns, of contender_of("one") and contender_of("all")."""
+    engine = engines.get("cpu")
     threads, seconds = {"one": 1, "all": where.threads}, {"one": [], "all": []}
+
+    def set_threads(count):
+        engine.set_num_threads(count)
+        torch.set_num_threads(count)
+
     try:
         for number in range(where.rounds):
             for name in threads if number % 2 else reversed(threads):
-                engine.set_num_threads(threads[name])
-                contender = contenders.setdefault(name, peers.numbarnn_pass(instance, what))
+                set_threads(threads[name])
+                contender = contender_of(name)
                 time.sleep(timing.GAP_S)
                 seconds[name].append(one_turn(contender))
     finally:
-        engine.set_num_threads(where.threads)
+        set_threads(where.threads)
     return seconds
 
 
@@ -117,7 +143,7 @@ def print_times(rows, where):
     for row in rows:
         one, every = (1e3 * np.median(row["seconds"][name]) for name in ("one", "all"))
         sizes = ",".join(map(str, row["shape"].values())) + "".join(f" {word}" for word in row["form"])
-        about = [row["cell"], sizes, row["dtype"], SHORT[row["what"]], row["beside"]]
+        about = [row["cell"], sizes, row["dtype"], SHORT.get(row["what"], row["what"]), row["beside"]]
         table.append([*about, f"{one:.3f}", f"{every:.3f}", f"{ratio(row):.2f}"])
     title = f"Milliseconds per call beside busy processes, on one and on {where.threads} CPU threads"
     columns = ["one thread", "all threads", "all / better"]

@@ -76,7 +76,8 @@ def add_arguments(parser):
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
     about = "times of numbarnn alone while so many processes keep the processors busy, on one thread and on all: "
-    about += "nobody's thread may be waited for; such as 0,1,2,4"
+    about += "nobody's thread may be waited for; such as 0,1,2,4; "
+    about += "also a training loop of PyTorch's with as many DataLoader workers"
     parser.add_argument("--beside", type=beside.counts, metavar="K[,...]", help=about)
     about = (
         "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more "
