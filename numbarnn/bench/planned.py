@@ -1,8 +1,10 @@
 """Kernels that are tiled for a problem and a device: `numbarnn kernels` and the tests compile those of a few problems.
 
-There are as many persistent kernels as there are tiles. These problems have every dtype, every way to multiply, every
-built-in cell, cells with fewer gates of ah than of ax or none, cells with sums over units or further products,
-projections, one layer and several, one direction and two, aligned rows and others. The minimal kernel is here, too.
+There are as many persistent kernels as there are tiles, too many to compile all. Between them these problems have
+- every dtype, every way to multiply, and rows that are aligned and not;
+- every built-in cell, and cells with fewer gates of ah than of ax, or none, with sums over units or further products;
+- projections, one layer and several, one direction and two.
+The minimal kernel is here, too.
 """
 
 from functools import cache

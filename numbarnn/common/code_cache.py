@@ -111,9 +111,9 @@ def code_of(source):
 def fingerprint(function):
     """SHA-256 of what a Python function computes.
 
-    Kernels made by one factory share name and source and differ in what they close over, so the digest covers the
+    Kernels made by one factory share name and source and differ in what they close over. So the digest covers the
     bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
-    and defaults; where these stand and what their docstrings say does not count. NumPy's functions count by name, as
+    and defaults. Where these stand and what their docstrings say does not count. NumPy's functions count by name, as
     Numba compiles its own in their place. A value of an unknown kind counts by its repr: where an address is in it,
     each process compiles the kernel again.
     """

@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     Attributes:
         time: of the first step.
         place: layer D + direction of its first layer and direction.
-        goes_back: its further steps are of earlier times.
+        goes_back: whether its further steps are of earlier times.
     """
 
     time: int = 0
@@ -63,10 +63,9 @@ def dropout_words(p, seed, layer, call, first=0):
 
 
 def dropout_masks(p, seed, call, firsts):
-    """(scale, a uint64 array (layers, 6) with the words of each layer): `dropout_words` of the first layers, with the
-    `first` of each.
+    """(scale, the words of layers 0, 1, ... as a uint64 array (layers, 6)): their `dropout_words`, without the scale.
 
-    The words travel in memory, so that a recorded CUDA graph takes those of each call.
+    `firsts`: each layer's `first`. Words travel in memory, so that a recorded CUDA graph takes those of each call.
     """
     rows = [dropout_words(p, seed, layer, call, first) for layer, first in enumerate(firsts)]
     return rows[0][0], np.array([words for _, *words in rows], np.uint64)
@@ -77,13 +76,14 @@ NOISE_STREAM, DROP_CONNECT_STREAM, STREAMS_PER_PLACE = 1 << 31, 1 << 30, 1 << 8
 
 
 def noise_words(seed, places, call, origin=WHOLE):
-    """A uint64 array (places, 6) with what the random numbers of cells (`definition.Noise`) need to know: two words of
-    the key `seed`, the first stream of the place (layer D + direction), the number of the training call, the time of
-    the pass's step 0, and 1 where its steps go back in time from there, else 0.
+    """What the random numbers of cells (`definition.Noise`) need to know: uint64 (places, 6), a row for each place.
 
-    Number k of those of one kind (anew in each step, or not) of unit j of sequence b at time t is word k mod 4 of the
-    Philox of counter (b H + j, t, stream + k div 4, call): 0 where it is below rate 2^32. Where it is one for all
-    steps, 2^32 - 1 stands for t.
+    A place is layer D + direction. Its row: two words of the key `seed`; the first of its streams; the number of the
+    training call; the time of the pass's step 0; 1 where the steps go back in time from there, else 0.
+
+    A cell has numbers drawn anew in each step and numbers drawn once for all steps; each kind is counted on its own.
+    Number k of a kind, of unit j of sequence b at time t, is 0 where its word is below rate 2^32. The word is number
+    k mod 4 of the Philox of counter (b H + j, t, stream + k div 4, call), with 2^32 - 1 for t where it is drawn once.
     """
     streams = NOISE_STREAM + STREAMS_PER_PLACE * (origin.place + np.arange(places))
     key, when = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF), (origin.time, origin.goes_back)

@@ -1,9 +1,10 @@
 """Compiles plain functions to LLVM: those of the CPU engine, and the equations of cells as it runs them.
 
-Numba takes about a tenth of a second for each function, most of it to find out the types of its values, and a cell and
-the engine's loops are some hundred functions; importing it takes as long as all that a process with compiled code on
-disk does before its first result. Here the types follow from those of the arguments, statement by statement, so that a
-function takes a few milliseconds; the rest of a first call is LLVM's own work. `native` keeps what it makes on disk.
+Why not Numba: it takes about a tenth of a second for each function, most of it to find out the types of its values,
+and a cell and the engine's loops are some hundred functions. Importing it alone takes as long as all that a process
+with compiled code on disk does before its first result. Here the types follow from those of the arguments, statement by
+statement, so that a function takes a few milliseconds; the rest of a first call is LLVM's own work. `native` keeps the
+machine code on disk.
 
 What a plain function may consist of:
 - assignments, also to several names at once; `if`, `while`, `for` over a `range` (a step that is no constant must be

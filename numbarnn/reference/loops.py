@@ -199,9 +199,10 @@ def _direction_forward(lane, x, h0, c0, padding_value):
 def _direction_backward(lane, x, walks, dy, dhy, dcy):
     """Backward of `_direction_forward`.
 
-    Reads dy (T, B, H or P), and dhy (B, H or P), dcy (B, H) of the final state. Returns dx (T, B, I_k), zero in
-    padding, dh and dc of the initial state, zero where nothing begins with it, and the gradients of the
-    weights, added up over pieces and steps.
+    Reads dy (T, B, H or P), and of the final state dhy (B, H or P) and dcy (B, H). Returns
+    - dx (T, B, I_k), zero in padding;
+    - dh and dc of the initial state, zero where nothing begins with it;
+    - the gradients of the weights, added up over pieces and steps.
     """
     zeros = [None if array is None else np.zeros_like(array) for array in lane.weights.by_kind().values()]
     dx, dweights = np.zeros_like(x), Weights(*zeros)

@@ -23,7 +23,7 @@ class Computation:
     Args:
         options: of `Network`.
         by_layer: whether there is one network per layer.
-        suffix: what the module's names of parameters do not have, of "weight_ih_l0", ...
+        suffix: the end of the network's names of parameters that the module's lack: "_l0" of one layer's.
 
     Attributes:
         suffix: see above.
