@@ -1,9 +1,11 @@
 """What all tests share: the `gpu` marker skips itself, `full` is left out, workers share the tests well."""
 
+import ctypes
 import gc
 import math
 import os
 import sys
+from collections import OrderedDict
 
 import pytest
 
@@ -24,11 +26,17 @@ from numbarnn.cuda import compiler
 gc.set_threshold(50_000, 20, 20)
 
 
+# glibc keeps what is freed for later: after ten persistent kernels were compiled, 90 of 480 MB.
+malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+
+
 @pytest.fixture(scope="module", autouse=True)
 def what_is_left_stays():
     yield
     gc.collect()
     gc.freeze()
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,10 +103,13 @@ def toolchain_installed():
 
 @pytest.fixture(scope="module")
 def toolchain(toolchain_installed, tmp_path_factory):
-    """The CUDA compiler, with a cache of the module's own."""
+    """The CUDA compiler, with a cache of the module's own; LLVM's code is kept of few kernels, as one kernel's devices
+    come one after another."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
         patch.setattr(compiler, "_compiled", {})
+        patch.setattr(compiler, "_lowered", OrderedDict())
+        patch.setattr(compiler, "LOWERED", 3)
         yield
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cell_steps import callable_from_python, each, mapped, types_inside
+from cell_steps import callable_from_python, each, flat_numbers, functions_of, mapped, types_inside
 from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
@@ -153,21 +153,6 @@ def test_relu_at_zero_and_nan():
 
 
 # ------------------------------------------------------------------------------------------------------------- types
-def functions_of(cell):
-    """(each of the cell's functions, how many numbers each of its arguments has)."""
-    G, A, S, K = cell.num_gates, cell.num_ah, cell.num_states, cell.num_saved
-    forward, backward = (G, A, S), (K, S, S, S)
-    if cell.general:
-        seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
-        given = Given(cell.num_per_unit, seen, noise, len(cell.settings))
-        forward, backward = (*forward, given), (*backward, cell.num_products, cell.num_sums, given)
-    elif cell.settings:
-        forward, backward = (*forward, len(cell.settings)), (*backward, len(cell.settings))
-    yield from ((cell.forward, forward), (cell.backward, backward))
-    for stage in cell.stages:
-        yield from ((stage.forward, forward), (stage.backward, backward))
-
-
 @by_dtype
 @by_cell
 def test_compiled_cells_compute_in_their_dtype(cell, dtype):
@@ -176,18 +161,13 @@ def test_compiled_cells_compute_in_their_dtype(cell, dtype):
         assert types_inside(specialise(function, dtype, "cpu"), dtype, counts) <= {dtype}
 
 
-def flat(result):
-    """The scalars of a (nested) tuple."""
-    return [value for part in result for value in flat(part)] if isinstance(result, tuple) else [result]
-
-
 @by_dtype
 @by_cell
 def test_simulated_cells_compute_in_their_dtype(cell, dtype):
     one = np.dtype(dtype).type(0.5)
     for function, arguments in functions_of(cell):
         result = specialise(function, dtype, "python")(*each(arguments, lambda count: (one,) * count))
-        assert {np.asarray(value).dtype.name for value in flat(result)} == {dtype}
+        assert {np.asarray(value).dtype.name for value in flat_numbers(result)} == {dtype}
 
 
 @by_dtype
@@ -201,7 +181,7 @@ def test_compiled_cells_equal_the_plain_equations(cell, dtype):
         # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
         ours = compiled(*arguments_of(cell, point))
         exact = plain(*arguments_of(cell, point.astype(np.float64)))
-        for one, other in zip(flat(ours), flat(exact), strict=True):
+        for one, other in zip(flat_numbers(ours), flat_numbers(exact), strict=True):
             assert abs(one - other) <= 16 * np.finfo(dtype).eps
 
 

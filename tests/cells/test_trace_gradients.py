@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from cell_steps import Steps, callable_from_python, each, types_inside
+from cell_steps import Steps, callable_from_python, each, flat_numbers, functions_of, types_inside
 from numbarnn.cells import library
-from numbarnn.cells.definition import Given
 from numbarnn.cells.tracing import cell
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.compile.specialise import specialise
@@ -82,25 +81,6 @@ def test_backward_is_the_derivative(traced):
 
 
 # -------------------------------------------------------------------------------------------------------- compiled
-def functions_of(traced):
-    """(each of the cell's functions, how many numbers each of its arguments has)."""
-    seen, noise = traced.num_sums + (traced.num_sums > 0), len(traced.noise)
-    given = Given(traced.num_per_unit, seen, noise, 0)
-    forward = traced.num_gates, traced.num_ah, traced.num_states, given
-    backward = (
-        traced.num_saved, traced.num_states, traced.num_states, traced.num_states, traced.num_products,
-        traced.num_sums, given,
-    )  # fmt: skip
-    yield from ((traced.forward, forward), (traced.backward, backward))
-    for stage in traced.stages:
-        yield from ((stage.forward, forward), (stage.backward, backward))
-
-
-def flat(result):
-    """The scalars of a (nested) tuple."""
-    return [value for part in result for value in flat(part)] if isinstance(result, tuple) else [result]
-
-
 COMPILED = (
     "every_smooth_function-gates",
     "every_kinked_function-minimal",
@@ -119,10 +99,12 @@ def test_compiled_functions_compute_in_float32(name):
         arguments = each(counts, lambda count: tuple(np.float32(0.2 + 0.6 * random.random(count))))
         assert types_inside(compiled, "float32", counts) <= {"float32"}
         expected, exact = (
-            flat(plain(*arguments)),
-            flat(function(*each(arguments, np.float64))),
+            flat_numbers(plain(*arguments)),
+            flat_numbers(function(*each(arguments, np.float64))),
         )
         assert {np.asarray(value).dtype.name for value in expected} == {"float32"}
         # a few dozen operations on numbers of size 1 to 10
-        np.testing.assert_allclose(flat(callable_from_python(compiled)(*arguments)), exact, rtol=3e-5, atol=3e-5)
+        np.testing.assert_allclose(
+            flat_numbers(callable_from_python(compiled)(*arguments)), exact, rtol=3e-5, atol=3e-5
+        )
         np.testing.assert_allclose(expected, exact, rtol=3e-5, atol=3e-5)

@@ -110,10 +110,17 @@ def test_every_number_has_its_source():
             assert number.source, name
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    """The numbers, fitted to the records."""
+    with calibrate.as_recorded():
+        return calibrate.fit(rows(), H200)
+
+
 @pytest.mark.usefixtures("as_recorded")
-def test_the_numbers_are_those_that_are_fitted():
+def test_the_numbers_are_those_that_are_fitted(fitted):
     """By the records alone, not by hand: to the three digits that are written down, and what these do to others."""
-    fitted, numbers = calibrate.fit(rows(), H200), calibration.numbers()
+    numbers = calibration.numbers()
     assert numbers.keys() - fitted.keys() == {*calibrate.FIXED, "STREAM_SHARE"}  # of which there is no record
     off = {name: value / numbers[name].value for name, value in fitted.items()}
     assert all(abs(ratio - 1) < 0.02 for ratio in off.values()), off
@@ -160,14 +167,14 @@ def test_every_number_counts():
     summing = replace(planned.problem(layer_norm_gru, "float16", (512,), 16), profile=H200)
 
     def estimates():
-        return [*map(estimated_us, [*rows(), large]), *(pass_us(summing, name, False) for name in SCHEDULES)]
+        yield from (pass_us(summing, name, False) for name in SCHEDULES)
+        yield from map(estimated_us, [large, *rows()])
 
-    before, numbers = estimates(), calibration.numbers()
+    before, numbers = [*estimates()], calibration.numbers()
     for name in numbers:
         with calibrate.scaled({name: 2.0}):
-            longer = estimates()
-        assert any(after > 1.0001 * time for after, time in zip(longer, before, strict=True)), name
-    assert calibration.numbers() == numbers and estimates() == before
+            assert any(after > 1.0001 * time for after, time in zip(estimates(), before, strict=True)), name
+    assert calibration.numbers() == numbers and [*estimates()] == before
 
 
 def test_weights_are_loaded_as_todays_kernels_do():
@@ -190,7 +197,10 @@ def test_the_least_squares_have_nothing_below_zero():
 
 
 @pytest.mark.usefixtures("as_recorded")
-def test_the_command_prints_what_to_write_down(capsys):
+def test_the_command_prints_what_to_write_down(monkeypatch, capsys, fitted):
+    asked = []
+    monkeypatch.setattr(calibrate, "fit", lambda *given: asked.append(given) or fitted)
     assert calibrate.main([*map(str, RECORDS)]) == 0
+    assert asked == [(rows(), H200)]
     said = capsys.readouterr().out
     assert "SUM_CLOCKS" in said and "0 of 144" in " ".join(said.split())

@@ -85,16 +85,34 @@ def types_inside(function, dtype, counts):
     return {name for name, llvm in (("float32", "float "), ("float64", "double ")) if llvm in str(module)}
 
 
+def functions_of(cell):
+    """(each of the cell's functions, how many numbers each of its arguments has)."""
+    G, A, S, K = cell.num_gates, cell.num_ah, cell.num_states, cell.num_saved
+    forward, backward = (G, A, S), (K, S, S, S)
+    if cell.general:
+        seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
+        given = Given(cell.num_per_unit, seen, noise, len(cell.settings))
+        forward, backward = (*forward, given), (*backward, cell.num_products, cell.num_sums, given)
+    elif cell.settings:
+        forward, backward = (*forward, len(cell.settings)), (*backward, len(cell.settings))
+    yield from ((cell.forward, forward), (cell.backward, backward))
+    for stage in cell.stages:
+        yield from ((stage.forward, forward), (stage.backward, backward))
+
+
+def flat_numbers(result):
+    """The scalars of a (nested) tuple."""
+    return [value for part in result for value in flat_numbers(part)] if isinstance(result, tuple) else [result]
+
+
 def callable_from_python(function):
     """A function that is for compiled code only (`numbarnn.compile.specialise.jit`), with a way in: of numbers of one
     dtype, and tuples of them."""
 
-    def numbers_of(value):
-        return [one for part in value for one in numbers_of(part)] if isinstance(value, tuple) else [value]
-
     def called(*arguments):
         machine_code, returned, _ = compiled(function, type_of(arguments))
-        given = np.array(numbers_of(arguments) or [0], np.asarray(numbers_of(arguments)[0]).dtype)
+        numbers = flat_numbers(arguments)
+        given = np.array(numbers or [0], np.asarray(numbers[0]).dtype)
         out = np.zeros(100, given.dtype)
         machine_code(given.ctypes.data, out.ctypes.data)
         results = iter(out)

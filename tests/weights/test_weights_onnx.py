@@ -8,9 +8,8 @@ import pytest
 import torch_peer
 import weights_helpers
 from numbarnn import convert
-from numbarnn.weights import onnx as weights_onnx
 from numbarnn.weights import onnx_write
-from weights_helpers import SIZES, TORCH_SIZES, assert_close, assert_same_layer, assert_same_network, run_onnx
+from weights_helpers import SIZES, TORCH_SIZES, assert_close, assert_same_layer, run_onnx
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -86,14 +85,6 @@ def test_there_and_back_keeps_every_bit(cell, hidden, D, dtype, bias):
     layer = weights_helpers.make(cell, hidden, D, dtype, bias=bias)
     for options in ({}, {"state": True, "lengths": True}):
         assert_same_layer(convert.from_onnx(convert.to_onnx(layer, **options), device="cpu"), layer)
-
-
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-@pytest.mark.parametrize("cell", weights_helpers.CELLS)
-def test_halves_keep_every_bit(cell, dtype):
-    pytest.importorskip("ml_dtypes")
-    network = weights_helpers.network(cell, (5, 3), 2, dtype=dtype)
-    assert_same_network(weights_onnx.read(onnx_write.write(network))[0], network)
 
 
 def test_paths_bytes_and_models(tmp_path):

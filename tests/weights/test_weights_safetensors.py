@@ -8,8 +8,7 @@ import pytest
 
 import weights_helpers
 from numbarnn import convert
-from numbarnn.weights import safetensors as weights_safetensors
-from weights_helpers import SIZES, assert_same_bits, assert_same_layer, assert_same_network
+from weights_helpers import SIZES, assert_same_bits, assert_same_layer
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 
@@ -33,14 +32,6 @@ def test_options_are_in_the_file_and_can_be_replaced(tmp_path):
     for cell in ("lstm", "gru_reset_before"):
         with pytest.raises(ValueError, match=f"layer.safetensors is of cell 'gru', not '{cell}' as asked for"):
             convert.load_safetensors(path, cell)
-
-
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-def test_halves_keep_every_bit(dtype, tmp_path):
-    pytest.importorskip("ml_dtypes")
-    network = weights_helpers.network("lstm", (5, 5), 2, dtype=dtype)
-    weights_safetensors.write(tmp_path / "halves.safetensors", network.parameters, {"cell": "lstm"})
-    assert_same_network(weights_safetensors.read(tmp_path / "halves.safetensors")[0], network)
 
 
 def outputs(layer, x):
