@@ -221,7 +221,8 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 
     Inputs: x, shaped as the layer's; lengths (B,), int32, with `lengths`; hx, and cx of an LSTM, with `state`. Outputs:
     y, hy, and cy of an LSTM. States are shaped as the layer's; where sizes differ there is one per layer, hx_l0, hx_l1,
-    ... A single bias becomes two, skip input becomes identity matrices.
+    ... A single bias becomes two, skip input becomes identity matrices. onnxruntime runs float32 and float16; it has no
+    recurrent operators of float64.
 
     Args:
         path: a file to write it to as well; one that is there is replaced whole or, where writing fails, kept.

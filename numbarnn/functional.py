@@ -78,6 +78,14 @@ _OPTIONS |= {"resets": None}
 ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
 
 
+def _forward_options(y, hy, cy, options):
+    """The `ForwardOptions`; TypeError for a name that is none of them."""
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"forward calls have no argument {name!r}; there are {', '.join(_OPTIONS)}")
+    return ForwardOptions(y, hy, cy, **options)
+
+
 def forward_inference(
     rnn: Descriptor,
     x: Array,
@@ -110,7 +118,7 @@ def forward_inference(
     Raises:
         ValueError, TypeError: an argument does not fit.
     """
-    return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=False)[:3]
+    return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=False)[:3]
 
 
 def forward_training(
@@ -130,7 +138,7 @@ def forward_training(
     `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
     was given; if `w` or `x` has changed, `backward_data` refuses (on a GPU, for `w` and `y`, the next check after it).
     """
-    return _forward(rnn, x, hx, cx, w, ForwardOptions(y, hy, cy, **options), training=True)
+    return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=True)
 
 
 def backward_data(

@@ -177,6 +177,7 @@ BAD_FORWARD = {
     "w size": (ValueError, dict(w=zeros(7)), ("w", "weight space", r"\(7,\)")),
     "w dtype": ((TypeError, ValueError), dict(w=zeros(7, dtype=np.float64)), ("w", "float32", "float64")),
     "w list": (TypeError, dict(w=[0.0]), ("w", "NumPy array", "list")),
+    "unknown": (TypeError, dict(lengths=[7, 7, 7]), ("no argument 'lengths'", "seq_lengths, padding_fill")),
 }
 
 

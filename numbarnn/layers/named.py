@@ -74,16 +74,26 @@ class Named(Mapping[str, Any]):
         """
         if (layer, int(reverse)) not in self._blocks:
             raise ValueError(f"there is no layer {layer}" + (" in reverse" if reverse else ""))
-        p = SimpleNamespace()
+        p = _Parameters()
         for name in self._blocks[layer, int(reverse)]:
             *groups, last = name.split(".")
             place, view = p, self._views[_key(name, layer, reverse)]
             for group in groups:
                 if not hasattr(place, group):
-                    setattr(place, group, SimpleNamespace())
+                    setattr(place, group, _Parameters())
                 place = getattr(place, group)
             setattr(place, last, view[:, None] if view.ndim == 1 else view)
         return p
+
+
+class _Parameters(SimpleNamespace):
+    """The equations' p, or one of its groups."""
+
+    def __getattr__(self, name):  # of what is not there
+        raise AttributeError(
+            f"p has no {name!r} here, but {', '.join(vars(self))}: what equations name and no new state depends on is "
+            "no parameter of the layer"
+        )
 
 
 def _key(name, layer, direction):

@@ -200,11 +200,15 @@ def any_arguments(x, *states, p):
     return states
 
 
+def by_name_alone(x, h, *, p):
+    return h
+
+
 def no_default(x, h, p, rate):
     return p.W.a @ x * rate
 
 
-@pytest.mark.parametrize("equations", (no_states, no_parameters, any_arguments))
+@pytest.mark.parametrize("equations", (no_states, no_parameters, any_arguments, by_name_alone))
 def test_signature_is_checked(equations):
     with pytest.raises(CellError, match=r"expected \(x, h, ..., p\): the input, the states") as caught:
         cell(equations)

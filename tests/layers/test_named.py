@@ -39,6 +39,18 @@ def test_equations_take_the_parameters_of_every_cell(name):
     assert set(layer.named) == {*sum(cell.rows.values(), ()), *cell.parameters.own}
 
 
+def test_equations_that_name_what_is_no_parameter():
+    def idle(x, h, p):
+        p.W.idle @ x
+        return nr.tanh(p.W.a @ x + p.R.a @ h)
+
+    cell = nr.cell(idle)
+    p = nr.RNN(cell, 2, 3, device="cpu", seed=0).named.p()
+    with pytest.raises(AttributeError, match=r"p has no 'idle' here, but a: .* no new state depends on"):
+        cell.function(np.ones((2, 1)), np.ones((3, 1)), p)
+    assert list(vars(copy.deepcopy(p))) == ["W", "R"]
+
+
 def test_names_are_views_of_their_rows():
     layer = nr.RNN(library.multiplicative_lstm, 2, 3, device="cpu", seed=0)
     assert library.multiplicative_lstm.rows["weight_hh"] == ("R.m", "R.i", "R.f", "R.g", "R.o")

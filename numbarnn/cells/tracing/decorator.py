@@ -204,6 +204,9 @@ def _signature(function, given, place):
     where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), None)
     if where_p is None or where_p < 2:
         raise error(f"{called} takes ({', '.join(names)}); {_FORM}", place)
+    by_name = [parameter.name for parameter in takes[: where_p + 1] if parameter.kind is parameter.KEYWORD_ONLY]
+    if by_name:
+        raise error(f"{called} takes {', '.join(by_name)} by name alone (behind *); {_FORM}", place)
     defaults = {parameter.name: parameter.default for parameter in takes[where_p + 1 :]}
     unknown = given.keys() - defaults.keys()
     if unknown:
