@@ -77,7 +77,7 @@ _RESET_AFTER = """
 
 _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
 
-    With a `Cell` as its first argument a network of that cell: `RNN(cell, input_size, hidden_size, ...)`. Its state is
+    With a `Cell` as its first argument, or `cell=`, one of it: `RNN(cell, input_size, hidden_size, ...)`. Its state is
     h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (the matrices that multiply x, one
     after another), weight_hh_l0 (those that multiply anything else), bias_ih_l0 and bias_hh_l0 (the biases that its
     equations have), and by name all others: per unit, of the layer, and matrices within expressions; weight_hr_l0
