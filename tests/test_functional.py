@@ -207,7 +207,7 @@ BAD_BACKWARD = {
     "w another": (ValueError, dict(w=zeros(700)), ("w",)),
     "dx": (ValueError, dict(dx=zeros(7, 3, 5)), ("dx", r"\(7, 3, 4\)", r"\(7, 3, 5\)")),
     "dhx": (ValueError, dict(dhx=zeros(4, 3, 6)), ("dhx", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
-    "dcx": ((TypeError, ValueError), dict(dcx=zeros(4, 3, 5, dtype=np.float64)), ("dcx", "float32", "float64")),
+    "dcx": ((TypeError, ValueError), dict(dcx=zeros(4, 3, 5, dtype=np.float64)), ("dcx", "float64", "float32")),
 }
 
 
@@ -272,7 +272,7 @@ def test_strided_weight_spaces_are_rejected(setup):
 BAD_OUTPUTS = {
     "y shape": (dict(y=zeros(7, 3, 5)), ("y", r"\(7, 3, 10\)", r"\(7, 3, 5\)")),
     "hy shape": (dict(hy=zeros(4, 3, 6)), ("hy", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
-    "cy dtype": (dict(cy=zeros(4, 3, 5, dtype=np.float64)), ("cy", "float32", "float64")),
+    "cy dtype": (dict(cy=zeros(4, 3, 5, dtype=np.float64)), ("cy", "float64", "float32")),
     "hy is a list": (dict(hy=[zeros(2, 3, 5)] * 2), ("hy", "NumPy array", "list")),
 }
 

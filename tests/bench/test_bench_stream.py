@@ -1,5 +1,7 @@
 """`numbarnn bench --stream`: single steps, compared before they are timed; their table, their record, their page."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from numbarnn.bench.cases.shapes import SETS
 from numbarnn.bench.peers import peers, streams
 from numbarnn.bench.report import rows as compared
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import stream, timing, trust
+from numbarnn.bench.speed import record, stream, timing, trust
 
 torch = pytest.importorskip("torch")
 SMALL = ["bench", "--stream", "--device", "cpu", "--rounds", "3", "--threads", "1"]
@@ -162,12 +164,14 @@ def test_its_rows_are_no_rows_of_the_tables():
     """A single step of (1, 1, 512, 512, 1) is no forward pass of that shape."""
     from numbarnn.bench import tables
 
-    row = {"schedule": "auto", "what": "one step", "shape": {"T": 1, "B": 1, "I": 512, "H": 512, "L": 1}}
+    shape = {"T": 1, "B": 1, "I": 512, "H": 512, "L": 1}
+    row = {"schedule": "auto", "input_mode": "linear", "what": "one step", "shape": shape, "form": []}
     assert tables.rows_of({"results": [row]}) == []
     assert tables.rows_of({"results": [row | {"what": "forward"}]}, SETS["default"])
 
 
-def test_a_result_has_entries_and_steps_apart(few, command):
-    found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")
-    result = compared.result_of("x", found)
+def test_a_result_has_entries_and_steps_apart(few, command, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru")), encoding="utf-8")
+    result = compared.result_of("x", record.read(path))
     assert not result.entries and [key.what for key in result.steps] == ["one step"]

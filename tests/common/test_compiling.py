@@ -143,7 +143,7 @@ def of_short_calls(tmp_path_factory):
 def test_a_first_call_compiles_what_it_uses_alone(of_short_calls, tmp_path):
     """With empty caches."""
     cell = {"train_units", "backward_units"}
-    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "run_alone", "_of_arrays"}
+    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "_of_arrays"}
     loops |= {"copy_rows", "run_all_alone"}  # of small calls
     as_they_lie, panels = {"multiply_by_rows", "multiply_by_columns"}, {"pack_rows", "pack_columns", "panel_product"}
     assert of_short_calls[0] == sorted(loops | cell | as_they_lie)
