@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbarnn.layers import arguments, checks, sequences
+from numbarnn.layers import arguments, array_checks, sequences
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.tape import Tape
 
@@ -63,7 +63,7 @@ class Descriptor(Stack):
 
     def _weights(self, w, name):
         """A weight space, checked; never a copy, as callers read or write it through this very array."""
-        array = checks.as_array(self.engine, w, name)
+        array = array_checks.as_array(self.engine, w, name)
         if array.shape != (self.space.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             raise ValueError(
                 f"{name} must be a contiguous weight space of shape ({self.space.size},) and dtype {self.dtype}, but "
@@ -172,7 +172,7 @@ def backward_data(
     work, packing = reserve.forward, reserve.packing
     axes = (len(packing.places),) if packing else work.problem.x_shape[:2]
     if dy is not None:
-        dy = checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
+        dy = array_checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
     dhy = arguments.checked_state(rnn, dhy, "dhy", work.batch, rnn.output_sizes)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
@@ -187,7 +187,7 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> None:
     _check_reserve(rnn, reserve)
     if reserve.backward is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
-    dw = checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
+    dw = array_checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
     _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.x)))
     reserve.require_unchanged(weights=False)
     rnn.backward_weights(reserve, dw)
@@ -206,10 +206,10 @@ def _forward(rnn, x, hx, cx, w, options, training):
     packing, batch_major = None, layout == "batch_major_unpacked"
     if layout == "seq_major_packed":
         packing = _packing(options.seq_lengths)
-        x = checks.array(rnn.engine, x, "x", (len(packing.places), rnn.input_size), rnn.dtype)
+        x = array_checks.array(rnn.engine, x, "x", (len(packing.places), rnn.input_size), rnn.dtype)
         x = packing.pad(rnn.engine, x)
     letters = ("B", "T") if batch_major else ("T", "B")
-    x = checks.array(rnn.engine, x, "x", (*letters, rnn.input_size), rnn.dtype)
+    x = array_checks.array(rnn.engine, x, "x", (*letters, rnn.input_size), rnn.dtype)
     steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
     about, names = (options.seq_lengths, options.resets, options.padding_fill), ("seq_lengths", "padding_fill")
     about = sequences.checked(rnn.engine, *about, steps, batch, batch_major, names)
@@ -272,7 +272,7 @@ def _place(rnn, given, name, shape):
     if shape is None:
         raise ValueError(f"{name} must be None: a {rnn.cell.name} has no state besides h")
     if not isinstance(shape, list):
-        checks.buffer(rnn.engine, given, name, shape, rnn.dtype, strided=True)
+        array_checks.buffer(rnn.engine, given, name, shape, rnn.dtype, strided=True)
         return given
     if not isinstance(given, list | tuple) or len(given) != len(shape):
         raise ValueError(f"{name} must be a list with one array per layer, of shapes {shape}")
@@ -286,7 +286,7 @@ def _require_apart(rnn, places, read_again):
         for part in place if isinstance(place, list | tuple) else (place,):
             if part is not None:
                 array = rnn.engine.asarray(part, name)
-                checks.apart(rnn.engine, array, name, (*read_again, *written), f"give {name} an array of its own")
+                array_checks.apart(rnn.engine, array, name, (*read_again, *written), f"give {name} an array of its own")
                 written.append((name, array))
 
 

@@ -139,10 +139,11 @@ def cpu_on_threads(monkeypatch):
     put back afterwards."""
     import awake_threads
     from numbarnn.engines.cpu import engine as cpu
-    from numbarnn.engines.cpu import joined
+    from numbarnn.engines.cpu import joined, product_parts
 
     monkeypatch.setattr(joined, "LATE", math.inf)  # no call goes on alone, however busy the machine is
-    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE", "SERIAL_READ"):
+    monkeypatch.setattr(product_parts, "SERIAL_READ", 0)
+    for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
         monkeypatch.setattr(cpu, least, 0)
     engine = engines.get("cpu")
     before = engine.num_threads

@@ -5,7 +5,7 @@ array (or list) of all private states, and padded sequences.
 """
 
 from numbarnn.common.precision import known_dtype
-from numbarnn.layers import checks, private, sequences
+from numbarnn.layers import array_checks, checks, private, sequences
 from numbarnn.layers.sequences import PackedSequence
 from numbarnn.layers.tape import Tape
 
@@ -14,7 +14,18 @@ from numbarnn.layers.tape import Tape
 def sequence(stack, value, name, width, batch_first, sizes=("T", "B")):
     """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
     shape = (*sizes[::-1], width) if batch_first else (*sizes, width)
-    return checks.array(stack.engine, value, name, shape, stack.dtype)
+    return array_checks.array(stack.engine, value, name, shape, stack.dtype)
+
+
+def steps_and_batch(stack, shape, batch_first):
+    """(T, B) of the shape of an x, as `explain` takes it."""
+    if len(shape) != 3:
+        raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
+    first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
+    if inputs != stack.input_size:
+        letters = "(B, T, I)" if batch_first else "(T, B, I)"
+        raise ValueError(f"shape must be {letters} with I = {stack.input_size}, but is {tuple(shape)}")
+    return (second, first) if batch_first else (first, second)
 
 
 def unpacked(stack, value, name, width, packing=None):
@@ -24,7 +35,8 @@ def unpacked(stack, value, name, width, packing=None):
     own = sequences.Packing.of(value)
     if packing is not None and not own.equals(packing):
         raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
-    data = checks.array(stack.engine, value.data, f"{name}.data", (int(own.batch_sizes.sum()), width), stack.dtype)
+    shape = int(own.batch_sizes.sum()), width
+    data = array_checks.array(stack.engine, value.data, f"{name}.data", shape, stack.dtype)
     return own, own.pad(stack.engine, data)
 
 
@@ -64,7 +76,7 @@ def states(stack, state, name, batch, gradients=False):
 
 def checked_state(stack, value, name, batch, sizes):
     """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
-    sizes differ, each as `checks.array` returns it; None stays None.
+    sizes differ, each as `array_checks.array` returns it; None stays None.
 
     Args:
         sizes: N of each layer.
@@ -73,7 +85,7 @@ def checked_state(stack, value, name, batch, sizes):
         return None
     engine, dtype, D = stack.engine, stack.dtype, stack.directions
     if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
-        return checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
+        return array_checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
     if not isinstance(value, list | tuple) or len(value) != len(sizes):
         came = f"{len(value)} items" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
         differ = len(set(sizes)) > 1
@@ -81,7 +93,7 @@ def checked_state(stack, value, name, batch, sizes):
         why = f", as the layers' sizes {sizes} differ" if differ else ""
         raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {came}")
     return [
-        checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
+        array_checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
         for layer, (part, size) in enumerate(zip(value, sizes, strict=True))
     ]
 
@@ -159,8 +171,8 @@ def require_unused(tape, version):
 
 def added_to(stack, dw, others):
     """`dw`, checked: a flat buffer that shares no memory with the others, name -> array or tuple of arrays."""
-    dw = checks.buffer(stack.engine, dw, "dw", (stack.space.size,), stack.dtype)
+    dw = array_checks.buffer(stack.engine, dw, "dw", (stack.space.size,), stack.dtype)
     zeros = "cupy.zeros_like" if stack.engine.name == "cuda" else "np.zeros_like"
     cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"
-    checks.apart(stack.engine, dw, "dw", others.items(), cure)
+    array_checks.apart(stack.engine, dw, "dw", others.items(), cure)
     return dw

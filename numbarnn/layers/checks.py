@@ -1,4 +1,5 @@
-"""Checks of what users pass in: each names the argument, what came, what was expected, and the cure if there is one."""
+"""Checks of options that users pass in: each names the argument, what came, what was expected, and the cure if there is
+one. Those of arrays are in `array_checks`."""
 
 import math
 from numbers import Integral, Real
@@ -6,8 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from numbarnn.cells import lstm
-from numbarnn.common.precision import DTYPES, known_dtype, numpy_dtype
-from numbarnn.engines.base import as_code
+from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.weights import BIAS_MODES, INPUT_MODES
 
 CUPY_WITH_BFLOAT16 = 14  # major version
@@ -252,150 +252,3 @@ def dtype_on(engine, dtype):
                 f"dtype 'bfloat16' needs CuPy {CUPY_WITH_BFLOAT16} or newer, but this is CuPy {version}: "
                 'pip install "cupy-cuda12x>=14" (or cupy-cuda13x), or use dtype="float16"'
             )
-
-
-def as_array(engine, value, name):
-    """`value` as the engine's array, not copied; TypeError for what is more than its numbers."""
-    if type(value) is not engine.array_module.ndarray:
-        _require_plain(value, name)
-    return engine.asarray(value, name)
-
-
-def _require_plain(value, name):
-    """Refuse masked arrays and tensors that record what is done with them: both would lose what they are for."""
-    code = as_code(name)
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose mask would be ignored: pass {code}.filled(0), and where sequences are "
-            "shorter than others say so by lengths="
-        )
-    if getattr(value, "requires_grad", False):
-        raise TypeError(
-            f"{name} is a tensor that requires a gradient, which PyTorch would not get from here: pass {code}.detach() "
-            "and take gradients from backward"
-        )
-
-
-def array(engine, value, name, shape, dtype):
-    """`value` as a C-contiguous array of the engine, of the shape and dtype; copied only if it is not contiguous.
-
-    Args:
-        shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
-    """
-    if type(value) is engine.array_module.ndarray and value.shape == shape and value.dtype == known_dtype(dtype):
-        result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
-    else:
-        result = as_array(engine, value, name)
-        if result.dtype != known_dtype(dtype) or not _fits(result.shape, shape):
-            _check_array(result, name, shape, dtype)
-    return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
-
-
-def _fits(found, shape):
-    """Whether `_check_array` would find nothing in a shape: the same for what is right already, in little time."""
-    if len(found) != len(shape):
-        return False
-    for came, size in zip(found, shape, strict=True):
-        if came != size and not (came > 0 and type(size) is str):
-            return False
-    return True
-
-
-def _check_array(array, name, shape, dtype, written=False):
-    """Raise ValueError or TypeError unless an array has the shape and dtype.
-
-    Args:
-        written: results are to be written into it, so that no copy of it will do.
-    """
-    expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
-    if array.ndim != len(shape):
-        raise ValueError(
-            f"{name} must have {len(shape)} dimensions {expected}, but has {array.ndim}: shape {array.shape}"
-        )
-    for axis, size in enumerate(shape):
-        if isinstance(size, str):
-            if array.shape[axis] < 1:
-                raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {array.shape}")
-        elif array.shape[axis] != size:
-            raise ValueError(f"{name} must have shape {expected}, but has {array.shape}")
-    if array.dtype != dtype:
-        raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(array.dtype, as_code(name), dtype, written)}")
-
-
-def _why_not(found, code, dtype, written):
-    """What is wrong with a dtype that is not the layer's, and the cure."""
-    if written:
-        return f"but this layer computes in {dtype}: pass an array of that dtype, as results are written into it"
-    if found.newbyteorder("=") == dtype:
-        return f"{dtype} with its bytes in the other order: pass {code}.astype({dtype!r})"
-    if found.kind == "c":
-        return f"but this layer computes in {dtype}, which has no imaginary part: pass {code}.real.astype({dtype!r})"
-    cure = f"but this layer computes in {dtype}: pass {code}.astype({dtype!r})"
-    runs = found.name in DTYPES and found.isnative
-    return f"{cure}, or make the layer with dtype={found.name!r}" if runs else cure
-
-
-def buffer(engine, value, name, shape, dtype, strided=False):
-    """`value` as an array of the engine that results can be written into: never a copy; contiguous unless `strided`."""
-    result = as_array(engine, value, name)
-    _check_array(result, name, shape, dtype, written=True)
-    if not (strided or result.flags.c_contiguous):
-        raise ValueError(f"{name} must be contiguous, as results are written into it, but has strides {result.strides}")
-    if not getattr(result.flags, "writeable", True):
-        raise ValueError(f"{name} must be writable, as results are written into it, but is read-only")
-    return result
-
-
-def apart(engine, out, name, others, cure):
-    """Raise ValueError if an array that is written shares memory with one that is read, or written too.
-
-    Args:
-        others: (name, array, nested lists of arrays, or None) of each of them.
-    """
-    for other_name, other in others:
-        if isinstance(other, list | tuple):
-            apart(engine, out, name, [(other_name, part) for part in other], cure)
-        elif other is not None and np.shares_memory(_place(engine, out), _place(engine, other)):
-            raise ValueError(f"{name} shares memory with {other_name}, which it would overwrite: {cure}")
-
-
-class _Place:
-    """Where an array stands in memory, in a form that NumPy takes for an array; nobody reads it."""
-
-    def __init__(self, engine, array):
-        self.__array_interface__ = {
-            "version": 3, "shape": array.shape, "typestr": f"|V{array.dtype.itemsize}", "strides": array.strides,
-            "data": (engine.address(array), True),
-        }  # fmt: skip
-
-
-def _place(engine, array):
-    return np.asarray(_Place(engine, array))
-
-
-def host_array(value, name, shape, dtype):
-    """`value` as a NumPy array of real numbers, of the shape, converted to the dtype.
-
-    A finite number beyond the dtype's range is refused; infinity and NaN stay what they are.
-    """
-    _require_plain(value, name)
-    try:
-        result = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        cure = "; NumPy cannot take PyTorch's bfloat16: pass its .float()" if "BFloat16" in str(error) else ""
-        raise TypeError(f"{name} must be an array of shape {shape}, not {value!r}: {error}{cure}") from error
-    if result.dtype.kind not in "fiub" and result.dtype.name != "bfloat16":
-        raise TypeError(f"{name} must be an array of real numbers, but is {value!r} of dtype {result.dtype}")
-    if result.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, but has {result.shape}")
-    with np.errstate(over="ignore"):
-        converted = result.astype(dtype)
-    if result.dtype != converted.dtype:
-        lost = np.argwhere(np.isinf(converted) & np.isfinite(result))
-        if len(lost):
-            where = tuple(map(int, lost[0]))
-            raise ValueError(
-                f"{name} has values beyond the range of {dtype}, {len(lost)} in all: {result[where]} at "
-                f"{list(where)}; make the layer with a wider dtype, or limit them by np.clip"
-            )
-    return converted

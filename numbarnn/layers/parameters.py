@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numbarnn.layers import checks
+from numbarnn.layers import array_checks
 from numbarnn.layers.named import Named
 from numbarnn.weights import WeightSpace
 
@@ -96,7 +96,7 @@ class Parameters(Mapping[str, Any]):
             engine, about = self._engine, (name, view.shape, self._dtype)
             with engine.activate():
                 if hasattr(value, "__cuda_array_interface__"):
-                    view[...] = checks.array(engine, value, *about)
+                    view[...] = array_checks.array(engine, value, *about)
                 else:
-                    view[...] = engine.from_host(checks.host_array(value, *about))
+                    view[...] = engine.from_host(array_checks.host_array(value, *about))
         self.version += 1

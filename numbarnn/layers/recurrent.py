@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbarnn.layers import arguments, checks, drawn, private, sequences
+from numbarnn.layers import arguments, array_checks, checks, drawn, private, sequences
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters, initial_weights
 from numbarnn.layers.repeated import repetition
@@ -352,13 +352,7 @@ class Recurrent:
             ValueError, TypeError: not the shape of an x.
             RuntimeError: the schedule cannot run it; says why, with the numbers.
         """
-        if len(shape) != 3:
-            raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
-        first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
-        if inputs != self.input_size:
-            letters = "(B, T, I)" if self.batch_first else "(T, B, I)"
-            raise ValueError(f"shape must be {letters} with I = {self.input_size}, but is {tuple(shape)}")
-        batch, steps = (first, second) if self.batch_first else (second, first)
+        steps, batch = arguments.steps_and_batch(self.stack, shape, self.batch_first)
         problem = self.stack.problem(steps, batch, training=True)
         return "\n".join([f"{self!r} on {self.engine.device}", *lines_about(self.stack.schedule, problem)])
 
@@ -392,7 +386,7 @@ class Recurrent:
         if missing or unknown:
             raise ValueError(f"state_dict does not fit {self!r}: missing {missing}, unknown {unknown}")
         arrays = {
-            name: checks.host_array(state_dict[name], f"state_dict[{name!r}]", view.shape, self.dtype)
+            name: array_checks.host_array(state_dict[name], f"state_dict[{name!r}]", view.shape, self.dtype)
             for name, view in views.items()
         }
         with self.engine.activate():

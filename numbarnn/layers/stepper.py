@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numbarnn.layers import arguments, checks
+from numbarnn.layers import arguments, array_checks, checks
 from numbarnn.passes.executor import with_each
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Stepper:
             ValueError, TypeError: x has the wrong shape, dtype or device. The state is what it was.
         """
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
-            x = checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
+            x = array_checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
         if self._bound is not None:
             y = self._bound.step(x)
             return y if self._width is None else y[:, : self._width].copy()

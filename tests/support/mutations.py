@@ -133,7 +133,7 @@ MUTATIONS = {
         "tests/engines/test_products_cpu.py -k bits",
     ),
     "cpu_recurrent_bias_from_input": Mutation(
-        "numbarnn/engines/cpu/engine.py",
+        "numbarnn/engines/cpu/product_parts.py",
         '(("b_w", dax), ("b_r", dah))',
         '(("b_w", dax), ("b_r", dax))',
         "tests/layers/test_layers.py -k 'large_recurrent and GRU'",

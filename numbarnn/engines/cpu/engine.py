@@ -10,7 +10,6 @@ from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import EVERY_ROW, HostEngine
 from numbarnn.engines.cpu import (
     backward,
-    blocks,
     callers,
     cell_steps,
     elementwise,
@@ -22,10 +21,11 @@ from numbarnn.engines.cpu import (
     products,
     sharing,
 )
-from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call, row_bytes
+from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied
 from numbarnn.engines.cpu.packed import PackedWeights
-from numbarnn.engines.cpu.records import Dropout, Product, Sums, Work
+from numbarnn.engines.cpu.product_parts import ProductParts
+from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES
 
@@ -33,12 +33,10 @@ from numbarnn.engines.cpu.vectors import VECTOR_BYTES
 SERIAL_WORK = 3_000_000
 # The same for steps whose threads take pieces, and do not wait for one that comes late; all steps, and one step.
 SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
-SERIAL_READ = 700_000  # the same for products of few rows, which take as long as reading so many numbers does
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
 WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
-WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
 PACKED_FROM = 8  # rows of all steps from which weights are packed
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
@@ -48,24 +46,6 @@ LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
 # make 3 low ones, lose more than memory gives.
 ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
-
-
-def _product(out, a, b, transpose_a, transpose_b, add):
-    """A `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
-    rows, columns = out.shape
-    return Product(
-        rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=row_bytes(a),
-        b=address(b), b_row=row_bytes(b), out=address(out), out_row=row_bytes(out), transpose_a=transpose_a,
-        transpose_b=transpose_b, add=add,
-    )  # fmt: skip
-
-
-def _sums(out, x, add, also=None):
-    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=; likewise another array."""
-    rows, columns = x.shape[0], min(out.shape[0], x.shape[1])
-    return Sums(
-        rows=rows, columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), also=address(also), add=add
-    )
 
 
 def _by_rows(batch, threads, R):
@@ -106,6 +86,12 @@ class CpuEngine(HostEngine):
         self._cells, self._functions, self._chances = {}, {}, {}
         self._memory = MemoryPool()
         self._packed = PackedWeights(self.empty)
+        self._product_parts = made = ProductParts(self._threads, self._function, self._are_one)
+        self._part_makers = {
+            self.multiply: made.multiply,
+            self.add_column_sums: made.add_column_sums,
+            self.weight_gradients: made.weight_gradients,
+        }
 
     @property
     def num_threads(self):
@@ -233,59 +219,13 @@ class CpuEngine(HostEngine):
         return True
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-        self._do(self._multiply_part(out, a, b, transpose_a, transpose_b, accumulate))
-
-    def _multiply_part(self, out, a, b, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-        """The `joined.Part` that does what `multiply` does."""
-        m, n = out.shape
-        enough, function = None, products.blas_product
-        if m <= panels.FEW_ROWS and not transpose_a:  # OpenBLAS's take a third longer
-            enough = SERIAL_READ * m
-            function = few_rows.multiply_by_rows if transpose_b else few_rows.multiply_by_columns
-        threads = self._threads(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n), enough)
-        product = _product(out, a, b, transpose_a, transpose_b, accumulate)
-        return self._part(threads, out.dtype, [product], [], function)
+        self._do(self._product_parts.multiply(out, a, b, transpose_a, transpose_b, accumulate))
 
     def add_column_sums(self, out, x):
-        self._do(self._add_column_sums_part(out, x))
-
-    def _add_column_sums_part(self, out, x):
-        """The `joined.Part` that does what `add_column_sums` does."""
-        return self._part(self._threads(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
+        self._do(self._product_parts.add_column_sums(out, x))
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
-        self._do(self._weight_gradients_part(dw, dax, dah, x, h_before, accumulate, allow_tf32, rows_of_h))
-
-    def _weight_gradients_part(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
-        """The `joined.Part` that does what `weight_gradients` does."""
-        weights = sum(dw[name].size for name in ("W", "R") if name in dw)
-        given = [(dw["W"], dax, x)] if "W" in dw else []
-        if "R" in dw:
-            given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
-        given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
-        if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # of most cells
-            sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
-        else:
-            sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
-        rows = max(len(x), WRITING)
-        return self._part(self._threads(rows * weights, dax.shape[1]), dax.dtype, given, sums)
-
-    def _part(self, threads, dtype, given, sums, function=products.blas_product):
-        """The `joined.Part` of some `records.Product`s, by a compiled function, and `records.Sums`."""
-        given, sums, scratch = (Product * len(given))(*given), (Sums * len(sums))(*sums), None
-        what = Work(
-            products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
-            function=self._function(function, dtype), has_small=openblas.has_small_kernels(),
-            pieces=min(threads, sharing.MOST_PIECES),
-        )  # fmt: skip
-        if blocks.WINS and any(map(products.is_large.py_func, given)):
-            what.blocks = self._function(blocks.block_product, dtype)
-            what.panel_product = self._function(panels.panel_product, dtype)
-            what.pack_rows = self._function(panels.pack_rows, dtype)
-            what.scratch_bytes = blocks.PACKED_BYTES
-            scratch = (what.pieces, blocks.PACKED_BYTES), np.uint8
-        work = self._function(products.multiply_and_add, dtype)
-        return joined.Part(dtype.itemsize, work, what, what.pieces, None, (given, sums), scratch)
+        self._do(self._product_parts.weight_gradients(dw, dax, dah, x, h_before, accumulate, rows_of_h=rows_of_h))
 
     def _do(self, part):
         """Do now what a `joined.Part` of products does."""
@@ -399,15 +339,10 @@ class CpuEngine(HostEngine):
 
     def _part_of(self, function):
         """The `joined.Part` that does what a function without arguments does; None if compiled code alone cannot."""
-        if not isinstance(function, partial) or getattr(function.func, "__self__", None) is not self:
+        make = self._part_makers.get(function.func) if isinstance(function, partial) else None
+        if make is None:
             return joined.part_of(function, partial(self._function, joined.copy_rows))
-        makers = {
-            "multiply": self._multiply_part,
-            "add_column_sums": self._add_column_sums_part,
-            "weight_gradients": self._weight_gradients_part,
-        }
-        make = makers.get(function.func.__name__)
-        return make and make(*function.args, **function.keywords)._replace(kept=function)
+        return make(*function.args, **function.keywords)._replace(kept=function)
 
     def mover(self, functions, array):
         return joined.mover(functions, array)
