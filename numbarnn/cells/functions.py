@@ -172,7 +172,11 @@ def minimum(a: Value, b: Value) -> Value:
 
 
 def where(condition: Value, a: Value, b: Value) -> Value:
-    """a where the condition, a comparison, holds, else b."""
+    """a where the condition, a comparison, holds, else b.
+
+    Derivatives of both are computed. One that is infinite where the other is chosen makes gradients NaN, as in PyTorch:
+    in place of `where(a > 0, log(a), 0)` write `log(where(a > 0, a, 1))`.
+    """
     return _apply("where", condition, a, b)
 
 

@@ -261,6 +261,21 @@ def test_derivative_of_modulo():
     assert traced.forward((3.0,), (), (0.0,), Given())[0] == (2.0,)
 
 
+@pytest.mark.parametrize("base, exponent, expected", ((0.0, 1.5, 0), (0.0, 0.0, 0), (2.0, 3.0, 8 * math.log(2))))
+def test_derivative_by_an_exponent(base, exponent, expected):
+    """A base may be 0, as a state is at first: 0^b log(0) is 0 there."""
+    with np.errstate(divide="ignore"):
+        for to_the in (lambda b: base**b, lambda b: functions.minimum(b, base) ** b):
+            assert derivative(to_the, exponent) == pytest.approx(expected, rel=1e-15)
+
+
+def test_derivative_by_a_base_whose_exponent_is_computed():
+    """Also where the exponent is 0: 0 a^-1 is 0 there."""
+    with np.errstate(divide="ignore"):
+        for value, expected in ((0.0, 0), (2.0, 2 * 2.0)):
+            assert derivative(lambda a: a ** functions.stop_gradient(a), value) == expected
+
+
 # --------------------------------------------------------------------------------------------------- of derivatives
 def test_stop_gradient():
     assert derivative(lambda a: functions.stop_gradient(a * a) * a, 3.0) == 9

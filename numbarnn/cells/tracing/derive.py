@@ -22,9 +22,13 @@ def _divide(make, node, g):
 
 
 def _power(make, node, g):
+    """Where an exponent that is computed is 0, or a base of one is, an infinite factor meets a 0: the derivative is 0
+    there, as in PyTorch."""
     a, b = node.args
-    one_less = make("power", a, make("sub", b, make("const", 1)))
-    return [(0, make("mul", g, b), one_less), (1, make("mul", g, node), make("log", a))]
+    zero, one_less = make("const", 0), make("power", a, make("sub", b, make("const", 1)))
+    of_a = make("where", make("eq", b, zero), zero, one_less)
+    of_b = make("where", make("eq", a, zero), zero, make("log", a))
+    return [(0, make("mul", g, b), of_a), (1, make("mul", g, node), of_b)]
 
 
 def _choice(make, condition, g, first):
