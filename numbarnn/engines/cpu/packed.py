@@ -16,6 +16,7 @@ from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
 
 LANES = 128  # words that are read together, each into a part of the fingerprint of its own
+LAST_LANES = 16  # that become one number one after another
 MOST_KEPT = 1 << 28  # bytes of panels that no call uses
 PRINT_BYTES = 8
 NOTHING = np.uint64(0)  # the fingerprint of what is not packed yet
@@ -50,8 +51,14 @@ def fingerprint(address, count):
         j = k % LANES
         one[j] = _mixed(one[j] ^ words[k], _ONE)
         other[j] = _mixed(other[j] ^ words[k], _OTHER)
+    lanes = LANES
+    while lanes > LAST_LANES:  # halves become one: where one number has changed, one of them has
+        lanes //= 2
+        for j in range(lanes):
+            one[j] = _mixed(one[j], _ONE) ^ one[lanes + j]
+            other[j] = _mixed(other[j], _OTHER) ^ other[lanes + j]
     total = np.uint64(count)
-    for j in range(LANES):
+    for j in range(LAST_LANES):
         total = (total ^ (np.uint64(one[j]) << np.uint64(32)) ^ np.uint64(other[j])) * _LAST_FACTOR
         total = total ^ (total >> np.uint64(29))
     return total
