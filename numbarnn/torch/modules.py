@@ -262,6 +262,11 @@ class LSTM(Recurrent):
         clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
         super().__init__("lstm", *arguments, device, dtype, **clip, **more)
 
+    # What torch.nn.LSTM has besides RNNBase's, for code that calls it.
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args
+    permute_hidden = torch.nn.LSTM.permute_hidden
+
 
 class GRU(Recurrent):
     """`torch.nn.GRU`, computed by numbarnn; equations in `numbarnn.cells.gru`. Arguments: see `LSTM`.

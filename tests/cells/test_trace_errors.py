@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numbarnn
+from child import in_child
 from numbarnn.cells import functions
 from numbarnn.cells.definition import Given
 from numbarnn.cells.functions import clip, drop_connect, dropout, elu, heads, leaky_relu, where, zoneout
@@ -122,6 +123,7 @@ EQUATIONS = {
         "p.W.b is used as a parameter and, in p.W.b.c, as a group",
     ),
     "assignment": ("p.b = 3\nreturn h", "p.b = ...: parameters are learned", "p.b = 3"),
+    "assignment_in_a_group": ("p.b.a = 3\nreturn h", "p.b.a = ...: parameters are learned", "p.b.a = 3"),
     "subscript": ('return p["W"] @ x', r"p\['W'\]: parameters have names"),
     "unpacking": ("W, R = p\nreturn W @ x + R @ h", "p cannot be unpacked", "W, R = p"),
     "traced_slope": ("return leaky_relu(h, p.slope)", "negative_slope must be a number, not the parameter p.slope"),
@@ -185,6 +187,26 @@ def test_a_value_of_another_cell():
 
     with pytest.raises(CellError, match="a value of another cell"):
         cell(lambda x, h, p: h + kept[0])
+
+
+def test_the_cure_is_named_before_a_function_of_numbarnn_has_been_used():
+    """Those functions are loaded when the first of them is asked for."""
+    program = """
+        import numpy as np
+        from numbarnn import cell
+
+        try:
+            cell(lambda x, h, p: np.tanh(p.W.a @ x))
+        except ValueError as error:
+            print(error)
+        """
+    assert "use numbarnn.tanh" in in_child(program)
+
+
+@pytest.mark.parametrize("function", (lambda x, h, p: p._a * h, lambda x, h, p: p.W._a @ x))
+def test_names_of_parameters_begin_with_letters(function):
+    with pytest.raises(AttributeError, match=r"p.(W.)?_a: a parameter's name begins with a letter"):
+        cell(function)
 
 
 # ---------------------------------------------------------------------------------------------------------- signature

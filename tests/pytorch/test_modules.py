@@ -61,6 +61,23 @@ def test_attributes_of_stacks(name):
     assert [one is other for one, other in zip(ours._flat_weights, ours.parameters(), strict=True)]
 
 
+@each_stack
+def test_methods_of_rnn_base(name):
+    """Those that code written for torch.nn's modules calls, or calls for an LSTM's two states."""
+    found = []
+    for module in pair(name, bidirectional=True):
+        x = x_for(name)
+        names = ("hidden", "cell") if name == "LSTM" else ("hidden",)
+        sizes = [getattr(module, f"get_expected_{one}_size")(x, None) for one in names]
+        state = tuple(torch.arange(float(np.prod(size))).reshape(size) for size in sizes)
+        state = state if name == "LSTM" else state[0]
+        module.check_forward_args(x, state, None)
+        with pytest.raises(RuntimeError, match="Expected hidden"):
+            module.check_forward_args(x[:, 1:], state, None)
+        found.append((sizes, module.permute_hidden(state, torch.tensor([2, 0, 3, 1]))))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def test_positional_arguments():
     for package in (nn, nrt):
         lstm = package.LSTM(3, 5, 2, False, True, 0.5, True, 2, "cpu", torch.float64)

@@ -15,6 +15,7 @@ step               the number of the step as an argument of equations
 show               `show`, which prints what became of a cell
 """
 
+from numbarnn.cells import functions  # noqa: F401 - whose names are what messages tell to write
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.errors import CellError
 from numbarnn.cells.tracing.show import show

@@ -29,17 +29,21 @@ class Parameters:
 
     def __getattr__(self, name):
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise AttributeError(f"p.{name}: a parameter's name begins with a letter")
         return Parameter(self._trace, name)
 
     def __setattr__(self, name, value):
-        raise error(f"p.{name} = ...: parameters are learned; the equations cannot set them. Take a variable")
+        raise _set(name)
 
     def __getitem__(self, key):
         raise error(f"p[{key!r}]: parameters have names: p.name, or getattr(p, name)")
 
     def __iter__(self):
         raise error("p cannot be unpacked: the equations say which parameters there are, by p.name")
+
+
+def _set(name):
+    return error(f"p.{name} = ...: parameters are learned; the equations cannot set them. Take a variable")
 
 
 class Operand(Traced):
@@ -113,10 +117,15 @@ class Parameter(Operand):
 
     def __getattr__(self, name):
         if name.startswith("_"):
-            raise AttributeError(name)
+            raise AttributeError(f"p.{self._name}.{name}: a parameter's name begins with a letter")
         if name in hints.ATTRIBUTES_OF_ARRAYS:
             raise error(f"p.{self._name}.{name}: {hints.of_parameter(self._name, name)}")
         return Parameter(self._trace, f"{self._name}.{name}", self._options)
+
+    def __setattr__(self, name, value):
+        if name not in ("_trace", *Parameter.__slots__):
+            raise _set(f"{self._name}.{name}")
+        object.__setattr__(self, name, value)
 
     def _with(self, **options):
         """The same with these options."""
