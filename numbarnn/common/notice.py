@@ -42,6 +42,11 @@ def compiling(what, how_long, kept_in):
         _spent[what], _local.compiling = spent + time.perf_counter() - begin, False
 
 
+def seconds():
+    """How long compiling took in this process so far, of all that was compiled."""
+    return sum(_spent.values())
+
+
 def _say(what, how_long, kept_in):
     _said.add(what)
     kept = f"kept in {kept_in} for the next time" if kept_in else "it cannot be kept, as no folder is writable"

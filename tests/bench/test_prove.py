@@ -243,6 +243,17 @@ def test_limits_fit_the_minutes():
 
 
 # ---------------------------------------------------------------------------------------------------------- real parts
+def test_a_gpu_needs_none_of_the_extras():
+    """A machine that is lent has Numba, CuPy and PyTorch, and where the tests are run here it has a simulator, too."""
+    code = "import sys\nsys.modules.update(dict.fromkeys(('greenlet', 'rich', 'pytest', 'onnxruntime', 'onnx', 'tqdm')))\n"
+    code += "from numbarnn.bench.prove import parts\n"
+    code += "asked = parts.Asked('cuda', False, '.')\nassert all(part.questions(asked) for part in parts.PARTS)\n"
+    code += "assert 'torch' not in sys.modules\n"
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
+
+
 COMPUTED = ("plain", "silent", "phases", "options")  # by the simulator; of the others it has nothing to tell
 SOME = pytest.param(("silent", "phases", "cudnn"), id="some")
 ALL = pytest.param(tuple(parts.BY_NAME), id="all", marks=pytest.mark.full)
