@@ -133,7 +133,7 @@ def _noise_from(place, forms, backend, dtype):
             return ()
 
         return jit(nothing, backend)
-    each_step, is_one, _ = forms[place]
+    each_step, is_one = forms[place].each_step, forms[place].kept_is_one
     number = sum(form.each_step == each_step for form in forms[:place])  # among those of its kind
     rest, random_words = _noise_from(place + 1, forms, backend, dtype), specialise(philox, dtype, backend)
     group, lane, (zero, one) = np.uint64(number // 4), number % 4, map(np.dtype(dtype).type, (0, 1))

@@ -8,10 +8,10 @@ import numpy as np
 
 
 def repetition(stack, x, state, batch_first):
-    """`Repetition.run` of a call that is over; None where its kind has more to it.
+    """The `Repetition.run` of calls like one that is over; None where a `Repetition` cannot do such calls.
 
     Args:
-        x, state: as it had them; they were accepted. batch_first: of the layer.
+        x, state: as that call had them, and took them. batch_first: of the layer.
     """
     if stack.has_narrow or stack.cell.num_private > 1:
         return None

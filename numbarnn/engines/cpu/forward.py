@@ -65,13 +65,13 @@ def _pack(zero, call, own):
 
 @plain
 def _pack_gates(zero, call, weights, shape, units):
-    """Some rows of H of each gate of weights (gates * H, terms), in panels of `width` of them.
+    """Some rows of H of each gate of weights (gates * H, terms), in panels of as many as `panel_row` has room for.
 
     Panels of the same units follow each other, gate after gate: so those of a thread's units are in one piece.
 
     Args:
-        weights: addresses: the weights', the panels', and of the fingerprints of what is packed there, or 0; bytes of
-            a panel's columns.
+        weights: addresses of the weights, of the panels, and of the fingerprints of what is packed there, or 0;
+            `panel_row`, bytes of a panel's columns.
     """
     (source, panels, prints, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
     width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
@@ -301,8 +301,8 @@ def _steps_of_sequences(zero, call, job, address):
 def _steps_of_units(zero, call, job, address):
     """All steps, of which threads share the units: a phase each, as a step's product with R needs all units' h.
 
-    A thread does not wait for these before it has multiplied its x: so one that is a little late delays nobody. But
-    where ax is another's of the step before, that one may still read it.
+    A thread does not wait for these before it has multiplied its x: so one that is a little late delays nobody. But it
+    waits first where its ax was another thread's in the step before, which may still read it.
     """
     same = NONE  # the piece that this thread did in the phase before
     for step in range(call.first, call.last):

@@ -91,9 +91,9 @@ def columns_before(zero, call, own):
 # ------------------------------------------------------------------------------------------ threads and each other
 # A call has phases, of which each needs all of the one before. Where threads have sequences of their own: packing, then
 # all steps. Else each step, as its product with R needs all of h; the first one with packing, as a thread's units need
-# but their own weights. A phase is cut into pieces, and a thread takes one
-# after another. So one that wakes up late, or that gets no processor, as other programs have them, is waited for only
-# if it has a piece that is not done. The results are those of one thread, whoever does a piece.
+# but their own weights. A phase is cut into pieces, and a thread takes one after another. So one that wakes up late, or
+# that gets no processor, as other programs have them, is waited for only if it has a piece that is not done. The
+# results are those of one thread, whoever does a piece.
 #
 # Cells with sums, stages or a projection wait for each other within a step too. Where their threads share units, each
 # has one share that is its own, and they meet.

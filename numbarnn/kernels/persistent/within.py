@@ -85,7 +85,7 @@ def make_multiply(tile, product):
     and multiply it. All threads of the block call it together; it ends with a barrier.
 
     Args:
-        product: its number among the product stages; of a projection, their number.
+        product: its number among the product stages; of a projection, which comes after them, how many there are.
     """
     step, report = products.make_product(tile).step, make_report()
     PARTIALS, BETWEEN_WARPS = tile.partials, tile.between_warps

@@ -84,7 +84,7 @@ class Way:
 
 
 def ways(plain, few=False):
-    """Each `Way` of a tile, whose weights on their way may find no registers (`mixed_tile`).
+    """Each `Way` of a tile. Some may leave too few registers for what is on its way: then `mixed_tile` returns None.
 
     Args:
         few: it loads fewer words at once, as the cell has further products, whose code takes registers too.
