@@ -135,8 +135,8 @@ def cupy():
 
 @pytest.fixture
 def cpu_on_threads(monkeypatch):
-    """The CPU engine, with small work shared too, and threads that are awake when loops begin; its number of threads is
-    put back afterwards."""
+    """The CPU engine, with small work shared and its weights packed too, and threads that are awake when loops begin;
+    its number of threads is put back afterwards."""
     import awake_threads
     from numbarnn.engines.cpu import engine as cpu
     from numbarnn.engines.cpu import joined, product_parts
@@ -145,6 +145,7 @@ def cpu_on_threads(monkeypatch):
     monkeypatch.setattr(product_parts, "SERIAL_READ", 0)
     for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
         monkeypatch.setattr(cpu, least, 0)
+    monkeypatch.setattr(cpu, "PACKED_FROM", cpu.PACKED_BACK_FROM)
     engine = engines.get("cpu")
     before = engine.num_threads
     awake_threads.stay_awake(engine.thread_pool, monkeypatch)

@@ -49,6 +49,19 @@ def interleaved_loop(module, count, masked=False):
     return loop_wishes(module, wishes)
 
 
+def each_of(builder, value, numbers):
+    """Gives each of some numbers: what is written then runs where the value is this one; where it is none, the last."""
+    after, blocks = builder.append_basic_block("chosen"), [builder.append_basic_block(f"of.{n}") for n in numbers]
+    choice = builder.switch(value, blocks[-1])
+    for number, block in zip(numbers[:-1], blocks, strict=False):
+        choice.add_case(value.type(number), block)
+    for number, block in zip(numbers, blocks, strict=True):
+        builder.position_at_end(block)
+        yield number
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
 @contextmanager
 def for_range(builder, count, unrolled=True):
     """The block runs `count` times; gives an object whose `index` counts from 0.

@@ -11,7 +11,7 @@ from numbarnn.engines.cpu import packed
 from numbarnn.engines.cpu.records import from_python
 from numbarnn.engines.cpu.vectors import numbers_at
 
-INPUT, HIDDEN, STEPS, BATCH = 5, 40, 3, 4  # panels of either width, whole and not; rows enough to pack
+INPUT, HIDDEN, STEPS, BATCH = 5, 40, 5, 4  # panels of either width, whole and not; rows enough to pack
 
 
 # ------------------------------------------------------------------------------------------ fingerprints
@@ -62,6 +62,18 @@ def test_changes_of_two_bits_that_one_lane_reads():
         for second in range(32):
             changed.append(words.copy())
             changed[-1][[3, 3 + packed.LANES]] ^= np.array([1 << first, 1 << second], np.uint32)
+    assert len({fingerprint(one) for one in changed}) == len(changed)
+
+
+def test_changes_of_two_words_of_two_lanes():
+    """Lanes become half as many in the end: signs, and words that change places."""
+    words = np.random.default_rng(0).standard_normal(packed.LANES).astype(np.float32)
+    changed = [words]
+    for j in range(packed.LANES):
+        for k in range(j):
+            for change in (-words[[j, k]], words[[k, j]]):
+                changed.append(words.copy())
+                changed[-1][[j, k]] = change
     assert len({fingerprint(one) for one in changed}) == len(changed)
 
 
@@ -129,7 +141,7 @@ def changes(weights, rng):
 def test_changed_weights_are_noticed(name, dtype, cpu_on_threads):
     """By calls that are bound and such that are not, of one thread to three."""
     rng, layer = np.random.default_rng(0), LAYERS[name](device="cpu", dtype=dtype, seed=1)
-    inputs = [rng.standard_normal((steps, BATCH, INPUT)).astype(dtype) for steps in (STEPS, 5, STEPS)]
+    inputs = [rng.standard_normal((steps, BATCH, INPUT)).astype(dtype) for steps in (STEPS, 7, STEPS)]
     lengths = [STEPS, 1, 2, 0]
     for number, change in enumerate(changes(layer.weights, rng)):
         change()

@@ -217,6 +217,7 @@ def test_panels_of_weights_change_nothing_but_rounding(engine, share, monkeypatc
     found = []
     for packed_from in (1, 10**9):
         monkeypatch.setattr(cpu, "PACKED_FROM", packed_from)
+        monkeypatch.setattr(cpu, "PACKED_BACK_FROM", packed_from)
         share(way, 2)
         found.append(walk(engine, cell, 0, **options)[1])
     for packed, lying in zip(*found, strict=True):
@@ -250,12 +251,17 @@ def test_weights_changed_in_place_are_noticed(steps, options):
     assert all((one != other).any() for one, other in zip(before[:2], answers(layer)[:2], strict=True))
 
 
-def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run):
-    """Packing reads and writes all of R: that of one step of one sequence costs more than the product."""
+def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run, monkeypatch):
+    """Packing reads and writes all of R: that of one step of one sequence costs more than the product. Backward has no
+    products for so many."""
     layer = nr.GRU(4, 5, device="cpu", seed=0)
-    for T, batch, expected in ((1, 1, False), (1, 7, False), (1, 8, True), (8, 1, True), (7, 1, False)):
+    monkeypatch.setattr(cpu, "PACKED_FROM", 20)
+    for T, batch, *expected in ((1, 1, 0, 0), (1, 7, 0, 0), (1, 8, 0, 1), (19, 1, 0, 1), (4, 5, 1, 1), (7, 1, 0, 0)):
+        y, _, tape = layer.forward(np.zeros((T, batch, 4), np.float32))
+        layer.backward(tape, np.ones_like(y))
+        assert [run[2] for run in loops_run[-2:]] == expected
         layer(np.zeros((T, batch, 4), np.float32))
-        assert loops_run.pop()[2] == expected
+        assert loops_run.pop()[2] == expected[0]
 
 
 @by_way

@@ -87,8 +87,13 @@ def _few(rows):
 
 
 def _packed(layer):
-    """Whether R is in panels."""
-    return layer.rows >= cpu.PACKED_FROM
+    """Whether R is in panels, forward and backward."""
+    return layer.rows >= max(cpu.PACKED_FROM, cpu.PACKED_BACK_FROM)
+
+
+def _lies(layer):
+    """Whether it is in none, forward or backward."""
+    return layer.rows < min(cpu.PACKED_FROM, cpu.PACKED_BACK_FROM)
 
 
 def _tiles_of(rows):
@@ -154,15 +159,15 @@ _CPU = {
     "W_hr in panels, of a second chunk of terms":
         lambda s: _packed(s) and s.case.proj_size > 0 and s.H > panels.CHAIN,
     "W_hr as it lies":
-        lambda s: not _packed(s) and s.case.proj_size > 0,
+        lambda s: _lies(s) and s.case.proj_size > 0,
     "R as it lies, one sequence":
-        lambda s: not _packed(s) and s.case.B == 1 and s.case.T > 1,
+        lambda s: _lies(s) and s.case.B == 1 and s.case.T > 1,
     "R as it lies, h Rᵀ of a second piece of columns":
-        lambda s: not _packed(s) and _few(s.case.B) and s.H > 2 * products.UNITS,
+        lambda s: _lies(s) and _few(s.case.B) and s.H > 2 * products.UNITS,
     "R as it lies, da R of a second piece of columns":
-        lambda s: not _packed(s) and _few(s.case.B) and s.P > 4 * products.UNITS,
+        lambda s: _lies(s) and _few(s.case.B) and s.P > 4 * products.UNITS,
     "R as it lies, da R of a second chunk of terms":
-        lambda s: not _packed(s) and _few(s.case.B) and s.G * s.H > products.CHAIN,
+        lambda s: _lies(s) and _few(s.case.B) and s.G * s.H > products.CHAIN,
     "x Wᵀ of few rows, a second chunk of terms":
         lambda s: _few(s.rows) and s.I > 8 * products.CHAIN,
     "x Wᵀ of many rows, a second chunk of terms":

@@ -127,10 +127,10 @@ CPU_BOUNDARIES = (
     Case("gru_reset_before", 4, 7, 5, (197,)),
     Case("layer_norm_rnn", 4, 7, 5, (341,)),
     # heights of tiles
-    Case("rnn_tanh", 9, 1, 5, (150,)),
-    Case("rnn_tanh", 5, 2, 5, (150,)),
-    Case("rnn_tanh", 4, 3, 5, (150,)),
-    Case("rnn_tanh", 3, 5, 5, (150,)),
+    Case("rnn_tanh", 20, 1, 5, (150,)),
+    Case("rnn_tanh", 10, 2, 5, (150,)),
+    Case("rnn_tanh", 7, 3, 5, (150,)),
+    Case("rnn_tanh", 4, 5, 5, (150,)),
     Case("rnn_tanh", 2, 11, 5, (150,)),
     # weights that are not packed
     Case("lstm", 2, 3, 5, (9,), proj_size=5),

@@ -37,7 +37,9 @@ SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
 WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
-PACKED_FROM = 8  # rows of all steps from which weights are packed
+# Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs; and from
+# which backward packs them. Products of fewer rows take no longer with weights as they lie than those do.
+PACKED_FROM, PACKED_BACK_FROM = 20, 8
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
@@ -279,7 +281,7 @@ class CpuEngine(HostEngine):
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         call.panel_row, own_panels = panels.PANEL_ROW, {}
-        if buffers.of_segment or call.steps * call.batch >= PACKED_FROM:
+        if buffers.of_segment or call.steps * call.batch >= (PACKED_BACK_FROM if call.backward else PACKED_FROM):
             if call.batch <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)

@@ -9,33 +9,26 @@ import numpy as np
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.panels import CHAIN, FEW_ROWS, PANEL_ROW, multiply_few_rows
 from numbarnn.engines.cpu.records import by_address, product_at
-from numbarnn.engines.cpu.vectors import bytes_of, dot_tiles, numbers_at
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES, bytes_of, dot_tiles, numbers_at
 
 COLUMNS = 4  # rows of b multiplied together
+# Rows of a multiplied together, at most: with COLUMNS rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
+MOST_BESIDE = 6 if VECTOR_BYTES == 64 else 3
 MANY_BYTES = 1 << 18  # of a thread's part of b, from which all of it, of further gates too, is in the third cache
 _PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
 
 
-def _by_rows_of_b(columns):
-    """A product of at most FEW_ROWS rows of a and `count` times so many of b."""
-    one, two, three = (dot_tiles(rows, columns) for rows in range(1, FEW_ROWS + 1))
-    one_of_many = dot_tiles(1, columns, fetches=columns > 1)
-
-    @plain
-    def multiply(zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add):
-        if rows == 1 and count * columns * b_row > MANY_BYTES:
-            one_of_many(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
-        elif rows == 1:
-            one(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
-        elif rows == 2:
-            two(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
-        else:
-            three(zero, a, a_row, b, b_row, count, terms, out, out_row, add)
-
-    return multiply
+_multiply, _multiply_last = dot_tiles(MOST_BESIDE, COLUMNS), dot_tiles(MOST_BESIDE, 1)
+_one_of_many = dot_tiles(1, COLUMNS, fetches=True)
 
 
-_multiply, _multiply_last = _by_rows_of_b(COLUMNS), _by_rows_of_b(1)
+@plain
+def _multiply_tiles(zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add):
+    """At most MOST_BESIDE rows of a, and so many times COLUMNS rows of b."""
+    if rows == 1 and count * COLUMNS * b_row > MANY_BYTES:
+        _one_of_many(zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add)
+    else:
+        _multiply(zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add)
 
 
 @by_address
@@ -45,16 +38,18 @@ def multiply_by_rows(zero, address):
     all_columns, more, add = at.columns, at.more, at.add != 0
     if at.b_next == at.columns * at.b_row and at.out_next == at.columns * item:  # one matrix, in fact
         all_columns, more = at.columns * (more + 1), ZERO
-    width = all_columns if at.rows <= FEW_ROWS else COLUMNS  # b is read once, by all rows
+    width = all_columns if at.rows <= MOST_BESIDE else COLUMNS  # b is read once, by all rows
+    parts = (at.rows + MOST_BESIDE - 1) // MOST_BESIDE  # of nearly the same number of rows
     for number in range(more + 1):
         for j in range(0, all_columns, max(1, width)):
             b, columns = at.b + number * at.b_next + j * at.b_row, min(width, all_columns - j)
             tiles, left = columns // COLUMNS, columns % COLUMNS
             last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
-            for i in range(0, at.rows, FEW_ROWS):
-                a, rows = at.a + i * at.a_row, min(FEW_ROWS, at.rows - i)
+            for part in range(parts):
+                i, end = at.rows * part // parts, at.rows * (part + 1) // parts
+                a, rows = at.a + i * at.a_row, end - i
                 out = at.out + number * at.out_next + i * at.out_row + j * item
-                _multiply(zero, rows, a, at.a_row, b, at.b_row, tiles, at.terms, out, at.out_row, add)
+                _multiply_tiles(zero, rows, a, at.a_row, b, at.b_row, tiles, at.terms, out, at.out_row, add)
                 _multiply_last(zero, rows, a, at.a_row, last_b, at.b_row, left, at.terms, out + done, at.out_row, add)
 
 

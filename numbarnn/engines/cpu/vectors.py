@@ -225,9 +225,9 @@ def tile_product(rows, panels):
     return product
 
 
-def dot_tiles(rows, columns, fetches=False):
+def dot_tiles(most, columns, fetches=False):
     """A function for compiled code: out (rows, count * columns) = a bᵀ, or +=, where both have their terms side by
-    side.
+    side, of one to `most` rows.
 
     Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end: those of a row
     of a and so many columns together.
@@ -236,47 +236,54 @@ def dot_tiles(rows, columns, fetches=False):
         fetches: the next tile's rows of b, as these come from the third cache: a tenth faster there, elsewhere slower.
 
     Args of the function:
-        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows. count: of tiles, so many `columns` each.
-        terms: of a row. add: add to out.
+        rows: how many. a, a_row; b, b_row; out, out_row: addresses, and bytes between rows.
+        count: of tiles, so many `columns` each. terms: of a row. add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, a, a_row, b, b_row, count, terms, out, out_row, add = arguments
-        sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
-        adds, whole = builder.icmp_signed("!=", add, add.type(0)), builder.sdiv(terms, INT(v.length))
-        done, tile_bytes = builder.mul(whole, INT(v.length)), builder.mul(b_row, INT(columns))
-
-        def add_products(tile, at, load):
-            of_a = [load(v.moved(v.moved(a, i, a_row), at, v.bytes)) for i in range(rows)]
-            for j in range(columns):
-                place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
-                of_b = load(place)
-                if fetches:
-                    v.fetch(builder.add(place, tile_bytes), soon=True)
-                for i in range(rows):
-                    builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
-
-        with cgutils.for_range(builder, count) as loop:
-            tile = v.moved(b, loop.index, tile_bytes)
-            for place in chain(*sums):
-                builder.store(ir.Constant(v.type, None), place)
-            # Turns one after another need more addresses than there are registers: a short row's take longer than it.
-            with cgutils.for_range(builder, whole, unrolled=False) as vectors:
-                add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
-            with builder.if_then(builder.icmp_signed("<", done, terms)):
-                left = builder.sub(terms, done)
-                add_products(tile, done, lambda address: v.load_first(address, left))
-            for i in range(rows):
-                first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
-                v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
+        _, rows, *given = arguments
+        for number in cgutils.each_of(builder, rows, range(1, most + 1)):
+            _write_dot_tiles(v, (number, columns), fetches, *given)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, b, b_row, count, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 8, types.boolean), generate
+    def product(typing_context, zero, rows, a, a_row, b, b_row, count, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 9, types.boolean), generate
 
     return product
+
+
+def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, out_row, add):
+    """Write what `dot_tiles` does with tiles of a shape (rows, columns)."""
+    builder, (rows, columns) = v.builder, shape
+    sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
+    adds, whole = builder.icmp_signed("!=", add, add.type(0)), builder.sdiv(terms, INT(v.length))
+    done, tile_bytes = builder.mul(whole, INT(v.length)), builder.mul(b_row, INT(columns))
+
+    def add_products(tile, at, load):
+        of_a = [load(v.moved(v.moved(a, i, a_row), at, v.bytes)) for i in range(rows)]
+        for j in range(columns):
+            place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
+            of_b = load(place)
+            if fetches:
+                v.fetch(builder.add(place, tile_bytes), soon=True)
+            for i in range(rows):
+                builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
+
+    with cgutils.for_range(builder, count) as loop:
+        tile = v.moved(b, loop.index, tile_bytes)
+        for place in chain(*sums):
+            builder.store(ir.Constant(v.type, None), place)
+        # Turns one after another need more addresses than there are registers: a short row's take longer than it.
+        with cgutils.for_range(builder, whole, unrolled=False) as vectors:
+            add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
+        with builder.if_then(builder.icmp_signed("<", done, terms)):
+            left = builder.sub(terms, done)
+            add_products(tile, done, lambda address: v.load_first(address, left))
+        for i in range(rows):
+            first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
+            v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
 
 
 @intrinsic
