@@ -185,8 +185,12 @@ class Interleaving:
             carrier.switch()
 
     def _next_carrier(self):
-        """The greenlet of the thread whose turn it is now."""
-        thread = self.current = self._next()
+        """The greenlet of the thread whose turn it is now, taken from those that are ready."""
+        ready = self._ready
+        if self._random is not None:
+            chosen = int(self._random.random() * len(ready))
+            ready[0], ready[chosen] = ready[chosen], ready[0]
+        thread = self.current = ready.popleft()
         self.turns += 1
         self._namespace.update(thread.names)
         if thread.carrier is None:
@@ -252,14 +256,6 @@ class Interleaving:
     def _error(self, what):
         return RuntimeError(f"kernel {self._function.__name__}: {what} ({self._order})")
 
-    def _next(self):
-        """The thread whose turn it is, taken from those that are ready."""
-        ready = self._ready
-        if self._random is not None:
-            chosen = int(self._random.random() * len(ready))
-            ready[0], ready[chosen] = ready[chosen], ready[0]
-        return ready.popleft()
-
     def _release(self, team, key):
         self._ready.extend(team.meetings.pop(key).threads)
         self._vain_turns = 0
@@ -305,9 +301,11 @@ class Interleaving:
 
 
 def _call_site(frame):
-    """What tells one place of the program, and the calls that led there, from another."""
+    """What tells one place of the program, and the calls that led there, from another: which instruction each of these
+    functions has come to. What functions they are follows, as all threads begin in the same one, and no kernel can
+    choose a function while it runs."""
     site = []
     while frame is not None:
-        site += (id(frame.f_code), frame.f_lasti)
+        site.append(frame.f_lasti)
         frame = frame.f_back
     return tuple(site)
