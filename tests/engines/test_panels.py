@@ -108,14 +108,16 @@ def test_packing(by_columns, lie, terms, dtype):
 
 @by_dtype
 def test_room_for_panels(dtype):
-    """A gate's rows begin a panel of their own; of columns all gates are terms."""
+    """A gate's rows begin a panel of their own, but for the last ones of all gates; of columns all gates are terms."""
     width = vectors.panel_width(dtype)
-    assert panels.panels_shape((3 * 3, 7), 3, False, np.dtype(dtype)) == (3, 7, width)
-    assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (6, 7, width)
+    assert panels.panels_shape((3 * 1, 7), 1, False, np.dtype(dtype)) == (1, 7, width)
+    assert panels.panels_shape((3 * width, 7), width, False, np.dtype(dtype)) == (3, 7, width)
+    assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (4, 7, width)
+    assert panels.panels_shape((3 * (width - 1), 7), width - 1, False, np.dtype(dtype)) == (3, 7, width)
     assert panels.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
     assert panels.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
     wide = width_of(dtype, "wide")
-    assert panels.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (6, 7, wide)
+    assert panels.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (4, 7, wide)
     assert panels.panels_shape((3 * 5, wide + 1), 5, True, np.dtype(dtype), panels.WIDE_ROW) == (2, 15, wide)
 
 
@@ -196,25 +198,67 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
                 np.testing.assert_array_equal(out, alone[:3, mine])
 
 
+def packed_together(gates, width):
+    """Panels of the rows of all gates (gates, H, terms): whole ones in turns, and those of what is left of all."""
+    count, H, terms = gates.shape
+    whole, rest, item = H // width, H % width, gates.itemsize
+    memory = nans(gates.dtype, *panels.panels_shape((count * H, terms), H, False, gates.dtype, width * item))
+    for panel in range(whole):
+        for gate in range(count):
+            one = np.ascontiguousarray(gates[gate, panel * width : (panel + 1) * width].T)
+            memory[panel * count + gate] = packed(one, width)[0]
+    for first in range(0, count * rest, width):
+        run(
+            panels.pack_rows, str(gates.dtype), columns=min(width, count * rest - first), terms=terms,
+            b=gates.ctypes.data + whole * width * terms * item, b_row=terms * item, b_next=H * terms * item, rest=rest,
+            rest_first=first, out=memory[whole * count + first // width].ctypes.data, out_row=width * item,
+        )  # fmt: skip
+    assert not np.isnan(memory).any()
+    return memory
+
+
+@by_dtype
+@pytest.mark.parametrize("terms", TERMS[1:])
+@pytest.mark.parametrize("lie", ("panels", "wide"))
+def test_gates_last_rows_are_in_panels_together(lie, terms, dtype):
+    """One after another, in as few panels as they need."""
+    width = width_of(dtype, lie)
+    for gates in (1, 3, 4):
+        for H in columns_of(width):
+            weights, whole = normal(dtype, gates, H, terms), H // width
+            found = packed_together(weights, width)
+            last = found[whole * gates :].swapaxes(1, 2).reshape(-1, terms)
+            rest = weights[:, whole * width :].reshape(gates * (H % width), terms)
+            np.testing.assert_array_equal(last[: len(rest)], rest)
+            assert not last[len(rest) :].any() and len(last) - len(rest) < width
+
+
 @by_dtype
 @pytest.mark.parametrize("lie", ("panels", "wide"))
 def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
-    """The bits of products of one gate: of some of the gates, with panels of the others between theirs."""
-    width, terms, gates, count = width_of(dtype, lie), 2 * panels.CHAIN + 3, 4, 2
-    for columns in columns_of(width):
-        every = np.stack([packed(normal(dtype, terms, columns, seed=gate), width) for gate in range(gates)], axis=1)
-        for rows in few_of((1, 2, 3, 4, vectors.MOST_ROWS + 1), lie):
-            a, out = normal(dtype, rows, terms), nans(dtype, rows, count * columns)
-            run(
-                panels.panel_product, dtype, rows=rows, columns=columns, terms=terms, a=a.ctypes.data,
-                a_row=a.strides[0], b=every[:, 1].ctypes.data, b_row=every.strides[0], b_next=every.strides[1],
-                more=count - 1, panel_row=width * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data,
-                out_row=out.strides[0], out_next=columns * a.itemsize,
-            )  # fmt: skip
-            for gate in range(count):
-                alone = nans(dtype, rows, columns)
-                product(a, np.ascontiguousarray(every[:, 1 + gate]), alone, columns, terms, False)
-                np.testing.assert_array_equal(out[:, gate * columns :][:, :columns], alone, strict=True)
+    """The bits of products of one gate: of all gates, and of some with panels of the others between theirs, and their
+    last columns in panels with those of the others; set, and added to what stands there."""
+    width, terms, gates = width_of(dtype, lie), 2 * panels.CHAIN + 3, 4
+    for H in columns_of(width):
+        weights = normal(dtype, gates, H, terms)
+        every, alone = packed_together(weights, width), [packed(np.ascontiguousarray(one.T), width) for one in weights]
+        for rows in few_of((1, 2, 3, 4, vectors.MOST_ROWS + 1, panels.BLOCK_ROWS + 1), lie):
+            a, start = normal(dtype, rows, terms), normal(dtype, rows, gates * H, seed=2)
+            for first, end, add in ((0, gates, False), (1, 3, False), (1, 3, True), (3, 4, True)):
+                memory, out = among_nans(start[:, : (end - first) * H] if add else nans(dtype, rows, (end - first) * H))
+                run(
+                    panels.panel_product, dtype, rows=rows, columns=H, terms=terms, a=a.ctypes.data,
+                    a_row=a.strides[0], b=every.ctypes.data + first * every.strides[0],
+                    b_row=gates * every.strides[0], b_next=every.strides[0], more=end - first - 1, add=add,
+                    panel_row=width * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
+                    out_next=H * a.itemsize, rest_first=first,
+                    rest_panels=every.ctypes.data + H // width * gates * every.strides[0],
+                )  # fmt: skip
+                for gate in range(end - first):
+                    expected = start[:, gate * H : (gate + 1) * H].copy()
+                    product(a, alone[first + gate], expected, H, terms, add)
+                    np.testing.assert_array_equal(out[:, gate * H :][:, :H], expected, strict=True)
+                assert untouched(memory, out)
 
 
 @by_dtype

@@ -7,7 +7,7 @@ import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint
+from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint, joint
 from numbarnn.engines.cpu.panels import CHAIN, PANEL_ROW
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
@@ -67,7 +67,8 @@ def _pack(zero, call, own):
 def _pack_gates(zero, call, weights, shape, units):
     """Some rows of H of each gate of weights (gates * H, terms), in panels of as many as `panel_row` has room for.
 
-    Panels of the same units follow each other, gate after gate: so those of a thread's units are in one piece.
+    Panels of the same units follow each other, gate after gate: so those of a thread's units are in one piece. Last are
+    those of the units that are no whole panel, all gates' together.
 
     Args:
         weights: addresses of the weights, of the panels, and of the fingerprints of what is packed there, or 0;
@@ -77,19 +78,36 @@ def _pack_gates(zero, call, weights, shape, units):
     width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
     at = product_at(address)
     at.terms, at.b_row, at.out_row = terms, terms * item, panel_row
+    whole = H // width * width
     for g in range(gates):
-        for j in range(first, last, width):
-            at.columns, at.b = min(width, H - j), source + (g * H + j) * terms * item
+        for j in range(first, min(last, whole), width):
+            at.columns, at.b = width, source + (g * H + j) * terms * item
             number = j // width * gates + g
             at.out = panels + number * size
-            if prints == 0:
+            now = NOTHING if prints == 0 else fingerprint(at.b, width * terms * item // 4)
+            if _is_new(prints, number, now):
                 run(zero, call.pack_panel, address)
-                continue
-            known = numbers_at(NOTHING, prints + number * PRINT_BYTES)
-            now = fingerprint(at.b, at.columns * terms * item // 4)
-            if now == NOTHING or now != known[0]:
-                run(zero, call.pack_panel, address)
-                known[0] = now
+    rest, number = H - whole, whole // width * gates
+    if first < last and last == H and rest > 0:
+        at.b, at.b_next, at.rest, now = source + whole * terms * item, H * terms * item, rest, NOTHING
+        for g in range(gates if prints else ZERO):
+            now = joint(now, fingerprint(at.b + g * at.b_next, rest * terms * item // 4))
+        for column in range(0, gates * rest if _is_new(prints, number, now) else ZERO, width):
+            at.columns, at.rest_first = min(width, gates * rest - column), column
+            at.out = panels + number * size + column // width * size
+            run(zero, call.pack_panel, address)
+
+
+@plain
+def _is_new(prints, number, now):
+    """Whether a panel must be packed, whose weights have the fingerprint `now`, which is noted; prints: address of what
+    is packed there, or 0."""
+    if prints == 0:
+        return True
+    known = numbers_at(NOTHING, prints + number * PRINT_BYTES)
+    new = now == NOTHING or now != known[0]
+    known[0] = now
+    return new
 
 
 @plain
@@ -110,6 +128,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
         at.b_next, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
         at.b_row = gates * at.b_next
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
+        at.rest_first, at.rest_panels = first_gate, panels + H // width * at.b_row
     else:
         at.b_row = terms * item
         at.b_next = H * at.b_row

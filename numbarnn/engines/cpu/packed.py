@@ -64,6 +64,12 @@ def fingerprint(address, count):
     return total
 
 
+@plain
+def joint(one, other):
+    """The fingerprint of several things in their order, of that of those before and that of the next one."""
+    return (one * _LAST_FACTOR) ^ other
+
+
 class _Lent:
     """Panels that a call has, and the fingerprint of each; with it they return to where they came from.
 

@@ -1,6 +1,7 @@
 """Products with weights that are stored as they are read: in panels.
 
 A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
+Each gate's columns begin a panel; what is left of all gates, after whole panels, are columns of further ones together.
 Wide panels, of a few of these side by side, are for products of few rows. Packing reads and writes all weights once, so
 it is worth it from a few steps on; inference keeps them (`packed`).
 """
@@ -28,6 +29,7 @@ FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
 _ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
+ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
 _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
@@ -35,7 +37,7 @@ _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
 
 # ------------------------------------------------------------------------------------------ packing
 def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
-    """The shape of weights (gates * H, terms) in panels of each gate's rows, or (terms, columns) of their columns.
+    """The shape of weights (gates * H, terms) in panels of their rows, or (terms, columns) of their columns.
 
     Args:
         panel_row: bytes of a panel's columns, PANEL_ROW or WIDE_ROW.
@@ -43,29 +45,46 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
     (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:
         return -(-columns // width), rows, width
-    return rows // max(1, H) * -(-H // width), columns, width
+    gates = rows // max(1, H)
+    return gates * (H // width) + -(-gates * (H % width) // width), columns, width
 
 
 @by_address
 def pack_rows(zero, address):
     """A panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
 
-    Fewer columns than `width` are filled up with zeros. `out_row` is what is between two terms.
+    Fewer columns than `width` are filled up with zeros. `out_row` is what is between two terms. With `rest`, so many
+    rows of several b.
     """
-    at, item = product_at(address), bytes_of(zero)
-    square, width = VECTOR_BYTES // item, PANEL_ROW // item
-    for first in range(0, at.out_row // item, width):  # of a wide panel several
-        columns, b, out, done = min(width, at.columns - first), at.b + first * at.b_row, at.out + first * item, 0
-        if columns == width:
-            done = at.terms // square * square
-            for k in range(0, done, square):
-                for half in range(2):
-                    start, into = b + half * square * at.b_row + k * item, out + k * at.out_row + half * VECTOR_BYTES
-                    transpose_square(zero, start, at.b_row, square, into, at.out_row)
-        for k in range(done, at.terms):
-            panel = numbers_at(zero, out + k * at.out_row)
-            for i in range(width):
-                panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns else zero
+    at, item, done = product_at(address), bytes_of(zero), ZERO
+    while done < at.columns:
+        count, b = at.columns - done, at.b + done * at.b_row
+        if at.rest:
+            number = at.rest_first + done
+            count = min(count, at.rest - number % at.rest)
+            b = at.b + number // at.rest * at.b_next + number % at.rest * at.b_row
+        _pack_columns_of(zero, at, b, count, at.out + done * item)
+        done += count
+    for k in range(at.terms if at.columns < at.out_row // item else 0):
+        panel = numbers_at(zero, at.out + k * at.out_row)
+        for i in range(at.columns, at.out_row // item):
+            panel[i] = zero
+
+
+@plain
+def _pack_columns_of(zero, at, b, columns, out):
+    """Some columns of a panel, which are rows of weights that follow each other: squares of them, then one by one."""
+    item = bytes_of(zero)
+    square = VECTOR_BYTES // item
+    terms, whole = at.terms // square * square, columns // square * square
+    for k in range(0, terms, square):
+        for first in range(0, whole, square):
+            start, into = b + first * at.b_row + k * item, out + k * at.out_row + first * item
+            transpose_square(zero, start, at.b_row, square, into, at.out_row)
+    for i in range(columns):
+        row = numbers_at(zero, b + i * at.b_row)
+        for k in range(terms if i < whole else 0, at.terms):
+            numbers_at(zero, out + k * at.out_row)[i] = row[k]
 
 
 @by_address
@@ -115,22 +134,29 @@ def _multiply_few(zero, at, own_out):
     Args:
         at: the `records.Product`. own_out: memory for the product with one panel.
     """
-    rows, row, item, beside = at.rows, at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
+    row, item = at.panel_row, bytes_of(zero)
     width = row // item
-    for p in range((at.columns + width - 1) // width):
+    for p in range(at.columns // width):
         for number in range(at.more + 1):
             panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
-            left, own, rest = min(width, at.columns - p * width), (own_out, _WIDE), (out, at.out_row)
-            for start in range(0, max(1, at.terms), at.chain):
-                chain, a, adds = min(at.chain, at.terms - start), at.a + start * item, at.add != 0 or start > 0
-                terms = panel + start * row
-                if left == width:
-                    multiply_few_rows(zero, rows, a, at.a_row, terms, _ROW, row, beside, chain, out, at.out_row, adds)
-                    continue
-                if adds:
-                    _copy_columns(zero, (rows, left), rest, own)
-                multiply_few_rows(zero, rows, a, at.a_row, terms, _ROW, row, beside, chain, own_out, _WIDE, adds)
-                _copy_columns(zero, (rows, left), own, rest)
+            _multiply_all_terms(zero, at, panel, at.panel_row // PANEL_ROW, (out, at.out_row))
+    first, end = _rest_of(at, width)
+    for p in range(first // width, (end + width - 1) // width):
+        if at.add:
+            _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), YES)
+        beside = (min(width, end - p * width) * item + PANEL_ROW - 1) // PANEL_ROW
+        _multiply_all_terms(zero, at, _rest_panel(at, p, width), beside, (own_out, _WIDE))
+        _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), NO)
+
+
+@plain
+def _multiply_all_terms(zero, at, panel, beside, out):
+    """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
+    item, row = bytes_of(zero), at.panel_row
+    for start in range(0, max(1, at.terms), at.chain):
+        chain, a, adds = min(at.chain, at.terms - start), at.a + start * item, at.add != 0 or start > 0
+        terms = panel + start * row
+        multiply_few_rows(zero, at.rows, a, at.a_row, terms, _ROW, row, beside, chain, out[0], out[1], adds)
 
 
 @plain
@@ -151,22 +177,58 @@ def _multiply_block(zero, at, rows, terms, own):
     next_rows, next_start = first, start + terms
     if next_start >= at.terms:
         next_rows, next_start = first + rows, 0
-    for p in range((at.columns + width - 1) // width):
-        left, block, part = min(width, at.columns - p * width), at.b + start * PANEL_ROW + p * at.b_row, (p, whole)
-        if p < whole and rows < at.rows:  # else a is small, and in the cache already
-            _fetch_block(zero, at, (next_rows, rows), (next_start, terms), part)
+    for p in range(whole):
+        block = at.b + start * PANEL_ROW + p * at.b_row
+        if rows < at.rows:  # else a is small, and in the cache already
+            _fetch_block(zero, at, (next_rows, rows), (next_start, terms), (p, whole))
         for number in range(at.more + 1):
             panel, out = block + number * at.b_next, at.out + first * at.out_row + p * PANEL_ROW + number * at.out_next
             ahead = panel + at.b_next if number < at.more else block + at.b_row
-            rest = out, at.out_row
-            if left == width:
-                _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, rest, adds)
-                continue
-            own = own_out, _WIDE  # the last panel by way of memory of its own, as out has fewer columns
-            if adds:
-                _copy_columns(zero, (rows, left), rest, own)
-            _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, own, adds)
-            _copy_columns(zero, (rows, left), own, rest)
+            _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, (out, at.out_row), adds)
+    rest, end = _rest_of(at, width)
+    for p in range(rest // width, (end + width - 1) // width):
+        panel, own = _rest_panel(at, p, width) + start * PANEL_ROW, (own_out, _WIDE)
+        if adds:
+            _move_rest(zero, at, (p, width), (first, rows), own, YES)
+        _multiply_panel(zero, at, rows, tiles, (panel, panel + at.b_next), terms, own, adds)
+        _move_rest(zero, at, (p, width), (first, rows), own, NO)
+
+
+@plain
+def _rest_of(at, width):
+    """[first, end) of the columns of a `records.Product` that are no whole panel, among those that are in panels
+    together."""
+    rest = at.columns % width
+    return at.rest_first * rest, (at.rest_first + at.more + 1) * rest
+
+
+@plain
+def _rest_panel(at, p, width):
+    """The address of one of these panels."""
+    return (at.rest_panels if at.rest_panels else at.b + at.columns // width * at.b_row) + p * at.b_next
+
+
+@plain
+def _move_rest(zero, at, panel, rows, own, back):
+    """The columns of one of these panels, from memory of its own to where out has them, or `back`.
+
+    Args:
+        panel: (its number, columns of one). rows: (the first, how many). own: (address, bytes between rows).
+    """
+    (p, width), (first_row, count), (own, own_row), item = panel, rows, own, bytes_of(zero)
+    first, end = _rest_of(at, width)
+    out = at.out + first_row * at.out_row + at.columns // width * width * item
+    column, end, rest = max(first, p * width), min(end, (p + 1) * width), at.columns % width
+    while column < end:
+        b, place = column // rest, column % rest
+        columns = min(rest - place, end - column)
+        of_out = out + (b - at.rest_first) * at.out_next + place * item, at.out_row
+        of_own = own + (column - p * width) * item, own_row
+        if back:
+            _copy_columns(zero, (count, columns), of_out, of_own)
+        else:
+            _copy_columns(zero, (count, columns), of_own, of_out)
+        column += columns
 
 
 @plain
