@@ -28,8 +28,9 @@ What differs from torch.nn's modules:
 - On the CPU PyTorch's threads, those of OpenMP, do numbarnn's work as well: as many as `torch.set_num_threads` allows,
   or fewer that `numbarnn.set_num_threads` says. If that says more, numbarnn has threads of its own; so too with a
   PyTorch that has other threads (not on Linux), or an OpenMP library from before 2018. PyTorch's go on spinning for
-  milliseconds after each of PyTorch's operations, beside numbarnn's own on the same processors: where these are few,
-  start Python with `GOMP_SPINCOUNT=0` then.
+  milliseconds after each of its operations and of numbarnn's. Where a call finds that other programs take its
+  processor, all of them sleep soon for the next second, and wait as before when the others are gone (libgomp on Linux).
+  Whoever wants that from the first operation on, or without numbarnn, starts Python with `OMP_WAIT_POLICY=PASSIVE`.
 - Parameters are views of one buffer, as those of torch.nn's modules on a GPU. So pickled by `pickle` alone, without
   `torch.save`, every one carries the whole buffer, and `safetensors.torch.save_model` wants `save_file(state_dict)`.
 """
