@@ -60,7 +60,8 @@ def test_a_row_is_late_by_the_better_of_both():
 
 
 @pytest.mark.parametrize("more, said", [
-    (["--beside", "x"], "whole number"), (["--beside", "1,1000"], "at most 64 processes"),
+    (["--beside", "0,x"], "expected whole numbers of processes with commas between, got '0,x'"),
+    (["--beside", "1,1000"], "at most 64 processes"),
 ])  # fmt: skip
 def test_numbers_of_processes_are_checked(more, said, capsys):
     with pytest.raises(SystemExit):

@@ -186,6 +186,17 @@ def test_divergence_is_reported():
         trainer.train(3)
 
 
+def test_divergence_of_the_last_step_is_reported():
+    """Its update is in no loss of training; it is not saved, and nothing is written by such a model."""
+    trainer, saved = Trainer(TINY, tiny_corpus(), "cpu"), []
+    trainer.optimizer.step = lambda gradients: trainer.model.weights.fill(np.nan)
+    with pytest.raises(Diverged, match=r"the loss of the held-out text became nan by step 1; try a smaller --lr"):
+        trainer.train(1, on_evaluated=saved.append)
+    assert not saved and not trainer.held_out
+    with pytest.raises(Diverged, match="there is no sample of a model of infinite numbers"):
+        sample(trainer.model, trainer.corpus.vocabulary, 3)
+
+
 def test_training_stops_at_deadline_and_on_request():
     trainer = Trainer(TINY, tiny_corpus(), "cpu")
     trainer.train(100, deadline=0)

@@ -54,7 +54,7 @@ def test_run_end_to_end(small, tmp_path, capsys):
     assert "resumed at step 5" in capsys.readouterr().out
     assert run("--resume", "c.npz", "--steps", 3, "--plot", "none") == 0
     assert "nothing to train: step 3 is done" in capsys.readouterr().out
-    assert run("--resume", "c.npz", "--hidden", 9, "--plot", "none") == 1
+    assert run("--resume", "c.npz", "--hidden", 9, "--plot", "none") == 2
     assert "resume: expected the configuration of 'c.npz', hidden=8; got hidden=9" in capsys.readouterr().err
 
 
@@ -70,7 +70,7 @@ def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
         (["--text", "words.txt", "--resume", "none.npz"], "expected a checkpoint of .*, got 'none.npz': No such file"),
     ]
     for options, message in cases:
-        assert run(*options, "--plot", "none") == 1
+        assert run(*options, "--plot", "none") == 2
         error = capsys.readouterr().err
         assert error.startswith("numbarnn demo: --resume: ")
         assert re.search(message, error), error
@@ -140,7 +140,7 @@ def test_checkpoints_that_lack_something(tmp_path, change, message):
     (["--batch", 900], "numbarnn demo: --text: expected at least .* for batch=900 and seq=8"),
 ])  # fmt: skip
 def test_bad_options(small, capsys, options, message):
-    assert run(*small, "--plot", "none", *options) == 1
+    assert run(*small, "--plot", "none", *options) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -163,7 +163,7 @@ def test_run_on_a_gpu(small, tmp_path):
 
 
 def test_unusable_devices(small, capsys):
-    assert run(*small, "--device", "tpu", "--plot", "none") == 1
+    assert run(*small, "--device", "tpu", "--plot", "none") == 2
     assert "device must be 'auto', 'cpu'" in capsys.readouterr().err
     if engines.why_not("cuda"):
         assert run(*small, "--device", "cuda", "--plot", "none") == 1

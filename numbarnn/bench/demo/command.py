@@ -14,7 +14,16 @@ import numpy as np
 
 from numbarnn import cells, engines
 from numbarnn.bench.cases.cases import PEERS_CELLS
-from numbarnn.bench.console import CannotRun, MissingPackage, figure, json_path, positive_int, say, write_json
+from numbarnn.bench.console import (
+    CannotRun,
+    MissingPackage,
+    WrongArguments,
+    figure,
+    json_path,
+    positive_int,
+    say,
+    write_json,
+)
 from numbarnn.bench.demo import chart
 from numbarnn.bench.demo.checkpoint import Checkpoint, save
 from numbarnn.bench.demo.text import Corpus, load_text
@@ -69,7 +78,7 @@ def _plot_path(text):
 
 
 def run(args):
-    """Trains, samples and reports; 0, or 1 with a message where that was not possible."""
+    """Trains, samples and reports; returns 0."""
     if args.plot is not None:
         figure(CURVE)  # says now, not after the work, that matplotlib is missing
     started = time.perf_counter()
@@ -79,7 +88,7 @@ def run(args):
         with engine.activate():
             trainer = prepare(args, engine)
     except ValueError as error:
-        raise CannotRun(f"--{error}") from error  # all begin with what they are about, which an option says
+        raise WrongArguments(f"--{error}") from error  # all begin with what they are about, which an option says
     except RuntimeError as error:
         raise CannotRun(str(error)) from error
     with engine.activate():

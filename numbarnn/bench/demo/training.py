@@ -97,18 +97,24 @@ class Trainer:
         fetched = [float(loss) / math.log(2) for loss in self._pending]
         self._pending.clear()
         self.losses += fetched
-        if wrong := [loss for loss in fetched if not math.isfinite(loss)]:
+        self._check(fetched, "the loss")
+
+    def _check(self, losses, what):
+        """Raise Diverged when one of these is not finite."""
+        if wrong := [loss for loss in losses if not math.isfinite(loss)]:
             cure = f"try a smaller --lr than {self.config.lr:g}"
-            raise Diverged(f"the loss became {wrong[0]} by step {self.step}; {cure}")
+            raise Diverged(f"{what} became {wrong[0]} by step {self.step}; {cure}")
 
     def recent_loss(self) -> float:
         """Training bits per character, averaged over the last steps; NaN before the first."""
         return float(np.mean(self.losses[-RECENT:])) if self.losses else math.nan
 
     def evaluate(self) -> float:
-        """Bits per character of the held-out text, noted in `held_out`."""
+        """Bits per character of the held-out text, noted in `held_out`; Diverged when it is not finite."""
         if not self.held_out or self.held_out[-1][0] != self.step:
-            self.held_out.append((self.step, evaluate(self.model, self.held_out_streams)))
+            loss = evaluate(self.model, self.held_out_streams)
+            self._check([loss], "the loss of the held-out text")
+            self.held_out.append((self.step, loss))
         return self.held_out[-1][1]
 
     def train(
@@ -154,6 +160,9 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt="") -> 
 
     Args:
         temperature: divides the logits; 0 takes the most probable character. The unknown symbol is never drawn.
+
+    Raises:
+        Diverged: the model's numbers are not finite.
     """
     rng = np.random.default_rng([seed, 2])  # another stream than the parameters'
     numbers = vocabulary.encode(prompt or vocabulary.characters[0]).reshape(-1, 1)
@@ -161,6 +170,8 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt="") -> 
     for _ in range(length):
         logits, state = model.logits(model.xp.asarray(numbers), state)
         logits = np.array(model.layer.engine.to_host(logits[-1, 0]), np.float64)
+        if not np.isfinite(logits).all():
+            raise Diverged("training has diverged: there is no sample of a model of infinite numbers; a smaller --lr")
         logits[UNKNOWN] = -math.inf
         if temperature == 0:
             drawn.append(int(logits.argmax()))

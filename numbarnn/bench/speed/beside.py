@@ -32,7 +32,10 @@ LIMIT = 1.5  # times the better of one and all threads: more is "late"
 
 def counts(text):
     """An argparse type: numbers of processes, with commas between, 0 and more."""
-    found = [0 if part.strip() == "0" else console.positive_int(part) for part in text.split(",")]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected whole numbers of processes with commas between, got {text!r}")
+    found = [int(part) for part in parts]
     if max(found) > MOST:
         raise argparse.ArgumentTypeError(f"expected at most {MOST} processes, got {max(found)}")
     return list(dict.fromkeys(found))
