@@ -14,9 +14,12 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import emulator
+import idle_gpu
 
 if emulator.is_wanted():
     emulator.install()
+if idle_gpu.is_wanted():
+    idle_gpu.install()
 
 from numbarnn import engines
 from numbarnn.cuda import compiler

@@ -22,6 +22,9 @@ from importlib.metadata import PackageNotFoundError, version
 from numbarnn.common import code_cache, install, notice
 from numbarnn.cuda import patches
 
+#: Of the environment: a name for all that takes part in compiling. Kernels kept under it, such as those that another
+#: machine has compiled, are found whatever is installed.
+TOOLCHAIN = "NUMBARNN_TOOLCHAIN"
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
@@ -99,7 +102,7 @@ def ptx(kernel, argument_types, cc, *, fastmath=None):
 
 @lru_cache(maxsize=1)
 def toolchain():
-    """Versions of all that takes part in compiling, as text.
+    """Versions of all that takes part in compiling, as text, or the name that the environment has for it.
 
     Raises:
         RuntimeError: a part is missing; says how to install it.
@@ -111,6 +114,8 @@ def toolchain():
     except (ImportError, OSError, RuntimeError) as error:
         found = " ".join(str(error).split())
         raise RuntimeError(f"the CUDA compiler was not found ({found}): {install.for_gpus()}") from error
+    if named := os.environ.get(TOOLCHAIN):
+        return named
     packages = []
     for name in _PACKAGES:
         try:

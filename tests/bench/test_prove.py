@@ -16,7 +16,7 @@ import pytest
 
 import trial_part
 from numbarnn import cli
-from numbarnn.bench.prove import command, conduct, parts, results
+from numbarnn.bench.prove import command, conduct, parts, results, summary
 
 TESTS = Path(__file__).parents[1]
 
@@ -107,6 +107,27 @@ def test_a_record_says_of_what_it_is(trial):
     assert data["kernels"] == results.kernels_digest("cuda") and len(data["kernels"]) == 16
     assert {"commit", "clean", "driver", "date", "seconds"} <= data.keys()
     assert data["environment"]["versions"]["numpy"] and data["answers"][0]["seconds"] > 0
+    assert data["answers"][0]["compiling_s"] == 0 and data["toolchain"] is None
+
+
+def test_it_tells_how_long_compiling_took_and_whose_kernels_it_took(trial, monkeypatch, capsys):
+    monkeypatch.setenv("NUMBARNN_TOOLCHAIN", "carried")
+    trial(part="quick")
+    assert "kernels of the compiler 'carried'" in capsys.readouterr().out
+    assert "compiled for 7 s" in summary.headline("quick", {"outcome": "done", "seconds": 9, "answers": [
+        {"outcome": "ok", "compiling_s": 3.5}, {"outcome": "ok", "compiling_s": 3.5}]})  # fmt: skip
+
+
+def test_a_process_that_does_not_die_is_left_behind(trial, monkeypatch):
+    """As one whose call the GPU's driver never answers."""
+    left, end = [], conduct.Child.end
+    monkeypatch.setattr(conduct, "DEATH_S", 0.2)
+    monkeypatch.setattr(conduct.Child, "kill", lambda child: None)
+    monkeypatch.setattr(command, "PARTS", (replace(trial_part.PART, question_s=3, more={"names": ("hangs",)}),))
+    monkeypatch.setattr(conduct.Child, "end", lambda child: (end(child), left.append(child)))
+    _, data = trial()
+    assert outcomes(data) == {"hangs": "out of time"} and left[0]._process.poll() is None
+    os.killpg(left[0]._process.pid, signal.SIGKILL)
 
 
 def test_processes_share_the_cores(trial, monkeypatch):
@@ -245,7 +266,9 @@ def test_limits_fit_the_minutes():
 # ---------------------------------------------------------------------------------------------------------- real parts
 def test_a_gpu_needs_none_of_the_extras():
     """A machine that is lent has Numba, CuPy and PyTorch, and where the tests are run here it has a simulator, too."""
-    code = "import sys\nsys.modules.update(dict.fromkeys(('greenlet', 'rich', 'pytest', 'onnxruntime', 'onnx', 'tqdm')))\n"
+    code = (
+        "import sys\nsys.modules.update(dict.fromkeys(('greenlet', 'rich', 'pytest', 'onnxruntime', 'onnx', 'tqdm')))\n"
+    )
     code += "from numbarnn.bench.prove import parts\n"
     code += "asked = parts.Asked('cuda', False, '.')\nassert all(part.questions(asked) for part in parts.PARTS)\n"
     code += "assert 'torch' not in sys.modules\n"

@@ -1,7 +1,7 @@
 """A process that answers questions of one part: `python -m numbarnn.bench.prove.child PART ASKED`.
 
     in     {"question": name}                                    a line each, until the end of the input
-    out    {"question": name, "outcome": "ok", ...}              a line each
+    out    {"question": name, "outcome": "ok", "compiling_s": seconds that it spent compiling, ...}    a line each
 
 ASKED is a `parts.Asked` as JSON. Whatever else is printed goes to the error stream. When the process that asks is gone,
 even while a question is answered, this one ends with all that it has started, so that nothing keeps a GPU busy.
@@ -18,6 +18,7 @@ import traceback
 from numbarnn.bench import console
 from numbarnn.bench.prove import results
 from numbarnn.bench.prove.parts import BY_NAME, Asked
+from numbarnn.common import notice
 
 
 def main(name, asked):
@@ -28,7 +29,8 @@ def main(name, asked):
         os.dup2(2, 1)
         part, asked = BY_NAME[name], Asked(*json.loads(asked))
         while True:
-            found = answer(part, todo.get(), asked)
+            question, before = todo.get(), notice.seconds()
+            found = answer(part, question, asked) | {"compiling_s": notice.seconds() - before}
             print(json.dumps(console.plain(found), allow_nan=False), file=out, flush=True)
 
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from numbarnn.bench import console, info
 from numbarnn.bench.prove import results
 
+DEATH_S = 5  # a killed process has ended by then, unless the driver holds it: it is left behind
 LETTERS_KEPT = 20_000  # of what a process that died wrote to its error stream
 PIECE = 1 << 16
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -65,7 +66,10 @@ class Child:
         return json.loads(line)
 
     def _how_it_ended(self):
-        code = self._process.wait()
+        try:
+            code = self._process.wait(DEATH_S)
+        except subprocess.TimeoutExpired:
+            return f"the process closed its output and lives on; it said:\n{self.said()}"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"the process ended with {how}; it said:\n{self.said()}"
 
@@ -83,7 +87,8 @@ class Child:
     def end(self):
         """Kills it, and frees what belongs to it."""
         self.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(DEATH_S)
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with suppress(BrokenPipeError):  # what it was asked, and did not read any more
                 stream.close()

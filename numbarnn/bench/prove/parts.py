@@ -60,17 +60,18 @@ class Part:
 MANY = 15  # processes: each compiles on a core of its own, and that is what takes their time
 #: The first one compiles for the second, whose times are taken by one process alone.
 PARTS = (
-    Part("plain", "LSTM, GRU and RNN of the recorded sizes by every schedule against float64", "plain", 100, 90, MANY),
-    Part("times", "the recorded problems against each of cuDNN's algorithms", "timed", 130, 60, 1, {"of": "recorded"}),
+    Part("plain", "LSTM, GRU and RNN of the recorded sizes by every schedule against float64", "plain", 90, 80, MANY),
+    Part("times", "the recorded problems against each of cuDNN's algorithms", "timed", 170, 60, 1, {"of": "recorded"}),
     Part("silent", "a kernel of which a block publishes nothing ends in an error", "silent", 40, 40, 2),
-    Part("phases", "what a step's time is made of, by the clocks of the SMs", "phases", 30, 25),
-    Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 55, 40, 1, {"of": "precision"}),
-    Part("options", "every cell and option against float64 and cuDNN", "plain", 80, 40, MANY, {"of": "options"}),
-    Part("cudnn", "what this package assumes of cuDNN", "asked_cudnn", 20, 15, 4),
+    Part("options", "every cell and option against float64 and cuDNN", "plain", 70, 40, MANY, {"of": "options"}),
+    Part("cudnn", "what this package assumes of cuDNN", "asked_cudnn", 15, 15, 4),
     Part("vectors", "cuDNN's results of small problems, as files for the tests", "tools", 20, 20, 1, {"of": "vectors"}),
-    Part("tests", "python -m pytest -m gpu", "tools", 90, 90, 8, {"of": "tests"}),
+    Part("tests", "python -m pytest -m gpu", "tools", 80, 80, 4, {"of": "tests"}),
+    Part("phases", "what a step's time is made of, by the clocks of the SMs", "phases", 30, 25),
+    Part("precision", "allow_tf32, bfloat16 and B = 1 against cuDNN", "timed", 50, 40, 1, {"of": "precision"}),
     Part("sanitizer", "compute-sanitizer: races, barriers, memory", "tools", 40, 30, 4, {"of": "sanitizer"}),
-    Part("stream", "single steps, the state carried", "timed", 20, 20, 1, {"of": "stream"}),
-    Part("deepbench", "DeepBench's problems, its passes apart", "timed", 45, 45, 1, {"of": "deepbench"}),
+    Part("stream", "single steps, the state carried", "timed", 15, 15, 1, {"of": "stream"}),
+    Part("schedules", "the recorded problems step by step", "timed", 30, 30, 1, {"of": "schedules"}),
+    Part("deepbench", "DeepBench's problems, its passes apart", "timed", 20, 20, 1, {"of": "deepbench"}),
 )
 BY_NAME = {part.name: part for part in PARTS}

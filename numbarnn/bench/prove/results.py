@@ -1,14 +1,15 @@
 """The files of `numbarnn prove`: one for each part, DIR/NAME.json, written whole after each answer.
 
     {"format": "numbarnn prove 1", "part": "times", "about": ..., "outcome": "done" | "cut off",
-     "kernels": digest of the code, "commit", "clean", "device_name", "driver", "date", "environment": `numbarnn info`,
-     "small": false, "seconds": 12.3,
+     "kernels": digest of the code, "commit", "clean", "toolchain": $NUMBARNN_TOOLCHAIN, "device_name", "driver",
+     "date", "environment": `numbarnn info`, "small": false, "seconds": 12.3,
      "answers": [{"question": "lstm 25,16,512,512,1 float16", "outcome": "ok", "seconds": 3.2, ...}, ...]}
 
 Answers of parts that take times also make the file a record of `numbarnn bench`, with `method` and `results`.
 """
 
 import json
+import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from numbarnn.bench import console
 from numbarnn.bench.speed.record import kernels_digest, source_of
 from numbarnn.common import files
+from numbarnn.cuda.compiler import TOOLCHAIN
 
 FORMAT = "numbarnn prove 1"
 OK, WRONG, FAILED, CRASHED, SLOW, CANNOT, CUT = (
@@ -59,8 +61,8 @@ class Results:
         path = Path(folder) / f"{part.name}.json"
         commit, clean = source_of(environment["commit"])
         head = {"format": FORMAT, "part": part.name, "about": part.about, "outcome": CUT, **same, "commit": commit,
-                "clean": clean, "driver": environment["driver"], "date": environment["date"], "seconds": 0.0,
-                "environment": environment}  # fmt: skip
+                "clean": clean, "toolchain": os.environ.get(TOOLCHAIN), "driver": environment["driver"],
+                "date": environment["date"], "seconds": 0.0, "environment": environment}  # fmt: skip
         made, said = cls(path, head), None
         if path.exists():
             before = read(path)

@@ -17,7 +17,8 @@ def text(found, names):
         source = f"{commit}{', changed' if data['clean'] is False else ''}, code {data['kernels']}"
         versions = data["environment"]["versions"]
         shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-        lines.append(f"numbarnn prove on {data['device_name']}, driver {data['driver']}; {source}; {shown}")
+        kept = f"; kernels of the compiler {data['toolchain']!r}" if data.get("toolchain") else ""
+        lines.append(f"numbarnn prove on {data['device_name']}, driver {data['driver']}; {source}{kept}; {shown}")
     for name in names:
         lines.append("")
         if name not in found:
@@ -34,8 +35,10 @@ def headline(name, data):
     counts = Counter(answer["outcome"] for answer in data["answers"])
     became = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
     left = data.get("left") or 0
+    compiling = sum(answer.get("compiling_s", 0) for answer in data["answers"])
+    spent = f"{data['seconds']:.0f} s" + (f", all processes compiled for {compiling:.0f} s" if compiling >= 1 else "")
     state = DONE if data["outcome"] == DONE else f"CUT OFF, {left} questions not asked yet"
-    return f"{name} ({BY_NAME[name].about}): {state}; {became or 'no answer'}; {data['seconds']:.0f} s"
+    return f"{name} ({BY_NAME[name].about}): {state}; {became or 'no answer'}; {spent}"
 
 
 def messages(answers):

@@ -44,10 +44,11 @@ def timed(of):
     """The `Question`s of a part, the most valuable first."""
     every, auto = tuple(SCHEDULES), ("auto",)
     one_layer = tuple(name for name in every if name != "wavefront")  # which is stepwise then
-    if of == "recorded":
+    if of in ("recorded", "schedules"):
         for dtype, cell, shape in product(DTYPES, CELLS, SETS["schedules"]):
-            own = every if shape.L > 1 else one_layer
-            yield Question(cell, shape, dtype, False, USUAL, own + auto)  # "auto" for the tables, which have no others
+            others = tuple(name for name in (every if shape.L > 1 else one_layer) if name != "persistent")
+            own = ("persistent", "auto") if of == "recorded" else others  # "auto" for the tables, which have no others
+            yield Question(cell, shape, dtype, False, USUAL, own)
     elif of == "precision":
         rounded, split = (
             [Question("lstm", shape, "float32", tf32, USUAL, own) for shape in SETS["schedules"]]

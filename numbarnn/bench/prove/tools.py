@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numbarnn
@@ -19,6 +20,7 @@ TESTS = Path(numbarnn.__file__).resolve().parents[1] / "tests"
 MARKED = re.compile(r"mark\.gpu\b")
 #: The tests worth most, first; then all others.
 FIRST = ("test_persistent.py", "test_gpu_engine.py", "test_gpu.py", "test_gpu_unchanged.py", "test_trouble.py")
+WORKERS = 4  # of pytest-xdist for a file, where it is installed: most of the time is compiling
 LETTERS_KEPT = 12_000  # of what a program printed: its end
 LINES_TOLD = 12
 NO_TEST = 5  # pytest's exit code where no test was chosen
@@ -74,7 +76,7 @@ def _tests(name, asked):
         raise console.CannotRun("the tests are not here: run in a clone of the repository")
     if asked.device == "sim":
         raise console.CannotRun("tests marked gpu need one; those of the simulator: python -m pytest tests/simulated")
-    more = ["--collect-only"] if asked.small else []
+    more = ["--collect-only"] if asked.small else ["-n", str(WORKERS)] if find_spec("xdist") else []
     try:
         import pytest  # noqa: F401
     except ImportError as error:
