@@ -148,7 +148,8 @@ def cpu_on_threads(monkeypatch):
     monkeypatch.setattr(product_parts, "SERIAL_READ", 0)
     for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
         monkeypatch.setattr(cpu, least, 0)
-    monkeypatch.setattr(cpu, "PACKED_FROM", cpu.PACKED_BACK_FROM)
+    for rows in ("PACKED_FROM", "LARGE_PACKED_FROM"):
+        monkeypatch.setattr(cpu, rows, cpu.PACKED_BACK_FROM)
     engine = engines.get("cpu")
     before = engine.num_threads
     awake_threads.stay_awake(engine.thread_pool, monkeypatch)

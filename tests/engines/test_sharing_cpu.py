@@ -216,8 +216,7 @@ def test_layers_differ_in_rounding_alone(engine, share, batch, way):
 def test_panels_of_weights_change_nothing_but_rounding(engine, share, monkeypatch, cell, options, way):
     found = []
     for packed_from in (1, 10**9):
-        monkeypatch.setattr(cpu, "PACKED_FROM", packed_from)
-        monkeypatch.setattr(cpu, "PACKED_BACK_FROM", packed_from)
+        monkeypatch.setattr(cpu, "packed_from", lambda *_, rows=packed_from: rows)
         share(way, 2)
         found.append(walk(engine, cell, 0, **options)[1])
     for packed, lying in zip(*found, strict=True):
@@ -254,9 +253,11 @@ def test_weights_changed_in_place_are_noticed(steps, options):
 def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run, monkeypatch):
     """Packing reads and writes all of R: that of one step of one sequence costs more than the product. Backward has no
     products for so many."""
-    layer = nr.GRU(4, 5, device="cpu", seed=0)
     monkeypatch.setattr(cpu, "PACKED_FROM", 20)
-    for T, batch, *expected in ((1, 1, 0, 0), (1, 7, 0, 0), (1, 8, 0, 1), (19, 1, 0, 1), (4, 5, 1, 1), (7, 1, 0, 0)):
+    monkeypatch.setattr(cpu, "LARGE_PACKED_FROM", 40)
+    few = (1, 1, 0, 0), (1, 7, 0, 0), (1, 8, 0, 1), (19, 1, 0, 1), (4, 5, 1, 1), (7, 1, 0, 0)
+    small, large = (nr.GRU(4, H, device="cpu", seed=0) for H in (5, 150))
+    for layer, T, batch, *expected in (*((small, *one) for one in few), (large, 3, 13, 0, 1), (large, 4, 10, 1, 1)):
         y, _, tape = layer.forward(np.zeros((T, batch, 4), np.float32))
         layer.backward(tape, np.ones_like(y))
         assert [run[2] for run in loops_run[-2:]] == expected
@@ -274,7 +275,7 @@ def test_many_rows_of_x_in_panels(share, monkeypatch, way):
         share(way, threads)
         found.append([layer(x)[0]])
     assert_same_bits(found)
-    monkeypatch.setattr(cpu, "PACKED_FROM", 10**9)
+    monkeypatch.setattr(cpu, "packed_from", lambda *_: 10**9)
     assert_close(found[0][0], layer(x)[0])
 
 

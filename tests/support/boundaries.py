@@ -88,12 +88,12 @@ def _few(rows):
 
 def _packed(layer):
     """Whether R is in panels, forward and backward."""
-    return layer.rows >= max(cpu.PACKED_FROM, cpu.PACKED_BACK_FROM)
+    return layer.rows >= max(cpu.packed_from(layer.G * layer.H * layer.P, back) for back in (False, True))
 
 
 def _lies(layer):
     """Whether it is in none, forward or backward."""
-    return layer.rows < min(cpu.PACKED_FROM, cpu.PACKED_BACK_FROM)
+    return layer.rows < min(cpu.packed_from(layer.G * layer.H * layer.P, back) for back in (False, True))
 
 
 def _tiles_of(rows):

@@ -123,9 +123,9 @@ CPU_BOUNDARIES = (
     # threads that share sequences, and units
     Case("lstm", 4, 50, 5, (64,), lengths="padded"),
     Case("lstm", 4, 7, 5, (171,), lengths="padded"),
-    Case("lstm", 4, 7, 5, (260,), proj_size=90),
+    Case("lstm", 6, 7, 5, (260,), proj_size=90),
     Case("gru_reset_before", 4, 7, 5, (197,)),
-    Case("layer_norm_rnn", 4, 7, 5, (341,)),
+    Case("layer_norm_rnn", 6, 7, 5, (341,)),
     # heights of tiles
     Case("rnn_tanh", 20, 1, 5, (150,)),
     Case("rnn_tanh", 10, 2, 5, (150,)),

@@ -37,9 +37,10 @@ SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
 WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
-# Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs; and from
-# which backward packs them. Products of fewer rows take no longer with weights as they lie than those do.
-PACKED_FROM, PACKED_BACK_FROM = 20, 8
+# Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs: products
+# of fewer take less time with weights as they lie. Of an R of so many numbers it is more rows, as reading takes longer.
+PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 40, 1 << 16
+PACKED_BACK_FROM = 8  # rows from which backward packs them
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
@@ -48,6 +49,13 @@ LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
 # make 3 low ones, lose more than memory gives.
 ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
+
+
+def packed_from(size, backward):
+    """Rows of all steps from which an R of so many numbers is packed."""
+    if backward:
+        return PACKED_BACK_FROM
+    return LARGE_PACKED_FROM if size >= LARGE_FROM else PACKED_FROM
 
 
 def _by_rows(batch, threads, R):
@@ -281,7 +289,7 @@ class CpuEngine(HostEngine):
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         call.panel_row, own_panels = panels.PANEL_ROW, {}
-        if buffers.of_segment or call.steps * call.batch >= (PACKED_BACK_FROM if call.backward else PACKED_FROM):
+        if buffers.of_segment or call.steps * call.batch >= packed_from(p.R.size, call.backward):
             if call.batch <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
