@@ -146,9 +146,11 @@ class Engine(ABC):
 
     def watch(self, arrays, places):
         """A function without arguments: a fingerprint of each of one or two contiguous arrays as they are now; see
-        `watches_in_jobs`.
+        `watches_in_jobs`. On an engine that binds calls it has a method `read(number, array)`: to read another one, of
+        the same shape, in place of that.
 
         Args:
+            arrays: which must live as long.
             places: of each array, what `numbarnn.kernels.arrays.samples.places` returns, on this engine.
         """
         raise NotImplementedError

@@ -100,8 +100,18 @@ class Watched:
 
     def remember(self, tape, *arrays):
         """Note in the tape the weights, and x, as they are, for an engine that compares at once."""
-        places = self.places(tape.forward.steps, tape.forward.batch)
-        tape.watch = self._engine.watch(arrays, places[: len(arrays)])
+        bound = tape.bound
+        if bound is not None and bound.work.flat is not arrays[0]:  # a widened copy of these weights is
+            bound = None
+        tape.watch = bound and bound.watch
+        if tape.watch is None:
+            places = self.places(tape.forward.steps, tape.forward.batch)
+            tape.watch = self._engine.watch(arrays, places[: len(arrays)])
+            if bound is not None:
+                bound.watch = tape.watch
+        else:
+            for other in arrays[1:]:
+                tape.watch.read(1, other)
         tape.seen = tape.watch()
 
     def places(self, steps, batch):

@@ -123,13 +123,14 @@ class BoundForward(_Bound):
     Attributes:
         work: the `ForwardPass`.
         in_place: whether x and y are not copied.
+        watch: the engine's of its weights and an x, once a tape has asked for it (`layers.tape`); None before.
     """
 
     def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY, in_place=False):
         x = np.empty(call.problem.x_shape, call.problem.dtype)
         super().__init__((x, *_like((hx, cx), arrays)), arrays, call.formed)
         self.work, self._backward = ForwardPass(call, *self._own), {}
-        self._free = None if free is None else ref(free)
+        self._free, self.watch = None if free is None else ref(free), None
         self._bind(plan)
         self._taken = False  # what the functions read are not its own arrays, but those of the last call
         self._take = None

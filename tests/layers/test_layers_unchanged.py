@@ -137,6 +137,28 @@ def test_functional_notices_changes_too(what):
         F.backward_data(rnn, reserve, problem.dy, w=w)
 
 
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+def test_each_call_of_a_bound_pass_watches_its_own_x_and_weights(dtype):
+    """Calls after the first of a kind work in the same memory; halves are widened, and the copies do not change."""
+    layer, rng = nr.LSTM(20, 30, device="cpu", dtype=dtype, seed=0), np.random.default_rng(0)
+    for _ in range(3):
+        xs = [rng.standard_normal((5, 4, 20)).astype(dtype) for _ in range(2)]
+        tapes = [layer.forward(x)[2] for x in xs]
+        for x, tape in zip(xs, tapes, strict=True):
+            if dtype == "float32":
+                x *= 2
+                with pytest.raises(ValueError, match=r"^x was overwritten"):
+                    layer.backward(tape)
+                x /= 2
+        before = layer.weights.copy()
+        layer.weights[...] *= 2
+        for tape in tapes:
+            with pytest.raises(ValueError, match=r"^the weights were changed"):
+                layer.backward(tape)
+        layer.weights[...] = before
+        del tapes
+
+
 # ------------------------------------------------------------------------------------------------------ what is read
 def test_every_word_has_a_part_in_the_fingerprint():
     words = np.random.default_rng(0).standard_normal(75).astype(np.float32)
@@ -150,9 +172,10 @@ def test_every_word_has_a_part_in_the_fingerprint():
     assert len(seen) == 1 + words.size and fingerprint() == before
 
 
-def test_fingerprints_are_the_same_whoever_takes_them(cpu_on_threads, monkeypatch):
+@pytest.mark.parametrize("dtype", ("float32", "float64", "float16"))
+def test_fingerprints_are_the_same_whoever_takes_them(cpu_on_threads, monkeypatch, dtype):
     """Of any number of threads: what one notes, several compare with."""
-    arrays = tuple(np.random.default_rng(seed).standard_normal(9_000).astype(np.float32) for seed in range(2))
+    arrays = tuple(np.random.default_rng(seed).standard_normal(9_000).astype(dtype) for seed in range(2))
     places = tuple(samples.places([(0, 9_000, stride)]) for stride in (1, 3))
     for lines in (1, 1 << 30):
         monkeypatch.setattr(engine, "WATCHED_BY_ALL", lines)

@@ -36,7 +36,7 @@ SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
 # Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
 # beside other programs that takes long.
 SERIAL_SHARE = 800_000
-WATCHED_BY_ALL = 1 << 14  # lines from which several threads take fingerprints: each comes from memory
+WATCHED_BY_ALL = 1 << 12  # lines from which several threads take fingerprints: each comes from memory
 # Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs: products
 # of fewer take less time with weights as they lie. Of an R of so many numbers it is more rows, as reading takes longer.
 PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 40, 1 << 16
@@ -254,15 +254,15 @@ class CpuEngine(HostEngine):
     def watch(self, arrays, places):
         from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
 
-        pieces = 1 if sum(map(len, places)) < WATCHED_BY_ALL else self.thread_pool.available()
-        if pieces == 1:
+        pieces, dtype = self.thread_pool.available(), arrays[0].dtype
+        if pieces == 1 or sum(map(len, places)) < WATCHED_BY_ALL or dtype.itemsize == 2:
             return fingerprints.watch(arrays, places)
-        pieces, dtype = min(pieces, sharing.MOST_PIECES), arrays[0].dtype
+        pieces = min(pieces, sharing.MOST_PIECES)
 
         def run(function, what):
             self.thread_pool.run(dtype.itemsize, self._function(function, dtype), pieces, what, False)
 
-        return fingerprints.watch_by_all(arrays, places, run, pieces)
+        return fingerprints.Watch(arrays, places, run, pieces)
 
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")

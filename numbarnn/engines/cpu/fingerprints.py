@@ -2,10 +2,12 @@
 
 from array import array
 from ctypes import addressof
+from functools import partial
 
 import numpy as np
 
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Prints, by_address, from_python, job_at, prints_at
 from numbarnn.engines.cpu.sharing import NONE, take_any
 from numbarnn.engines.cpu.vectors import numbers_at
@@ -51,46 +53,48 @@ def of_pieces(zero, address):
         piece = take_any(pieces, job, piece)
 
 
+class Watch:
+    """The fingerprint of each of some contiguous arrays of float32 or float64 as they are now, a tuple of ints: by a
+    call.
+
+    Args:
+        arrays: which must live as long. places: of each of them, what `samples.places` returned.
+        run: run(function, address of a `records.Prints`) by so many threads; None: this one does it.
+        pieces: for them.
+    """
+
+    def __init__(self, arrays, places, run=None, pieces=1):
+        self._run, self._places = run, places
+        self._found = np.zeros((pieces, len(arrays)), np.uint64)
+        self._given = array("q")  # the arguments of `_of_words` of each array, one after another
+        for one, own in zip(arrays, places, strict=True):
+            self._given.extend((address(one), one.nbytes // 4, address(own), len(own)))
+        at, out = self._given.buffer_info()[0], address(self._found)
+        self._what = Prints(out=out, arrays=at, count=len(arrays), pieces=pieces)
+        self._numbers = out, at, len(arrays)
+
+    def read(self, number, other):
+        """From now on read another array, of the same shape, in place of that with this number."""
+        self._given[4 * number] = address(other)
+
+    def __call__(self):
+        if self._run is None:
+            _of_arrays.compiled(*self._numbers)
+            return tuple(self._found[0].tolist())
+        self._run(of_pieces, addressof(self._what))
+        return tuple(np.bitwise_xor.reduce(self._found).tolist())
+
+
 def watch(arrays, places):
-    """A function without arguments: the fingerprint of each of some contiguous arrays now, a tuple of ints.
-
-    Args:
-        places: of each of them, what `samples.places` returned.
-    """
-    if arrays[0].dtype.itemsize == 2:  # only in the simulator: widened, a word each
-        return lambda: watch([one.astype(np.float32) for one in arrays], places)()
-    found, given = np.zeros(len(arrays), np.uint64), _given(arrays, places)
-    numbers, kept = (found.ctypes.data, given.buffer_info()[0], len(arrays)), (arrays, places, given)
-
-    def fingerprints():
-        assert kept
-        _of_arrays(*numbers)
-        return tuple(found.tolist())
-
-    return fingerprints
+    """A function without arguments: the fingerprint of each of some contiguous arrays now, a tuple of ints."""
+    return partial(_of_halves, arrays, places) if arrays[0].dtype.itemsize == 2 else Watch(arrays, places)
 
 
-def watch_by_all(arrays, places, run, pieces):
-    """The same, of float32 or float64, where several threads take the fingerprints.
-
-    Args:
-        run: run(function, address of a `records.Prints`). pieces: for them.
-    """
-    found, given = np.zeros((pieces, len(arrays)), np.uint64), _given(arrays, places)
-    what = Prints(out=found.ctypes.data, arrays=given.buffer_info()[0], count=len(arrays), pieces=pieces)
-    kept = arrays, places, given
-
-    def fingerprints():
-        assert kept
-        run(of_pieces, addressof(what))
-        return tuple(np.bitwise_xor.reduce(found).tolist())
-
-    return fingerprints
-
-
-def _given(arrays, places):
-    """What stands at `arrays`, see `_of_arrays`."""
-    given = array("q")  # a tenth of the time of NumPy's, in each call
+def _of_halves(arrays, places):
+    """These of halves, whose words have 16 bits, by NumPy: on the CPU they are widened anyway to be computed with."""
+    found = []
     for one, own in zip(arrays, places, strict=True):
-        given.extend((one.ctypes.data, one.nbytes // 4, own.ctypes.data, len(own)))
-    return given
+        at = (own[:, None] + np.arange(samples.LINE)).reshape(-1)
+        at = at[at < one.size]
+        found.append(int(np.bitwise_xor.reduce(samples.term(one.reshape(-1).view(np.uint16)[at], at))))
+    return tuple(found)
