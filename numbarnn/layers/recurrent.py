@@ -46,9 +46,9 @@ class Recurrent:
             it copies values in.
         parameters: name -> view of it. Write through these views (in place), or assign to a name, which copies the
             values in, to change parameters. Backward reads weights and x again: change them between forward and
-            backward, and backward refuses (on a GPU the next check after it). Short calls with large weights look at a
-            sample of lines of them, 1 in 1021 at least, of every matrix and bias: an optimizer's step is always
-            noticed, a single number perhaps not.
+            backward, and backward refuses (on a GPU the next check after it). Short calls with more than 768 weights
+            (on a GPU 65,536) look at a sample of lines of them, 1 in 1021 at least, of every matrix and bias: an
+            optimizer's step is always noticed, a single number perhaps not.
         named: the same by the names that the cell's equations give them: `layer.named["R.f"]` of one layer and
             direction, `layer.named["l1.reverse.R.f"]` of several; `layer.named.p()` is the equations' p (`Named`).
         cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,

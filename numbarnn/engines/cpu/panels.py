@@ -18,7 +18,7 @@ PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
 # The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
 # read as fast as the second cache sends, and from several that lie apart it sends little more than half as much.
 WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
-CHAIN = 256  # terms added up one after another
+CHAIN = 128  # terms added up one after another
 # Of a block of rows, so many bytes of each: it stays in the second cache, beside the panels' stream. The more terms,
 # the fewer times are sums written, and the more rows, the fewer times are panels read. But it is on the stack, of which
 # some programs give their threads no more than 256 KB.
@@ -29,10 +29,26 @@ FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
 _ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
-ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
+ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
 _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
+MOST_SUMS, MOST_TURNS = 24 if _MANY_REGISTERS else 12, 4  # of wide panels, see `_wide_product`
+
+
+def _wide_product(rows):
+    """(A product of so many rows with panels side by side, how many of these, its `turns`).
+
+    Its sums take all registers, as the error of short ones is smaller, and as it waits for the panels, not for them.
+    """
+    panels = 2 if _MANY_REGISTERS else (0, 4, 2, 1)[rows]
+    turns = min(MOST_TURNS, MOST_SUMS // (2 * rows * panels))
+    return tile_product(rows, panels, turns), np.intp(panels), np.intp(turns)
+
+
+_wide_one, ONE_BESIDE, ONE_TURNS = _wide_product(1)
+_wide_two, TWO_BESIDE, TWO_TURNS = _wide_product(2)
+_wide_three, THREE_BESIDE, THREE_TURNS = _wide_product(3)
 
 
 # ------------------------------------------------------------------------------------------ packing
@@ -109,7 +125,7 @@ def pack_columns(zero, address):
 def panel_product(zero, address):
     """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
-    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels.
+    Sums of `chain` terms are added up, in the same order whatever the number of panels, and of rows but with wide ones.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     if 0 < at.rows <= FEW_ROWS:
@@ -152,11 +168,39 @@ def _multiply_few(zero, at, own_out):
 @plain
 def _multiply_all_terms(zero, at, panel, beside, out):
     """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
-    item, row = bytes_of(zero), at.panel_row
-    for start in range(0, max(1, at.terms), at.chain):
-        chain, a, adds = min(at.chain, at.terms - start), at.a + start * item, at.add != 0 or start > 0
-        terms = panel + start * row
-        multiply_few_rows(zero, at.rows, a, at.a_row, terms, _ROW, row, beside, chain, out[0], out[1], adds)
+    rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
+    if row == WIDE_ROW:
+        chain *= ONE_TURNS if rows == 1 else TWO_TURNS if rows == 2 else THREE_TURNS
+    for start in range(0, max(1, at.terms), chain):
+        a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
+        terms = panel + start * row, min(chain, at.terms - start)
+        _multiply_few_panels(zero, rows, (row, beside), a, terms, out, adds)
+
+
+@plain
+def _multiply_few_panels(zero, rows, shape, a, panel, out, add):
+    """The product of some terms of a panel, or of a wide one.
+
+    Args:
+        shape: (bytes of the panel's columns, panels side by side that are asked for; a multiple may be written).
+        panel: (address, terms). a, out: (address, bytes between rows).
+    """
+    (row, beside), (a, a_row), (panel, terms), (out, out_row) = shape, a, panel, out
+    if row != WIDE_ROW:
+        multiply_few_rows(zero, rows, a, a_row, panel, _ROW, row, ONE, terms, out, out_row, add)
+        return
+    p = ZERO
+    while p < beside:
+        at, into = panel + p * _ROW, out + p * _ROW
+        if rows == 1:
+            _wide_one(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
+            p += ONE_BESIDE
+        elif rows == 2:
+            _wide_two(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
+            p += TWO_BESIDE
+        else:
+            _wide_three(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
+            p += THREE_BESIDE
 
 
 @plain

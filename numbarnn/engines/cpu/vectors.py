@@ -50,8 +50,10 @@ def description():
     """What products are compiled for, for people."""
     features = host_features()
     fused = features.get("fma") or "aarch64" in llvm.get_default_triple()
-    unknown = "" if features else ", as LLVM does not know what this processor has"
-    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + unknown
+    why = "" if features else ", as LLVM does not know what this processor has"
+    if VECTOR_BYTES == 16 and "sse2" in features:
+        why = ", slower, as this processor has no AVX"
+    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + why
 
 
 def own_memory(builder, kind, count):
@@ -193,9 +195,13 @@ class Vectors:
         return place
 
 
-def tile_product(rows, panels):
+def tile_product(rows, panels, turns=1):
     """A function for compiled code: out = a panel, or +=, where out has so many rows, and as many columns as the
     panels together.
+
+    Args:
+        turns: sums that the terms go to in turn, and which are added up in the end: of so many times as many terms the
+            rounding error is that of one sum.
 
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
@@ -207,15 +213,29 @@ def tile_product(rows, panels):
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
-        sums = [[v.variable() for _ in range(2 * panels)] for _ in range(rows)]
-        with cgutils.for_range(builder, terms) as loop:
+        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(turns)]
+
+        def add_products(term, turn):
             b = []
             for p in range(panels):
-                first = v.moved(v.moved(panel, p, panel_bytes), loop.index, term_bytes)
+                first = v.moved(v.moved(panel, p, panel_bytes), term, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
             for i in range(rows):
-                v.add_products(sums[i], v.same(v.moved(v.moved(a, i, a_row), loop.index, v.bytes)), b)
-        v.put_sums(sums, (out, out_row), add)
+                v.add_products(sums[turn][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
+
+        done = INT(0)
+        if turns > 1:
+            groups = builder.sdiv(terms, INT(turns))
+            with cgutils.for_range(builder, groups) as loop:
+                for turn in range(turns):
+                    add_products(builder.add(builder.mul(loop.index, INT(turns)), INT(turn)), turn)
+            done = builder.mul(groups, INT(turns))
+        with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
+            add_products(builder.add(done, loop.index), 0)
+        for place, *others in zip(*(chain(*of_turn) for of_turn in sums), strict=True):
+            for other in others:
+                builder.store(builder.fadd(builder.load(place), builder.load(other)), place)
+        v.put_sums(sums[0], (out, out_row), add)
         return context.get_dummy_value()
 
     @intrinsic
