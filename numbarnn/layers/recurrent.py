@@ -352,8 +352,9 @@ class Recurrent:
             ValueError, TypeError: not the shape of an x.
             RuntimeError: the schedule cannot run it; says why, with the numbers.
         """
-        if len(shape) != 3:
-            raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
+        if np.shape(shape) != (3,):
+            came = f"an array of shape {np.shape(shape)}" if hasattr(shape, "shape") else repr(shape)
+            raise ValueError(f"shape must be that of x, three numbers, not {came}")
         first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
         if inputs != self.input_size:
             letters = "(B, T, I)" if self.batch_first else "(T, B, I)"
