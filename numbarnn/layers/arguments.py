@@ -4,6 +4,8 @@ Callers give a state as h or as a tuple of h and private states, and sequences p
 array (or list) of all private states, and padded sequences.
 """
 
+import numpy as np
+
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import array_checks, checks, private, sequences
 from numbarnn.layers.sequences import PackedSequence
@@ -19,8 +21,9 @@ def sequence(stack, value, name, width, batch_first, sizes=("T", "B")):
 
 def steps_and_batch(stack, shape, batch_first):
     """(T, B) of the shape of an x, as `explain` takes it."""
-    if len(shape) != 3:
-        raise ValueError(f"shape must be that of x, three numbers, not {shape!r}")
+    if np.shape(shape) != (3,):
+        came = f"an array of shape {np.shape(shape)}" if hasattr(shape, "shape") else repr(shape)
+        raise ValueError(f"shape must be that of x, three numbers, not {came}")
     first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
     if inputs != stack.input_size:
         letters = "(B, T, I)" if batch_first else "(T, B, I)"

@@ -3,7 +3,7 @@ one. Those of options are in `checks`."""
 
 import numpy as np
 
-from numbarnn.common.precision import DTYPES, known_dtype
+from numbarnn.common.precision import DTYPES, known_dtype, numpy_dtype
 from numbarnn.engines.base import as_code
 
 
@@ -137,6 +137,8 @@ def host_array(value, name, shape, dtype):
     except (TypeError, ValueError) as error:
         cure = "; NumPy cannot take PyTorch's bfloat16: pass its .float()" if "BFloat16" in str(error) else ""
         raise TypeError(f"{name} must be an array of shape {shape}, not {value!r}: {error}{cure}") from error
+    if result.dtype.str == "|V2":  # what NumPy's files make of bfloat16
+        result = result.view(numpy_dtype("bfloat16"))
     if result.dtype.kind not in "fiub" and result.dtype.name != "bfloat16":
         raise TypeError(f"{name} must be an array of real numbers, but is {value!r} of dtype {result.dtype}")
     if result.shape != shape:

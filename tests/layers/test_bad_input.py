@@ -223,6 +223,17 @@ def test_state_dict_of_float64_is_rounded():
     assert_same_bits(layer.state_dict(), problem.parameters)
 
 
+def test_state_dict_of_bfloat16_from_a_file_of_numpy(tmp_path):
+    """NumPy's files keep its bytes, but not its dtype."""
+    pytest.importorskip("ml_dtypes")
+    saved = nr.LSTM(4, 5, device="cpu", dtype="bfloat16", seed=0)
+    np.savez(tmp_path / "saved.npz", **saved.state_dict())
+    for dtype in ("bfloat16", "float32"):
+        loaded = nr.LSTM(4, 5, device="cpu", dtype=dtype, seed=1)
+        loaded.load_state_dict(np.load(tmp_path / "saved.npz"))
+        assert np.array_equal(loaded.weights, saved.weights.astype(dtype))
+
+
 def test_infinity_and_nan_in_a_state_dict_stay_what_they_are():
     layer = nr.GRU(4, 5, device="cpu")
     odd = np.resize([np.inf, -np.inf, np.nan, 1e-60], 15)
