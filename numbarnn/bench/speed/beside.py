@@ -2,8 +2,8 @@
 
 A thread that has no processor may hold up those that wait for it, until a call takes longer than on one thread alone.
 So some processes do nothing but count, and calls on all threads take turns with the same on one. A turn's time is the
-mean of its calls: a median would not show the few that stood still. A training loop of PyTorch's has as many DataLoader
-workers in place of these processes.
+mean of its calls: a median would not show the few that stood still. Training loops of PyTorch's are timed likewise, and
+with as many DataLoader workers in place of these processes.
 """
 
 import argparse
@@ -22,11 +22,12 @@ from numbarnn.bench.cases.passes import SHORT, WHOLE
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.speed import timing, training_loop
-from numbarnn.bench.speed.training_loop import LOOP
+from numbarnn.bench.speed.training_loop import LOOP, LOOPS, WITH_WORKERS
 
 MOST = 64  # processes
 TURN_S = 0.15  # longer than the time slices that processes get
 BUSY = "print(flush=True)\nwhile True: pass"
+WORDS = SHORT | {LOOP: "loop", WITH_WORKERS: "loop, workers"}
 LIMIT = 1.5  # times the better of one and all threads: more is "late"
 
 
@@ -51,19 +52,23 @@ def run(args, problems, where):
         raise console.CannotRun("--beside is about threads of the CPU: add --device cpu")
     if where.threads < 2:
         raise console.CannotRun("--beside compares several threads with one, and there is but one: see --threads")
-    rows, todo, title = [], list(product(args.beside, problems, args.dtype, (*WHOLE, LOOP))), "bench --beside"
-    todo = [one for one in todo if one[-1] != LOOP or training_loop.runs(*one[1], one[2])]
-    todo.sort(key=lambda one: (one[-1] == LOOP, one[0]))  # loops last: from then on PyTorch's threads are the engine's
+    rows, todo, title = [], list(product(args.beside, problems, args.dtype, (*WHOLE, *LOOPS))), "bench --beside"
+    todo = [one for one in todo if one[-1] not in LOOPS or training_loop.runs(*one[1], one[2])]
+    # loops last: from then on PyTorch's threads are the engine's
+    todo.sort(key=lambda one: (one[-1] in LOOPS and 1 + LOOPS.index(one[-1]), one[0]))
     with console.Progress() as progress, ExitStack() as others:
         progress.start(title, len(todo))
         running = 0
         for count, (cell, shape), dtype, what in todo:
-            if what == LOOP:
+            busy = 0 if what == WITH_WORKERS else count
+            if busy < running:
                 others.close()
-                seconds = measure_loop(cell, shape, count, where)
+                running = 0
+            others.enter_context(busy_processes(busy - running))
+            running = busy
+            if what in LOOPS:
+                seconds = measure_loop(cell, shape, count if what == WITH_WORKERS else None, where)
             else:
-                others.enter_context(busy_processes(count - running))
-                running = count
                 seconds = measure(cell, shape, dtype, what, where)
             about = {"cell": cell, "shape": shape.sizes, "form": shape.form, "dtype": dtype, "what": what}
             rows.append(about | {"beside": count, "threads": where.threads, "seconds": seconds})
@@ -97,7 +102,7 @@ def measure(cell, shape, dtype, what, where):
 
 
 def measure_loop(cell, shape, workers, where):
-    """The same of steps of a training loop beside so many DataLoader workers."""
+    """The same of steps of a training loop, see `training_loop.steps`."""
     with training_loop.steps(cell, shape, workers) as contender:
         return take_turns(lambda name: contender, where)
 
@@ -146,7 +151,7 @@ def print_times(rows, where):
     for row in rows:
         one, every = (1e3 * np.median(row["seconds"][name]) for name in ("one", "all"))
         sizes = ",".join(map(str, row["shape"].values())) + "".join(f" {word}" for word in row["form"])
-        about = [row["cell"], sizes, row["dtype"], SHORT.get(row["what"], row["what"]), row["beside"]]
+        about = [row["cell"], sizes, row["dtype"], WORDS[row["what"]], row["beside"]]
         table.append([*about, f"{one:.3f}", f"{every:.3f}", f"{ratio(row):.2f}"])
     title = f"Milliseconds per call beside busy processes, on one and on {where.threads} CPU threads"
     columns = ["one thread", "all threads", "all / better"]

@@ -1,5 +1,5 @@
-"""A training loop of PyTorch's around a module of `numbarnn.torch`, beside DataLoader workers that make its batches;
-`numbarnn bench --beside`.
+"""A training loop of PyTorch's around a module of `numbarnn.torch`, with one batch or with DataLoader workers that make
+its batches; `numbarnn bench --beside`.
 
 The module works on PyTorch's own threads, which also do the rest of a step: a linear layer, the loss, the optimizer.
 The workers are processes that want the processors, too, but not all the time, and wake up when a batch is taken.
@@ -7,13 +7,14 @@ The workers are processes that want the processors, too, but not all the time, a
 
 import time
 from contextlib import contextmanager
+from itertools import repeat
 from types import SimpleNamespace
 
 import numpy as np
 
 from numbarnn.bench.peers.contender import torch
 
-LOOP = "training loop"
+LOOP, WITH_WORKERS = LOOPS = "training loop", "training loop with workers"
 MODULES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN"}
 BATCH_S = 0.01  # of a worker's processor for each batch
 BATCHES, CLASSES = 1 << 30, 10
@@ -43,15 +44,22 @@ class Batches:
 
 @contextmanager
 def steps(cell, shape, workers):
-    """A contender whose call is one step of the loop, on as many threads as PyTorch is set to."""
+    """A contender whose call is one step of the loop, on as many threads as PyTorch is set to.
+
+    Args:
+        workers: how many make the batches; None: there is but one batch.
+    """
     import numbarnn.torch
 
     torch.manual_seed(0)
     module = getattr(numbarnn.torch, MODULES[cell])(shape.I, shape.H, shape.L)
     readout = torch.nn.Linear(shape.H, CLASSES)
     optimizer = torch.optim.SGD([*module.parameters(), *readout.parameters()], lr=1e-3)
-    loader = torch.utils.data.DataLoader(Batches(shape), batch_size=None, num_workers=workers)
-    iterators = [iter(loader)]
+    batches = Batches(shape)
+    if workers is None:
+        iterators = [repeat(batches[0])]
+    else:
+        iterators = [iter(torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers))]
 
     def call():
         optimizer.zero_grad()
