@@ -283,6 +283,22 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     }
 
 
+def test_the_driver_is_asked_once_for_all_times(monkeypatch):
+    asked = []
+
+    def run_tool(*command):
+        asked.append("--query-gpu=driver_version" in command)
+        return ["580.159"] if asked[-1] else []
+
+    monkeypatch.setattr(info, "run_tool", run_tool)
+    info.driver.cache_clear()
+    try:
+        assert info.collect()["driver"] == info.collect()["driver"] == "580.159"
+        assert sum(asked) == 1
+    finally:
+        info.driver.cache_clear()
+
+
 def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "make_layer", lambda *_, **__: 1 / 0)
     part, asked = parts.BY_NAME["precision"], parts.Asked("cuda", True, str(tmp_path))
