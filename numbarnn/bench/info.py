@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -205,8 +206,9 @@ def gpus_of_the_driver():
     ]
 
 
+@cache
 def driver():
-    """The version of the NVIDIA driver, None where there is none."""
+    """The version of the NVIDIA driver, None where there is none. Asked once: the tool may take a second."""
     lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return lines[0].strip() if lines else None
 

@@ -253,7 +253,7 @@ def test_a_record_has_what_was_timed_and_with_what(bench):
 def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     """`numbarnn prove` takes these times too: its file is a record of the benchmark, and it tells the ratios."""
     monkeypatch.setattr(energy, "counter", lambda device: pytest.fail("a second of calls for each contender"))
-    machine.clock |= {"cudnn persist_static": 2.0, "numbarnn stepwise": 1.5, "numbarnn persistent": 1.0}
+    machine.clock |= {"cudnn persist_static": 2.0, "numbarnn persistent": 1.0}
     part, asked = parts.BY_NAME["times"], parts.Asked("cuda", True, str(tmp_path))
     name = "gru 25,64,512,512,1 float32"
     assert name in part.questions(asked)
@@ -264,7 +264,7 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     kept.write()
     found = record.read(kept.path)
     assert [(row["what"], row["schedule"]) for row in found["results"]] == [
-        (what, schedule) for what in passes.WHOLE for schedule in ("stepwise", "persistent", "auto")
+        (what, schedule) for what in passes.WHOLE for schedule in ("persistent", "auto")
     ]
     assert tables.rows_of(found, shapes.SETS["schedules"]) == [] and len(tables.rows_of(found)) == 2  # small ones
     assert found["method"]["cudnn"]["version"] == "9.28.0" and found["kernels"] == record.kernels_digest("cuda")
@@ -276,7 +276,27 @@ def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
     kept.head["outcome"] = "done"
     kept.write()
     again, said = results.Results.open(tmp_path, part, results.identity(environment, "cuda", True), environment)
-    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 6
+    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 4
+    others = parts.BY_NAME["schedules"].questions(asked)
+    assert name in others and {row["schedule"] for row in parts.BY_NAME["schedules"].answer(name, asked)["rows"]} == {
+        "stepwise"
+    }
+
+
+def test_the_driver_is_asked_once_for_all_times(monkeypatch):
+    asked = []
+
+    def run_tool(*command):
+        asked.append("--query-gpu=driver_version" in command)
+        return ["580.159"] if asked[-1] else []
+
+    monkeypatch.setattr(info, "run_tool", run_tool)
+    info.driver.cache_clear()
+    try:
+        assert info.collect()["driver"] == info.collect()["driver"] == "580.159"
+        assert sum(asked) == 1
+    finally:
+        info.driver.cache_clear()
 
 
 def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):

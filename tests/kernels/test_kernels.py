@@ -93,6 +93,7 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
     ptx_checks.require_aligned_shared_memory(text)
+    ptx_checks.require_long_offsets(text)
     if shipped.function.__module__ in PERSISTENT:
         ptx_checks.require_exchange(text, shipped)
     if shipped.dtype != "float64":

@@ -3,6 +3,9 @@
 The same checks (ptx_checks) run on every persistent kernel in tests/kernels/test_kernels.py.
 """
 
+from contextlib import nullcontext
+
+import numpy as np
 import pytest
 from numba import cuda, float32, types, uint32
 
@@ -108,6 +111,20 @@ def test_other_accesses_in_a_persistent_kernel_are_found(persistent_kernel, ther
     with pytest.raises(AssertionError, match=r"expected|only|aligned to \{8\}"):
         ptx_checks.require_exchange(wrong, shipped)
         ptx_checks.require_aligned_shared_memory(wrong)
+
+
+@pytest.mark.parametrize("short", (False, True))
+def test_offsets_of_32_bits_are_found(short):
+    """In the check of all kernels, `require_long_offsets`."""
+
+    @cuda.jit
+    def kernel(out, n):
+        offset = cuda.grid(1) * n
+        out[np.uint32(np.uint32(cuda.grid(1)) * np.uint32(n)) if short else offset] = 1
+
+    text = compiler.ptx(kernel, (float32[::1], types.int32), (9, 0))
+    with pytest.raises(AssertionError, match=r"mul\.lo") if short else nullcontext():
+        ptx_checks.require_long_offsets(text)
 
 
 @pytest.fixture

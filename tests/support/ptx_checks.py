@@ -117,6 +117,39 @@ def require_aligned_shared_memory(text):
         assert alignments == {16}, f"dynamic shared memory is aligned to {alignments} bytes, 16 are moved at once"
 
 
+def require_long_offsets(text):
+    """Assert that no product of two numbers of 32 bits is part of an address of global memory: T * B * G * H may be
+    more than 2^31 elements."""
+    program = Program(text)
+    instructions = [each for block in program.blocks for each in block.instructions]
+    made_by = {}
+    for each in instructions:
+        results, sources = registers_of(program, each)
+        for name in results:
+            made_by.setdefault(name, []).append((each, sources))
+    todo = [
+        re.match(r"\[\s*([%\w]+)", operand).group(1)
+        for each in instructions
+        if each.name in ("ld", "st", "atom", "red") and not {"shared", "local", "param"} & set(each.modifiers)
+        for operand in each.operands
+        if isinstance(operand, str) and operand.startswith("[")
+    ]
+    seen = set()
+    while todo:
+        register = todo.pop()
+        if register in seen:
+            continue
+        seen.add(register)
+        for each, sources in made_by.get(register, ()):
+            short = each.name in ("mul", "mad") and "wide" not in each.modifiers and program.code_of(register) == "u4"
+            # NVVM divides numbers of 64 bits that have 32 as such; then the product is at most the dividend.
+            of_quotient = any(one.name == "div" for name in sources for one, _ in made_by.get(name, ()))
+            factors = [name for name in each.operands[1:3] if name in made_by]
+            assert not (short and len(factors) == 2 and not of_quotient), f"32 bits of an address: {each.text}"
+            if each.name != "ld":  # what is loaded is a number of its own
+                todo += sources
+
+
 def require_convergent(modules):
     """Assert that in LLVM IR all functions, and all assembly that a warp runs together, are convergent."""
     for text in modules:
