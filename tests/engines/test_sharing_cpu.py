@@ -295,7 +295,8 @@ def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell, wa
     for threads in (1, 2, 4):
         found = []
         for least in (10**9, 3):
-            monkeypatch.setattr(cpu, "ROWS_BY_STEPS", least)
+            for rows in ("ROWS_BY_STEPS", "FEW_BY_STEPS"):
+                monkeypatch.setattr(cpu, rows, least)
             share(way, threads)
             layer = nr.RNN(cell, 70, 70, num_layers=2, bidirectional=True, device="cpu", seed=0)
             found.append(padded_calls(layer, x, lengths))
@@ -340,12 +341,30 @@ def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkey
 def test_pieces_have_as_many_sequences_as_their_ax_has_room_for(share, loops_run, monkeypatch):
     """If these are enough for tiles; else each thread has one piece, and all steps' x are multiplied at once."""
     x, of_row, found = normal("float32", 9, 40, 40), 4 * 70 * 4, []
-    monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 5)
+    for rows in ("ROWS_BY_STEPS", "FEW_BY_STEPS"):
+        monkeypatch.setattr(cpu, rows, 5)
     share("sequences", 2)
     for rows, by_steps, pieces in ((20, True, 2), (10, True, 4), (7, True, 6), (5, True, 8), (4, False, 2)):
         monkeypatch.setattr(cpu, "AX_BY_STEPS", rows * of_row)
         found.append([nr.LSTM(40, 70, device="cpu", seed=0)(x)[0]])
         assert loops_run.pop()[3:] == (by_steps, pieces)
+    assert_same_bits(found)
+
+
+def test_threads_share_sequences_of_few_units(share, loops_run, monkeypatch):
+    """Of which there would be none for a second thread; each multiplies its own x, from a few sequences."""
+    monkeypatch.setattr(cpu, "FEW_BY_STEPS", 4)
+    found, x = [], normal("float32", 9, 13, 70)
+    for threads, by_steps in ((1, False), (2, True), (3, True)):
+        share("sequences", threads)
+        layer = nr.GRU(70, 10, bidirectional=True, device="cpu", seed=0)
+        found.append(padded_calls(layer, x, np.arange(13, dtype=np.int32) % 9 + 1))
+        assert {loop[:2] for loop in loops_run} == {(threads, True)}
+        assert {loop[3] for loop in loops_run} == {False, by_steps}  # of backward's loops none does
+        loops_run.clear()
+    share("sequences", 2)
+    layer(normal("float32", 9, 7, 70))
+    assert not any(loop[3] for loop in loops_run)
     assert_same_bits(found)
 
 

@@ -80,8 +80,14 @@ MUTATIONS = {
     ),
     "cpu_panels_of_the_last_gate_stale": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "for g in range(gates if prints else ZERO):",
-        "for g in range(gates - 1 if prints else ZERO):",
+        "fingerprint(at.b, width * terms * item // 4)",
+        "fingerprint(at.b, 1 + width * terms * item // 4 * (g < gates - 1))",
+        "tests/engines/test_packed.py -k noticed",
+    ),
+    "cpu_panels_of_the_first_gates_last_units_stale": Mutation(
+        "numbarnn/engines/cpu/forward.py",
+        "now = joint(now, fingerprint(",
+        "now = joint(NOTHING, fingerprint(",
         "tests/engines/test_packed.py -k noticed",
     ),
     "cpu_absent_state_of_other_call": Mutation(
@@ -230,8 +236,8 @@ MUTATIONS = {
     ),
     "cpu_last_panel_adds_to_what_is_in_memory": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "_copy_columns(zero, (rows, left), rest, own)\n            _multiply_panel",
-        "_copy_columns(zero, (rows, left - 1), rest, own)\n            _multiply_panel",
+        "(first, rows), own, YES)",
+        "(first, rows - 1), own, YES)",
         "tests/engines/test_panels.py -k numpys",
     ),
     "cpu_second_chain_of_b_overwrites": Mutation(
@@ -248,8 +254,8 @@ MUTATIONS = {
     ),
     "cpu_packing_loses_the_last_column": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns else zero",
-        "panel[i] = numbers_at(zero, b + i * at.b_row)[k] if i < columns - (columns < width) else zero",
+        "    for i in range(columns):\n        row = numbers_at(zero, b",
+        "    for i in range(columns - 1):\n        row = numbers_at(zero, b",
         "tests/engines/test_panels.py -k packing",
     ),
     "cpu_second_chain_of_a_wide_panel": Mutation(

@@ -49,6 +49,7 @@ LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
 # make 3 low ones, lose more than memory gives.
 ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
+FEW_BY_STEPS = 4  # the same of sequences, where the units are too few for x Wᵀ of all steps to be shared alike
 
 
 def packed_from(size, backward):
@@ -63,18 +64,21 @@ def _by_rows(batch, threads, R):
     return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
 
 
-def _x_by_steps(call, parts):
-    """Whether each step multiplies its own x, if so many parts share it. Where these are units, a step reads all of W
-    once more, for few sequences: then only if all steps' ax have the same memory, which in training they have not."""
+def _x_by_steps(call, threads, parts):
+    """Whether each step multiplies its own x, if threads share it in so many parts. Where these are units, a step reads
+    all of W once more, for few sequences: then only if all steps' ax have the same memory, which in training they have
+    not."""
     rows, ax = call.batch // parts if call.by_rows else call.batch, call.batch * call.ax_row // parts
-    return (call.by_rows or not call.save) and rows >= ROWS_BY_STEPS and ax <= AX_BY_STEPS
+    few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
+    least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
+    return (call.by_rows or not call.save) and rows >= least and ax <= AX_BY_STEPS
 
 
 def _pieces(call, threads):
     """Pieces of a phase: one for each thread, or of fewer sequences, if only then each step multiplies its own x."""
     if call.by_rows and call.x and threads > 1:
         for pieces in range(threads, sharing.MOST_PIECES + 1, threads):
-            if _x_by_steps(call, pieces):
+            if _x_by_steps(call, threads, pieces):
                 return pieces
     return threads
 
@@ -155,8 +159,10 @@ class CpuEngine(HostEngine):
         meets = call.stages_count or call.W_hr  # within a step of some units
         step = batch * max(recurrent, (recurrent + inputs) // 2)
         work = call.steps * batch * (recurrent + inputs) - (batch * recurrent if call.from_zero else 0)
-        threads = self._threads(work, R.shape[1])
+        threads = self._threads(work, max(R.shape[1], batch // ROWS_OF_THREAD * products.UNITS))
         call.by_rows = _by_rows(batch, threads, R)
+        if not call.by_rows:
+            threads = min(threads, max(1, R.shape[1] // products.UNITS))
         if not call.by_rows and not meets:
             threads = self._threads(work, R.shape[1], SERIAL_STEPS)
         if not call.by_rows and step < (SERIAL_SHARE if meets else SERIAL_STEP):
@@ -298,7 +304,7 @@ class CpuEngine(HostEngine):
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        if call.x and _x_by_steps(call, max(threads, call.pieces)):
+        if call.x and _x_by_steps(call, threads, max(threads, call.pieces)):
             call.x_by_steps = True
             if not call.save:  # else what the cell saves takes the place of ax
                 call.ax_slot = 0
