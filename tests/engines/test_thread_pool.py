@@ -122,7 +122,7 @@ def take_pieces(zero, address):
                     counts[phase * call.pieces + piece] += 100
             counts[phase * call.pieces + piece] += 1
             piece = sharing.take(call.pieces, job, phase, piece)
-        sharing.end_phase(call.pieces, job, phase)
+        sharing.end_phase(call, job, phase)
 
 
 def count_pieces(workers, threads, pieces, phases=400):
@@ -139,6 +139,43 @@ def test_each_piece_of_a_phase_is_taken_once(threads, pieces):
     workers = thread_pool.ThreadPool(threads)
     for _ in range(10):
         assert (count_pieces(workers, threads, pieces) == 1).all()
+
+
+@by_address
+def take_pieces_slowly(zero, address):
+    """Two threads take pieces of two phases, two each, the second thread first, and write who did it. That one is slow
+    with its first piece. Given are the address of a `records.Call`, how slow, a word, and where to write."""
+    job, total = job_at(address), np.float64(0)
+    given, phase_of_second = numbers_at(np.int64(0), job.what), job.what + 16
+    call, who = call_at(given[0]), numbers_at(np.int64(0), job.what + 24)
+    for phase in range(2):
+        while job.thread == 0 and atomics.load_in_order(phase_of_second) <= phase:
+            pass
+        piece = sharing.take(call.pieces, job, phase, sharing.NONE)
+        if job.thread == 1:
+            atomics.store_in_order(phase_of_second, phase + 1)
+        while piece != sharing.NONE:
+            who[2 * phase + piece] = job.thread + 1
+            if job.thread == 1 and phase == 0:
+                for k in range(given[1]):
+                    total += math.sqrt(np.float64(k))
+            piece = sharing.take(call.pieces, job, phase, piece)
+        sharing.end_phase(call, job, phase)
+    if job.thread == 1:
+        given[1] = int(total)
+
+
+@pytest.mark.skipif(not atomics.SLEEPS, reason="elsewhere threads do not sleep, and so do not know for how long")
+@pytest.mark.parametrize("seconds, leaves", [(100, False), (1e-3, True)])
+def test_a_thread_that_is_late_takes_no_more_pieces(seconds, leaves):
+    """Else a call of many steps beside other programs waits for it in each: 3 ms became 165."""
+    limit = np.array(divmod(int(1e9 * seconds), 10**9))
+    call, workers = Call(pieces=2, patience=limit.ctypes.data), thread_pool.ThreadPool(2)
+    what = np.array([ctypes.addressof(call), 20_000_000, 0, 0, 0, 0, 0])
+    run_on(workers, take_pieces_slowly, 2, what)
+    who = what[3:].reshape(2, 2)
+    assert who[0, 1] == 2 and (who[1] > 0).all()
+    assert (2 not in who[1]) == leaves
 
 
 def test_threads_that_do_not_come_are_not_waited_for(monkeypatch):

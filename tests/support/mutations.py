@@ -188,20 +188,20 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_step": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "                end_phase(call.pieces, job, phase - 1)\n",
+        "                end_phase(call, job, phase - 1)\n",
         "                pass\n",
         "tests/engines/test_sharing_cpu.py -k done_the_last",
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "        end_phase(call.pieces, job, ZERO)\n",
+        "        end_phase(call, job, ZERO)\n",
         "        pass\n",
         "tests/engines/test_sharing_cpu.py -k all_weights",
     ),
     "cpu_helper_with_a_piece_is_left_behind": Mutation(
         "numbarnn/engines/cpu/sharing.py",
-        "        wait_until(job.counters + _DONE, (phase + 1) * pieces)\n",
-        "        wait_until(job.counters + _DONE, (phase + 1) * pieces - 1)\n",
+        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces, call.patience)\n",
+        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces - 1, call.patience)\n",
         "tests/engines/test_thread_pool.py -k piece_of_a_phase",
     ),
     "cpu_a_share_goes_with_its_thread": Mutation(

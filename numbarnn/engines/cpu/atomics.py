@@ -13,9 +13,9 @@ from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
 
 _I64 = ir.IntType(64)
+FOR_EVER = np.intp(0)  # to wait for
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
 POLLS_BEFORE_SLEEP = 100_000  # some fifty microseconds, about what waking a thread takes
-POLLS_BEFORE_YIELD = 4_000  # two microseconds; where nobody else wants the processor, yielding takes less than one
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
@@ -78,14 +78,6 @@ def _register(name, function):
     return name
 
 
-_yield = types.ExternalFunction(
-    _register(
-        "numbarnn_yield",
-        ctypes.WinDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield,
-    ),
-    types.int32(),
-)
-
 if SLEEPS:
     _system_call = types.ExternalFunction(
         _register("numbarnn_system_call", ctypes.CDLL(None).syscall), types.int64(*[types.int64] * 5)
@@ -93,12 +85,19 @@ if SLEEPS:
     _FUTEX = np.int64(_FUTEX_CALLS[platform.machine()])
 
     @plain
-    def sleep_while(address, value):
+    def sleep_while(address, value, patience):
         """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
 
         May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
+
+        Args:
+            patience: address of how long at most, seconds and nanoseconds, int64 both; 0: without an end.
+
+        Returns:
+            whether it slept for so long, or got a signal.
         """
-        _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
+        call, value = np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF
+        return _system_call(_FUTEX, address, call, value, patience) < 0 and load_in_order(address) == value
 
     @plain
     def wake(address):
@@ -106,11 +105,19 @@ if SLEEPS:
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAKE), np.int64(2**31 - 1), np.int64(0))
 
 else:
+    _yield = types.ExternalFunction(
+        _register(
+            "numbarnn_yield",
+            ctypes.WinDLL("kernel32").SwitchToThread if sys.platform == "win32" else ctypes.CDLL(None).sched_yield,
+        ),
+        types.int32(),
+    )
 
     @plain
-    def sleep_while(address, value):
+    def sleep_while(address, value, patience):
         """Let another thread run."""
         _yield()
+        return False
 
     @plain
     def wake(address):
@@ -118,25 +125,24 @@ else:
 
 
 @plain
-def wait_until(place, turn):
-    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
+def wait_until(place, turn, patience):
+    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes,
+    and in the one after it the last turn for which a thread had to wait longer than its `patience` (`sleep_while`).
 
-    Polls for a while, as it often comes soon, and now and then lets others run, among which may be the thread that is
-    waited for. Then sleeps: beside other programs that thread may have no processor, and one that polls would use up
-    its own share of them in vain, to be without one when the other has come. A thread that is going to sleep adds
-    itself before it looks a last time, one that writes looks for sleepers afterwards (`announce`): one of the two sees
-    the other.
+    Polls for a while, as it often comes soon. Then sleeps: beside other programs the thread that is waited for may have
+    no processor, and one that polls would use up its own share of them in vain, to be without one when the other has
+    come. It does not yield in between: that gives away a turn of the scheduler's, milliseconds, to whoever wants it,
+    and one wait had 25 of them. A thread that is going to sleep adds itself before it looks a last time, one that
+    writes looks for sleepers afterwards (`announce`): one of the two sees the other.
     """
     polls = 0
     while load_in_order(place) < turn:
         polls += 1
-        if polls % POLLS_BEFORE_YIELD == 0:
-            _yield()
         if polls > POLLS_BEFORE_SLEEP:
             add_in_order(place + 8, 1)
             seen = load_in_order(place)
-            if seen < turn:
-                sleep_while(place, seen)
+            if seen < turn and sleep_while(place, seen, patience):
+                store_in_order(place + 16, turn)
             add_in_order(place + 8, -1)
 
 
@@ -161,4 +167,4 @@ def barrier(counters, thread, threads):
         turn = load_in_order(own) + 1
         announce(own, turn)
         for other in range(threads):
-            wait_until(counters + other * SLOTS * 8, turn)
+            wait_until(counters + other * SLOTS * 8, turn, FOR_EVER)

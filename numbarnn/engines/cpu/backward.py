@@ -230,7 +230,7 @@ def backward_steps(zero, address):
         _pack(zero, call, share_of(zero, call, job, piece))
         piece = take(call.pieces, job, ZERO, piece)
     if call.by_rows:
-        end_phase(call.pieces, job, ZERO)
+        end_phase(call, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
     steps = call.last - call.first + 1 if call.by_rows else 1  # of a phase
     for first in range(call.first, call.last + 1, steps):
@@ -246,4 +246,4 @@ def backward_steps(zero, address):
                 if step < call.last:
                     _cell(zero, call, own, rows_address, step)
             piece = take(call.pieces, job, phase, piece)
-        end_phase(call.pieces, job, phase)
+        end_phase(call, job, phase)

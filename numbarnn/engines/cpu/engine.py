@@ -284,6 +284,9 @@ class CpuEngine(HostEngine):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
         p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
         threads = self._share_steps(call, p, x)
+        if threads > 1 and call.pieces and not call.by_rows:  # whose steps are phases
+            kept.append(sharing.patience(call.batch * p.R.size))
+            call.patience = address(kept[-1])
 
         def scratch(shape):
             kept.append(self._memory.empty(shape, dtype))

@@ -291,7 +291,7 @@ def forward_steps(zero, address):
         _prepare(zero, call, share_of(zero, call, job, piece))
         piece = take(call.pieces, job, ZERO, piece)
     if call.by_rows:
-        end_phase(call.pieces, job, ZERO)
+        end_phase(call, job, ZERO)
     set_parameters(zero, call, rows_at(rows_address))
     if call.by_rows:
         _steps_of_sequences(zero, call, job, rows_address)
@@ -313,7 +313,7 @@ def _steps_of_sequences(zero, call, job, address):
             _multiply_x_of_step(zero, call, own, step)
             _step(zero, call, own, address, step)
         piece = take(call.pieces, job, ONE, piece)
-    end_phase(call.pieces, job, ONE)
+    end_phase(call, job, ONE)
 
 
 @inlined
@@ -334,10 +334,10 @@ def _steps_of_units(zero, call, job, address):
             if piece == last:
                 _multiply_x_of_step(zero, call, own, step)
             if phase > 0 and same == NONE:
-                end_phase(call.pieces, job, phase - 1)
+                end_phase(call, job, phase - 1)
             if piece != last:
                 _multiply_x_of_step(zero, call, own, step)
             _step(zero, call, own, address, step)
             same = piece
             piece = take(call.pieces, job, phase, piece)
-    end_phase(call.pieces, job, call.last - call.first - 1)
+    end_phase(call, job, call.last - call.first - 1)

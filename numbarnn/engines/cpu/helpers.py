@@ -5,7 +5,15 @@ import threading
 import numpy as np
 
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.atomics import SLOTS, announce, exchange_if, load_in_order, store_in_order, wait_until
+from numbarnn.engines.cpu.atomics import (
+    FOR_EVER,
+    SLOTS,
+    announce,
+    exchange_if,
+    load_in_order,
+    store_in_order,
+    wait_until,
+)
 from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run_job, step_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -20,7 +28,7 @@ def help_forever(slot):
     """What a helping thread does; a turn without a function ends it."""
     words, turn = numbers_at(np.int64(0), slot), 0
     while True:
-        wait_until(slot, turn + 1)
+        wait_until(slot, turn + 1, FOR_EVER)
         turn = load_in_order(slot)
         if exchange_if(slot + _TICKET, turn, 0):
             if words[_FUNCTION // 8] == 0:
@@ -90,7 +98,7 @@ def _together(item, function, what, threads, slots, jobs, counters, waits):
     for thread in range(threads - 1, -1, -1):
         address = jobs + thread * JOB_BYTES
         job = job_at(address)
-        job.thread, job.threads, job.counters, job.what = thread, threads, counters, what
+        job.thread, job.threads, job.counters, job.what, job.left = thread, threads, counters, what, 0
         if thread > 0:
             slot = slots + (thread - 1) * _SLOT
             words = numbers_at(np.int64(0), slot)
@@ -103,7 +111,7 @@ def _together(item, function, what, threads, slots, jobs, counters, waits):
         slot = slots + (thread - 1) * _SLOT
         turn = load_in_order(slot)
         if waits or not exchange_if(slot + _TICKET, turn, 0):
-            wait_until(slot + _DONE, turn)
+            wait_until(slot + _DONE, turn, FOR_EVER)
 
 
 class Helpers:

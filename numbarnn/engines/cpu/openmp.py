@@ -90,7 +90,7 @@ def take_part(address):
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
-    job.counters, job.what = region.counters, region.what
+    job.counters, job.what, job.left = region.counters, region.what, 0
     if job.thread < job.threads:
         run_job(region.item, region.function, place)
 

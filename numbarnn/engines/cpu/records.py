@@ -18,10 +18,11 @@ from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
 
 _CALL = (
     # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: threads share the sequences,
-    # not the units; `pieces`: of a phase, see `sharing.take`; 0: each thread has its own share
+    # not the units; `pieces`: of a phase, see `sharing.take`; 0: each thread has its own share; `patience`: for
+    # one that is late (`sharing.end_phase`)
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: those of x Wᵀ that are products, the others are x itself
-    "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces",
+    "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces patience",
     # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew;
     # `panel_row` is that of R's and W_hr's panels, those of W have PANEL_ROW
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints panel_row",
@@ -107,8 +108,9 @@ Given = _table("Given", "type dtype axes shape places places_count")
 # threads.
 Step = _table("Step", "function what threads")
 
-# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
-Job = _table("Job", "thread threads counters what")
+# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`. `left`:
+# the thread takes no more pieces (`sharing.take`).
+Job = _table("Job", "thread threads counters what left")
 
 # The same of threads of OpenMP: addresses of its functions, and of that which each of them calls with this record's.
 Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters what")

@@ -19,6 +19,8 @@ ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 NONE = np.intp(-1)
 MOST_PIECES = 32  # of a phase: a bit of a word for each
 _DONE = SLOTS * 8  # bytes from the word that says which pieces are taken to how many are done
+_LATE = 16  # bytes from that to the number of pieces for which a thread lost its patience (`wait_until`)
+PATIENCE_NS, WORK_PER_NS = 1_000_000, 20  # for a thread that is late, besides the multiply-adds of a phase
 
 
 class Share(NamedTuple):
@@ -92,11 +94,21 @@ def columns_before(zero, call, own):
 # A call has phases, of which each needs all of the one before. Where threads have sequences of their own: packing, then
 # all steps. Else each step, as its product with R needs all of h; the first one with packing, as a thread's units need
 # but their own weights. A phase is cut into pieces, and a thread takes one after another. So one that wakes up late, or
-# that gets no processor, as other programs have them, is waited for only if it has a piece that is not done. The
-# results are those of one thread, whoever does a piece.
+# that gets no processor, as other programs have them, is waited for only if it has a piece that is not done. Where that
+# takes long, it takes no more pieces in this call: else each of many phases may wait as long. The results are those of
+# one thread, whoever does a piece.
 #
 # Cells with sums, stages or a projection wait for each other within a step too. Where their threads share units, each
 # has one share that is its own, and they meet.
+def patience(work):
+    """How long threads wait for one with a piece of a phase, before that one leaves: (seconds, nanoseconds).
+
+    Args:
+        work: multiply-adds of a phase.
+    """
+    return np.array(divmod(PATIENCE_NS + work // WORK_PER_NS, 10**9), np.int64)
+
+
 @plain
 def take(pieces, job, phase, before):
     """The next piece of a phase for the thread to do, `NONE` if all are taken.
@@ -115,6 +127,11 @@ def take(pieces, job, phase, before):
         add_in_order(done_at, 1)
         if load_in_order(done_at + 8) > 0:
             wake(done_at)
+        # the thread that calls does not leave: who would do the rest?
+        if job.thread > 0 and load_in_order(done_at + _LATE) == (phase + 1) * pieces:
+            job.left = 1
+    if job.left:
+        return NONE
     while True:
         word = load_in_order(taken_at)  # the phase, and a bit for each piece
         taken = word & 0xFFFFFFFF if word >> 32 == phase else 0
@@ -142,12 +159,13 @@ def take_any(pieces, job, before):
 
 
 @plain
-def end_phase(pieces, job, phase):
-    """Wait until all pieces of a phase are done; or where threads take none, until all have come here."""
-    if job.threads > 1 and pieces:
-        wait_until(job.counters + _DONE, (phase + 1) * pieces)
-    elif job.threads > 1:
+def end_phase(call, job, phase):
+    """Wait until all pieces of a phase are done; or where threads take none, until all have come here. A thread that
+    has left waits for none."""
+    if job.threads > 1 and call.pieces == 0:
         barrier(job.counters, job.thread, job.threads)
+    elif job.threads > 1 and job.left == 0:
+        wait_until(job.counters + _DONE, (phase + 1) * call.pieces, call.patience)
 
 
 @plain
