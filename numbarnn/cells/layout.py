@@ -40,13 +40,13 @@ class Constant:
     """A matrix, or a vector with a number per unit, that is not learnt; equal ones are equal.
 
     Attributes:
-        array: it; None where it is a function of H.
+        array: a copy of it, as callers may go on writing to theirs; None where it is a function of H.
         function: H -> array, or None.
         shape: of the array; of a function (rows, columns) or (rows,), letters or ints, as far as that is known.
     """
 
     def __init__(self, array=None, function=None, shape=None):
-        self.array, self.function = array, function
+        self.array, self.function = None if array is None else array.copy(), function
         self.shape = shape if array is None else array.shape
         self._key = (function, shape) if array is None else (array.shape, array.dtype.str, array.tobytes())
 

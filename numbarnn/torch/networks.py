@@ -2,25 +2,28 @@
 
 An operator's arguments are tensors, numbers and text. A network is known to them by its `key`, text from which it is
 made again in another process, such as one that loads an exported program. A cell of one's own is known by its name
-there, and has to be defined (or passed to `known_cell`) before.
+there, and has to be defined (or passed to `known_cell`) before, with the same equations.
 """
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 from weakref import WeakKeyDictionary
 
 import torch
 
 from numbarnn import cells
 from numbarnn.engines import why_not
-from numbarnn.layers.reserved import PlannedCalls
+from numbarnn.layers.reserved import PlannedCalls, Shape, reserve_size
 from numbarnn.layers.stack import Stack
 from numbarnn.passes.bound import NUMPY
 from numbarnn.torch.arrays import TENSORS
 
-# A number in keys that rises when the operators' arguments change: torch.compile keeps on disk what it made of a graph,
-# by the keys in it, and after an upgrade its backward would call the operator as it was.
+# torch.compile keeps on disk what it made of a graph, by the keys in it: its backward calls the operator as it was, and
+# asks for results of the sizes that it knows. So keys have a number that rises when operators' arguments change, the
+# size of the reserve of some call, and what was made of a cell's equations.
 OPERATORS = 3
+SOME_CALL = Shape(2, 3, padded=True, resets=True)
 _cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
 _networks = {}  # key -> Network
 _quiet = WeakKeyDictionary()  # Cell -> the same `without_chance`
@@ -46,6 +49,11 @@ def known_cell(cell):
         name = f"{cell.name}#{number}"
     _cells[name] = cell
     return name
+
+
+def _digest(cell):
+    """A number for what was made of a cell's equations; None of cells by hand."""
+    return sha256(cell.source.encode()).hexdigest()[:16] if cell.source else None
 
 
 def without_chance(cell):
@@ -101,7 +109,10 @@ class Network:
         self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_widths
         self.remembers = not (self.draws or self.uneven or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
-        known = {"cell": known_cell(self._cell), "operators": OPERATORS}
+        known = {
+            "cell": known_cell(self._cell), "source": _digest(self._cell), "operators": OPERATORS,
+            "reserve": reserve_size(self.stack, SOME_CALL, "float32"),
+        }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks, self._planned = quiet, {}, {}
         self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
@@ -133,17 +144,22 @@ class Network:
         """The network of a key, always the same one.
 
         Raises:
-            ValueError: its cell is not known in this process.
+            ValueError: its cell is not known in this process, or has other equations.
         """
         found = _networks.get(key)
         if found is None:
             arguments = json.loads(key)
-            name, _ = arguments.pop("cell"), arguments.pop("operators", None)
+            name, source, *_ = (arguments.pop(word, None) for word in ("cell", "source", "operators", "reserve"))
             cell = _cells.get(name) or cells.CELLS.get(name)
             if cell is None:
                 raise ValueError(
                     f"the cell {name!r} is not known in this process: define it, and pass it to "
                     "numbarnn.torch.networks.known_cell, before a program that uses it runs"
+                )
+            if source not in (None, _digest(cell)):
+                raise ValueError(
+                    f"the cell {name!r} of this process is not the one that the program was made with: its equations, "
+                    "or numbarnn's version, are others. Export the program again"
                 )
             found = _networks[key] = cls(cell, **arguments)
         return found

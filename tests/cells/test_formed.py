@@ -314,6 +314,18 @@ def test_constants_are_shown_and_checked():
         nr.constant(3)
 
 
+@pytest.mark.parametrize("array", (np.eye(4), np.arange(4.0)), ids=("matrix", "vector"))
+def test_constants_are_copies(array):
+    """What is written into an array that equations had while they were traced changes no cell."""
+    array = array.copy()
+    traced = nr.cell(lambda x, h, p: nr.tanh(p.W.h @ x + (array @ h if array.ndim == 2 else array * h)))
+    x, results = np.ones((3, 2, 3), np.float32), []
+    for _ in range(2):
+        results.append(nr.RNN(traced, 3, 4, device="cpu", seed=0)(x)[0])
+        array *= 3
+    np.testing.assert_array_equal(*results)
+
+
 @pytest.mark.parametrize("name", ("learned_diffusion", "low_rank_rnn"))
 def test_large_matrices_are_formed_in_one_pass(name, monkeypatch):
     """By compiled code, their gradients too; on array code the same numbers but for rounding."""

@@ -1,5 +1,6 @@
 """The operators in torch.compile, torch.export and opcheck. The back end is "aot_eager": no C++ compiler is needed."""
 
+import json
 import subprocess
 import sys
 
@@ -314,6 +315,24 @@ def test_networks_are_values():
 
     own = Network(lstm, 5, 8)
     assert '"lstm#2"' in own.key and Network.of_key(own.key).stack.cell is lstm
+
+
+def test_keys_know_what_a_cell_computes():
+    """Or torch.compile takes from its cache on disk what it made of a cell before that was edited, whose reserve had
+    another size; and a program that was exported would compute by other equations in silence."""
+
+    def edited(equations):
+        network = Network(nr.cell(equations, name="edited"), 5, 8)
+        return json.loads(network.key) | {"cell": "edited"}
+
+    first = edited(lambda x, h, p: nr.tanh(p.W.h @ x + p.R.h @ h))
+    second = edited(lambda x, h, p: nr.sin(p.W.h @ x + p.R.h @ h))
+    third = edited(lambda x, h, p: nr.tanh(p.W.h @ x + p.R.h @ h) * nr.cos(h) * nr.exp(h))
+    assert len({own["source"] for own in (first, second, third)}) == 3 and first["reserve"] != third["reserve"]
+    assert Network.of_key(json.dumps(first)).stack.cell.name == "edited"
+    for changed in (second, third):
+        with pytest.raises(ValueError, match="'edited' of this process is not the one that the program was made with"):
+            Network.of_key(json.dumps(changed))
 
 
 def test_whoever_changes_an_operators_arguments_changes_the_networks_keys():

@@ -57,7 +57,7 @@ class Trace:
         if value is step:
             raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")
         if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
-            return self.constant(Constant(np.array(value, np.float64)))
+            return self.constant(Constant(np.asarray(value, np.float64)))
         arrays = "; an array of one number per unit, (H,), is a constant; what is learned is a parameter: p.name"
         raise error(
             f"{words(value)} in an equation; expected a traced value, a parameter or a number"
