@@ -265,13 +265,13 @@ def test_limits_fit_the_minutes():
 
 # ---------------------------------------------------------------------------------------------------------- real parts
 def test_a_gpu_needs_none_of_the_extras():
-    """A machine that is lent has Numba, CuPy and PyTorch, and where the tests are run here it has a simulator, too."""
-    code = (
-        "import sys\nsys.modules.update(dict.fromkeys(('greenlet', 'rich', 'pytest', 'onnxruntime', 'onnx', 'tqdm')))\n"
-    )
+    """A machine that is lent has Numba, CuPy and PyTorch."""
+    missing = "greenlet", "rich", "tqdm", "pytest", "onnx", "onnxruntime", "scipy_openblas32", "matplotlib"
+    code = f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n"
     code += "from numbarnn.bench.prove import parts\n"
     code += "asked = parts.Asked('cuda', False, '.')\nassert all(part.questions(asked) for part in parts.PARTS)\n"
     code += "assert 'torch' not in sys.modules\n"
+    code += "from numbarnn.bench.prove import child, command, conduct\n"
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr

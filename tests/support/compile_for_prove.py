@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import emulator
 import idle_gpu
@@ -104,8 +105,13 @@ def _tests(question, asked):
 
 
 def _answered(name):
-    """The answer itself, which is wrong here."""
-    return lambda question, asked: parts.BY_NAME[name].answer(question, asked)
+    """The answer itself, which is wrong here: kernels that do not run stamp nothing, either."""
+
+    def call(question, asked):
+        with suppress(ValueError):
+            parts.BY_NAME[name].answer(question, asked)
+
+    return call
 
 
 CALLS = {
