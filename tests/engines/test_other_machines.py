@@ -99,4 +99,4 @@ def test_products_keep_their_sums_in_vector_registers(machine):
 def test_other_architectures_have_the_same_source(triple, cpu):
     _, about, assembly = compiled_for(triple, cpu)
     assert "panel_product" in assembly
-    assert about == "vectors of 128 bits, as LLVM does not know what this processor has"
+    assert about.startswith("vectors of 128 bits") and about.endswith("as LLVM does not know what this processor has")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import numbarnn as nr
 from child import in_child
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.cpu import few_rows, panels, vectors
@@ -317,6 +318,28 @@ def test_sums_round_as_those_of_128_terms_added_up(lie, rows, terms, dtype):
     assert error < 1.15 * other, f"{error / other:.2f} times that of sums of {most}"
 
 
+@pytest.mark.parametrize("batch", (1, 2, 3, 8))
+def test_steps_round_as_sums_of_128_terms(batch):
+    """h Rᵀ of 256 units, which PyTorch cuts in two; seen through a ReLU, with R alone."""
+    terms, most = 256, 128
+    layer = nr.RNN(1, terms, nonlinearity="relu", bias=False, device="cpu", seed=0)
+    layer.parameters["weight_ih_l0"] = np.zeros((terms, 1), np.float32)
+    R, others = layer.parameters["weight_hh_l0"], 0
+    error = 0
+    for seed in range(24 // batch):
+        h = normal("float32", 1, batch, terms, seed=seed)
+        y, _ = layer(np.zeros((panels.FEW_ROWS + 9, batch, 1), np.float32), h)
+        exact, in_turn = np.maximum(h[0].astype(float) @ R.T.astype(float), 0), np.zeros((batch, terms), np.float32)
+        for start in range(0, terms, most):
+            part = np.zeros_like(in_turn)
+            for k in range(start, start + most):
+                part += h[0, :, k : k + 1] * R[:, k]
+            in_turn += part
+        error += np.sum((y[0] - exact) ** 2)
+        others += np.sum((np.maximum(in_turn, 0) - exact) ** 2)
+    assert error < 1.15**2 * others, f"{(error / others) ** 0.5:.2f} times that of sums of {most}"
+
+
 # ------------------------------------------------------------------------------------------ other machines
 @pytest.mark.parametrize("feature, width", [pytest.param("", 16, marks=pytest.mark.full), ("avx", 32), ("avx512f", 64)])
 def test_vectors_of_other_machines(feature, width, tmp_path):
@@ -356,7 +379,7 @@ def test_a_machine_without_avx(known, tmp_path):
         import numpy as np
         import numbarnn as nr
         import test_panels
-        from numbarnn.engines.cpu import vectors
+        from numbarnn.engines.cpu import panels, products, vectors
         assert vectors.description().startswith("vectors of 128 bits")
         assert ("LLVM does not know" in vectors.description()) != {known}
         assert ("slower" in vectors.description()) == {known}
@@ -372,6 +395,9 @@ def test_a_machine_without_avx(known, tmp_path):
             found.append((y, layer.backward(tape, y).weights))
         for one, other in zip(*found):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+        taken = {{function for function, _ in layers[0].engine._functions}}
+        assert (products.blas_steps in taken) != {known}
+        assert (panels.panel_product in taken) == {known}
     """, tmp_path)  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import VECTOR_BYTES
+from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
 
 # Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -298,7 +298,10 @@ class CpuEngine(HostEngine):
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         call.panel_row, own_panels = panels.PANEL_ROW, {}
-        if buffers.of_segment or call.steps * call.batch >= packed_from(p.R.size, call.backward):
+        packs = buffers.of_segment or call.steps * call.batch >= packed_from(p.R.size, call.backward)
+        if packs and not KNOWN and call.batch > panels.FEW_ROWS:
+            call.product = self._function(products.blas_steps, dtype)
+        elif packs:
             if call.batch <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint, joint
-from numbarnn.engines.cpu.panels import CHAIN, PANEL_ROW
+from numbarnn.engines.cpu.panels import PANEL_ROW, chain_of
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -125,12 +125,12 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
     at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
     if call.pack:
-        at.b_next, at.panel_row, at.chain = terms * panel_row, panel_row, CHAIN
+        at.b_next, at.panel_row, at.chain = terms * panel_row, panel_row, chain_of(terms)
         at.b_row = gates * at.b_next
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
         at.rest_first, at.rest_panels = first_gate, panels + H // width * at.b_row
     else:
-        at.b_row = terms * item
+        at.transpose_b, at.b_row = True, terms * item
         at.b_next = H * at.b_row
         at.b = source + (first_gate * H + first) * at.b_row
     if first < last and first_gate < end_gate:

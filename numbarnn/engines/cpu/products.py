@@ -91,10 +91,10 @@ def _few_terms(zero, at):
                     out[j] = factor * b[j]
 
 
-@by_address
-def blas_product(zero, address):
+@plain
+def _multiply_in_calls(zero, at):
     """A `records.Product` of matrices as they are, in so many calls of OpenBLAS as it says (`_set_calls`)."""
-    at, item = product_at(address), bytes_of(zero)
+    item = bytes_of(zero)
     if at.transpose_a != 0 and at.transpose_b == 0 and at.terms <= FEW_TERMS:
         _few_terms(zero, at)
         return
@@ -113,6 +113,27 @@ def blas_product(zero, address):
                 out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
                 _blas(zero, transpose_a, transpose_b, rows, columns, end - k, a, lda, b, ldb, adds, out, ldc)
         m += rows
+
+
+@by_address
+def blas_product(zero, address):
+    """A `records.Product` of matrices as they are, which says in how many calls of OpenBLAS."""
+    _multiply_in_calls(zero, product_at(address))
+
+
+@by_address
+def blas_steps(zero, address):
+    """A `records.Product` of steps with weights as they lie, and with `more` others, by OpenBLAS; changes the record.
+
+    For processors that LLVM does not know and OpenBLAS may: its vectors may be longer than those here, or it may have
+    fused multiply-adds.
+    """
+    at = product_at(address)
+    _set_calls(at, at, 0)
+    for _ in range(at.more + 1):
+        _multiply_in_calls(zero, at)
+        at.b += at.b_next
+        at.out += at.out_next
 
 
 @plain

@@ -35,6 +35,8 @@ def _vector_bytes():
 
 
 VECTOR_BYTES = _vector_bytes()
+_IS_ARM = llvm.get_default_triple().startswith(("aarch64", "arm64"))  # 128 bits and fused multiply-adds, all of them
+KNOWN = _IS_ARM or bool(host_features())  # whether LLVM knows what this processor has
 LINE = 64  # bytes of a line of the caches
 # Of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16. AVX-512 has 32,
 # but 12 rows are no faster there than 8, and take longer to compile.
@@ -48,12 +50,14 @@ def panel_width(dtype):
 
 def description():
     """What products are compiled for, for people."""
-    features = host_features()
-    fused = features.get("fma") or "aarch64" in llvm.get_default_triple()
-    why = "" if features else ", as LLVM does not know what this processor has"
-    if VECTOR_BYTES == 16 and "sse2" in features:
-        why = ", slower, as this processor has no AVX"
-    return f"vectors of {8 * VECTOR_BYTES} bits" + (", fused multiply-add" if fused else "") + why
+    features, about = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
+    if features.get("fma") or _IS_ARM:
+        about += ", fused multiply-add"
+    if not KNOWN:
+        about += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
+    elif VECTOR_BYTES == 16 and not _IS_ARM:
+        about += ", slower, as this processor has no AVX"
+    return about
 
 
 def own_memory(builder, kind, count):
