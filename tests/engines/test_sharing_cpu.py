@@ -23,7 +23,7 @@ CELLS = {
     "layer_norm_lstm": library.layer_norm_lstm,
 }
 B, H, P = 4, 300, 70  # no multiple of anything, beyond two TILEs; a share of P for each of four threads
-WAYS = {"sequences": 1, "units": B + 1}  # ROWS_OF_THREAD
+WAYS = {"sequences": 1, "units": B + 1}  # ROWS_OF_THREAD, and ROWS_OF_SMALL
 by_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -55,7 +55,8 @@ def share(engine, monkeypatch):
     """share(way, threads): as so many threads, no fewer, would share the next calls."""
 
     def choose(way, threads):
-        monkeypatch.setattr(cpu, "ROWS_OF_THREAD", WAYS[way])
+        for rows in ("ROWS_OF_THREAD", "ROWS_OF_SMALL"):
+            monkeypatch.setattr(cpu, rows, WAYS[way])
         engine.set_num_threads(threads)
 
     return choose
@@ -365,6 +366,21 @@ def test_threads_share_sequences_of_few_units(share, loops_run, monkeypatch):
     share("sequences", 2)
     layer(normal("float32", 9, 7, 70))
     assert not any(loop[3] for loop in loops_run)
+    assert_same_bits(found)
+
+
+@pytest.mark.parametrize("batch", range(2, 9))
+def test_threads_share_few_sequences_of_small_weights(engine, loops_run, batch):
+    """Two of each thread are enough where R is small, and panels are wide if no share has more than FEW_ROWS; the same
+    bits as of one thread."""
+    x, found = normal("float32", 30, batch, 64), []
+    for threads in (1, 2):
+        engine.set_num_threads(threads)
+        layer = nr.LSTM(64, 128, device="cpu", seed=0)
+        y, state, tape = layer.forward(x)
+        grads = layer.backward(tape, y)
+        found.append([layer(x)[0], y, *state, grads.x, grads.weights])
+    assert {loop[:2] for loop in loops_run if loop[0] > 1} == {(2, batch >= 2 * cpu.ROWS_OF_SMALL)}
     assert_same_bits(found)
 
 

@@ -116,7 +116,8 @@ def _by_sequences(layer):
 
 def _by_units(layer):
     """Several threads that share units, two at least."""
-    return layer.shares > 1 and layer.case.B < cpu.ROWS_OF_THREAD * 2
+    small = layer.G * layer.H * layer.P * np.dtype(layer.case.dtype).itemsize < cpu.SMALL_R
+    return layer.shares > 1 and layer.case.B < 2 * (cpu.ROWS_OF_SMALL if small else cpu.ROWS_OF_THREAD)
 
 
 def _shared(name, crossed):

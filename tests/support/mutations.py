@@ -260,8 +260,8 @@ MUTATIONS = {
     ),
     "cpu_second_chain_of_a_wide_panel": Mutation(
         "numbarnn/engines/cpu/panels.py",
-        "terms = panel + start * row\n",
-        "terms = panel + start * PANEL_ROW\n",
+        "terms = panel + start * row, min",
+        "terms = panel + start * PANEL_ROW, min",
         "tests/engines/test_panels.py -k 'numpys and wide'",
     ),
     "cpu_skipped_step_loses_a_unit": Mutation(

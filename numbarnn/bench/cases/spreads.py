@@ -122,10 +122,10 @@ COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
 CPU_BOUNDARIES = (
     # threads that share sequences, and units
     Case("lstm", 4, 50, 5, (64,), lengths="padded"),
-    Case("lstm", 4, 7, 5, (171,), lengths="padded"),
-    Case("lstm", 6, 7, 5, (260,), proj_size=90),
-    Case("gru_reset_before", 4, 7, 5, (197,)),
-    Case("layer_norm_rnn", 6, 7, 5, (341,)),
+    Case("lstm", 4, 7, 5, (230,), lengths="padded"),
+    Case("lstm", 6, 7, 5, (260,), proj_size=190),
+    Case("gru_reset_before", 4, 7, 5, (262,)),
+    Case("layer_norm_rnn", 6, 7, 5, (450,)),
     # heights of tiles
     Case("rnn_tanh", 20, 1, 5, (150,)),
     Case("rnn_tanh", 10, 2, 5, (150,)),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.panels import chain_of
+from numbarnn.engines.cpu.panels import chain_of, takes_turns
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -93,6 +93,7 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     if columns > 0 and terms[1] > 0:
         if call.pack:
             at.b_row, at.panel_row, at.chain = weights.terms * call.panel_row, call.panel_row, chain_of(terms[1])
+            at.turns = takes_turns(call.panel_row, call.batch)
             at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item

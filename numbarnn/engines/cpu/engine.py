@@ -43,6 +43,8 @@ PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 40, 1 << 16
 PACKED_BACK_FROM = 8  # rows from which backward packs them
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
+# The same where R has fewer bytes: each thread then has all of it in its second cache, and none waits in each step.
+SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
 # The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 # Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
@@ -61,7 +63,17 @@ def packed_from(size, backward):
 
 def _by_rows(batch, threads, R):
     """Whether threads share the sequences, see `sharing.Share`."""
-    return batch >= threads * (ROWS_OF_THREAD if threads == 1 or R.size < LARGE_R else ROWS_OF_LARGE)
+    least = ROWS_OF_THREAD
+    if threads > 1 and R.size >= LARGE_R:
+        least = ROWS_OF_LARGE
+    elif threads > 1 and R.nbytes < SMALL_R:
+        least = ROWS_OF_SMALL
+    return batch >= threads * least
+
+
+def _most_rows(call):
+    """Sequences of the largest share."""
+    return -(-call.batch // call.pieces) if call.by_rows and call.pieces else call.batch
 
 
 def _x_by_steps(call, threads, parts):
@@ -302,7 +314,7 @@ class CpuEngine(HostEngine):
         if packs and not KNOWN and call.batch > panels.FEW_ROWS:
             call.product = self._function(products.blas_steps, dtype)
         elif packs:
-            if call.batch <= panels.FEW_ROWS:
+            if _most_rows(call) <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)

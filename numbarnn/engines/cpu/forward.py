@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint, joint
-from numbarnn.engines.cpu.panels import PANEL_ROW, chain_of
+from numbarnn.engines.cpu.panels import PANEL_ROW, chain_of, takes_turns
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -128,6 +128,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
         at.b_next, at.panel_row, at.chain = terms * panel_row, panel_row, chain_of(terms)
         at.b_row = gates * at.b_next
         at.b = panels + first_gate * at.b_next + first // width * at.b_row
+        at.turns = takes_turns(panel_row, call.batch)
         at.rest_first, at.rest_panels = first_gate, panels + H // width * at.b_row
     else:
         at.transpose_b, at.b_row = True, terms * item

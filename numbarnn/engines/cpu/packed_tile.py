@@ -13,9 +13,9 @@ from numbarnn.engines.cpu.vectors import INT, LINE, VECTOR_BYTES, Vectors, own_m
 UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
-def packed_tile(least, most):
+def packed_tile(least, most, beside=2):
     """A function for compiled code: out = tile panel, or +=, where out has `least` to `most` rows, and the panel's
-    columns.
+    columns, or with `beside` = 1 the first half of these.
 
     Args of the function:
         rows: how many.
@@ -31,8 +31,16 @@ def packed_tile(least, most):
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, rows, *given = arguments
-        for count in cgutils.each_of(builder, rows, range(least, most + 1)):
-            _write_tile(v, count, *given)
+        after = builder.append_basic_block("tile.done")
+        cases = [builder.append_basic_block(f"tile.{count}") for count in range(least, most + 1)]
+        choice = builder.switch(rows, cases[-1])
+        for count, block in zip(range(least, most), cases, strict=False):
+            choice.add_case(INT(count), block)
+        for count, block in zip(range(least, most + 1), cases, strict=True):
+            builder.position_at_end(block)
+            _write_tile(v, count, beside, *given)
+            builder.branch(after)
+        builder.position_at_end(after)
         return context.get_dummy_value()
 
     @intrinsic
@@ -42,14 +50,14 @@ def packed_tile(least, most):
     return product
 
 
-def _write_tile(v, rows, tile, panel, ahead, terms, chain, out, out_row, add):
-    """Write what `packed_tile` does with so many rows.
+def _write_tile(v, rows, beside, tile, panel, ahead, terms, chain, out, out_row, add):
+    """Write what `packed_tile` does with so many rows, of so many vectors side by side.
 
     Between two chains their sum is in memory of the function's own: the first cache has it, where rows of out, some KB
     apart, get into each other's way.
     """
     builder = v.builder
-    sums = [[v.variable() for _ in range(2)] for _ in range(rows)]
+    sums = [[v.variable() for _ in range(beside)] for _ in range(rows)]
     total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)
     last = builder.sdiv(builder.sub(terms, INT(1)), chain)  # 0, too, where there are no terms
     with cgutils.for_range(builder, builder.add(last, INT(1))) as loop:
@@ -60,7 +68,7 @@ def _write_tile(v, rows, tile, panel, ahead, terms, chain, out, out_row, add):
         # Sums that are added to are far away; a store would wait for a line from there, and so would all after it.
         with builder.if_then(begins):
             for i in range(rows):
-                for j in range(2 * VECTOR_BYTES // LINE):
+                for j in range(max(1, beside * VECTOR_BYTES // LINE)):
                     v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
         at = v.moved(tile, start, rows * v.bytes), v.moved(panel, start, 2 * VECTOR_BYTES)
         _add_chain(v, sums, at, v.moved(ahead, builder.sdiv(start, INT(UNROLLED)), LINE), count)
@@ -81,7 +89,7 @@ def _add_chain(v, sums, at, ahead, terms):
 
     def add_products(place, number):  # of the term so many after that at `place`
         first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
-        b = v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))
+        b = [v.load(v.moved(first, j, VECTOR_BYTES)) for j in range(len(sums[0]))]
         factors = v.moved(v.moved(tile, place, rows * v.bytes), number, rows * v.bytes)
         for i in range(rows):
             v.add_products(sums[i], v.same(v.moved(factors, i, v.bytes)), b)

@@ -28,7 +28,8 @@ BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # of fewer rows more terms
 AHEAD = 32  # terms by which columns are fetched before they are packed: these are pieces of rows far apart
 FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
-_packed = packed_tile(min(MOST_ROWS // 2, FEW_ROWS + 1), MOST_ROWS)  # `tile_of` makes no lower ones
+_LOWEST = min(MOST_ROWS // 2, FEW_ROWS + 1)  # `tile_of` makes no lower tiles
+_packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, beside) for beside in (2, 1))
 _ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
 ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
@@ -60,6 +61,12 @@ def chain_of(terms):
     256 do, or up to a fifth less. Shorter ones would take 0.7 % more time.
     """
     return CHAIN if terms <= 2 * CHAIN else 2 * CHAIN
+
+
+@plain
+def takes_turns(panel_row, batch):
+    """Whether a step's products with wide panels take turns: not by the rows of a share, as these depend on threads."""
+    return panel_row == WIDE_ROW and batch <= FEW_ROWS
 
 
 # ------------------------------------------------------------------------------------------ packing
@@ -136,7 +143,7 @@ def pack_columns(zero, address):
 def panel_product(zero, address):
     """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
-    Sums of `chain` terms are added up, in the same order whatever the number of panels, and of rows but with wide ones.
+    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels, if it has no `turns`.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     if 0 < at.rows <= FEW_ROWS:
@@ -180,26 +187,26 @@ def _multiply_few(zero, at, own_out):
 def _multiply_all_terms(zero, at, panel, beside, out):
     """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
     rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
-    if row == WIDE_ROW:
+    if at.turns:
         chain = CHAIN * (ONE_TURNS if rows == 1 else TWO_TURNS if rows == 2 else THREE_TURNS)
     for start in range(0, max(1, at.terms), chain):
         a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
         terms = panel + start * row, min(chain, at.terms - start)
-        _multiply_few_panels(zero, rows, (row, beside), a, terms, out, adds)
+        if at.turns:
+            _multiply_in_turns(zero, rows, (row, beside), a, terms, out, adds)
+        else:
+            multiply_few_rows(zero, rows, *a, terms[0], _ROW, row, beside, terms[1], *out, adds)
 
 
 @plain
-def _multiply_few_panels(zero, rows, shape, a, panel, out, add):
-    """The product of some terms of a panel, or of a wide one.
+def _multiply_in_turns(zero, rows, shape, a, panel, out, add):
+    """The product of some terms of a wide panel, whose sums take turns.
 
     Args:
         shape: (bytes of the panel's columns, panels side by side that are asked for; a multiple may be written).
         panel: (address, terms). a, out: (address, bytes between rows).
     """
     (row, beside), (a, a_row), (panel, terms), (out, out_row) = shape, a, panel, out
-    if row != WIDE_ROW:
-        multiply_few_rows(zero, rows, a, a_row, panel, _ROW, row, ONE, terms, out, out_row, add)
-        return
     p = ZERO
     while p < beside:
         at, into = panel + p * _ROW, out + p * _ROW
@@ -239,13 +246,14 @@ def _multiply_block(zero, at, rows, terms, own):
         for number in range(at.more + 1):
             panel, out = block + number * at.b_next, at.out + first * at.out_row + p * PANEL_ROW + number * at.out_next
             ahead = panel + at.b_next if number < at.more else block + at.b_row
-            _multiply_panel(zero, at, rows, tiles, (panel, ahead), terms, (out, at.out_row), adds)
+            _multiply_panel(zero, at, (rows, width), tiles, (panel, ahead), terms, (out, at.out_row), adds)
     rest, end = _rest_of(at, width)
     for p in range(rest // width, (end + width - 1) // width):
         panel, own = _rest_panel(at, p, width) + start * PANEL_ROW, (own_out, _WIDE)
+        shape = rows, min(width, end - p * width)
         if adds:
             _move_rest(zero, at, (p, width), (first, rows), own, YES)
-        _multiply_panel(zero, at, rows, tiles, (panel, panel + at.b_next), terms, own, adds)
+        _multiply_panel(zero, at, shape, tiles, (panel, panel + at.b_next), terms, own, adds)
         _move_rest(zero, at, (p, width), (first, rows), own, NO)
 
 
@@ -401,16 +409,19 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
 
 
 @plain
-def _multiply_panel(zero, at, rows, packed, panel, terms, out, add):
-    """More than FEW_ROWS rows, which are packed in tiles, and one panel, whose columns out has.
+def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
+    """More than FEW_ROWS rows, which are packed in tiles, and one panel.
 
     Args:
-        at: the `records.Product`. packed: address of the tiles. panel: (address, that of the next).
-        out: (address, bytes between rows).
+        at: the `records.Product`. shape: (rows, columns that are asked for). packed: address of the tiles.
+        panel: (address, that of the next). out: (address, bytes between rows), of all of the panel's columns.
     """
-    (out, out_row), (panel, fetched) = out, panel
+    (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
         first, last = tile_of(rows, tile)
         own, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
-        _packed(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
+        if columns * bytes_of(zero) > VECTOR_BYTES:
+            _packed(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
+        else:
+            _packed_half(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
         fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel

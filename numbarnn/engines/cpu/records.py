@@ -65,8 +65,9 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
-# terms of one; sums of `chain` terms are added up. With panels and few rows (`few_rows.multiply_by_rows`) there may be
-# `more` matrices b, such as R's of further gates, and as many parts of out; `.._next` is what is between two.
+# terms of one; sums of `chain` terms are added up, or of few rows and wide panels several side by side, which take
+# `turns`. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of further
+# gates, and as many parts of out; `.._next` is what is between two.
 # Columns that are no whole panel are in panels together, those of all b one after another, at `rest_panels` (0: after
 # the others); `rest_first` is the number of the first of these b that is multiplied. Such a panel is packed of `rest`
 # rows of each b, and begins with row number `rest_first` of all of them.
@@ -74,7 +75,7 @@ Rows = _table(
 Product = _table(
     "Product",
     "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
-    "rest rest_first rest_panels",
+    "rest rest_first rest_panels turns",
     "call_rows call_columns chains panel_product pack_rows scratch",
 )
 
