@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.passes.backward import ALL, BackwardPass, Given, Need
-from numbarnn.passes.bound import NUMPY, SMALL_WEIGHTS
+from numbarnn.passes.bound import LARGE_WEIGHTS, NUMPY
 from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.executor import with_each
 from numbarnn.passes.forward import Call, ForwardPass
@@ -121,7 +121,7 @@ class PlannedCalls:
         with engine.activate():
             engine.require_no_capture()
             how = None if self.has_checkpoints else self._how(need.x, need.weights, need.frozen)
-            if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
+            if how is not None and (not need.weights or space.size <= LARGE_WEIGHTS):
                 bound = self._bound(call, None, None)
                 if bound is not None:
                     bound.remake(x, reserve)

@@ -16,7 +16,9 @@ from numbarnn import functional
 from numbarnn.cells.library import peephole_lstm
 from numbarnn.engines.cpu import joined
 from numbarnn.engines.cpu.records import Call
+from numbarnn.layers.reserved import PlannedCalls, Shape
 from numbarnn.passes import bound, bound_kinds
+from numbarnn.passes.backward import Given
 from problems import make_problem
 from running import bound_each_time, named_gradients, named_outputs, train
 
@@ -269,6 +271,35 @@ def test_backward_is_one_call_where_compiled_code_does_all_of_it(cpu_on_threads,
     (backward,) = passes._backward.values()
     assert bool(backward._late) == (cell == "peephole")
     assert cell == "peephole" or len(backward._functions) == 1
+
+
+@pytest.mark.parametrize("cell", ("lstm", "gru", "peephole"))
+def test_backward_of_reserves_of_large_weights(cell):
+    """The same bits as bound in each call; gradients of earlier calls stay as they are, reserves too."""
+    make = {"lstm": nr.LSTM, "gru": nr.GRU, "peephole": partial(nr.RNN, peephole_lstm)}[cell]
+    layer, other = (make(150, 170, num_layers=2, device="cpu", seed=0) for _ in range(2))
+    assert bound.SMALL_WEIGHTS < layer.stack.space.size < bound.LARGE_WEIGHTS
+    rng, kept = np.random.default_rng(0), []
+
+    def call(one, x, dy):
+        calls = PlannedCalls(one.stack, Shape(3, 2, from_zero=True))
+        about = calls.call(one.weights)
+        y, _, _, reserve = calls.forward(about, x, (None, None))
+        before = reserve.copy()
+        gradients = calls.backward(about, x, reserve, Given(dy, None, None))
+        return [y.copy(), *gradients], (before, reserve)
+
+    for _ in range(3):
+        x, dy = (rng.standard_normal((3, 2, width)).astype("float32") for width in (150, 170))
+        found, reserves = call(layer, x, dy)
+        np.testing.assert_array_equal(*reserves)
+        with bound_each_time():
+            kept.append((found, call(other, x, dy)[0]))
+    (passes,) = free_passes(layer)
+    assert len(passes._backward) == 1 and not free_passes(other)
+    for one, two in kept:
+        for mine, theirs in zip(one, two, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize("steps", (3, 300), ids=("small", "moderate"))
