@@ -8,7 +8,7 @@ it is worth it from a few steps on; inference keeps them (`packed`).
 
 import numpy as np
 
-from numbarnn.compile.plain import plain
+from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_half, transpose_square
 from numbarnn.engines.cpu.packed_tile import UNROLLED, packed_tile
 from numbarnn.engines.cpu.records import by_address, product_at
@@ -149,7 +149,7 @@ def _multiply_few(zero, at, own_out):
         _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), NO)
 
 
-@plain
+@inlined
 def _multiply_all_terms(zero, at, panel, beside, out):
     """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
     item, row = bytes_of(zero), at.panel_row
