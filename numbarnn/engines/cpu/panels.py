@@ -134,12 +134,14 @@ def _multiply_few(zero, at, own_out):
     Args:
         at: the `records.Product`. own_out: memory for the product with one panel.
     """
-    row, item = at.panel_row, bytes_of(zero)
+    row, item, beside = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
     for p in range(at.columns // width):
         for number in range(at.more + 1):
             panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
-            _multiply_all_terms(zero, at, panel, at.panel_row // PANEL_ROW, (out, at.out_row))
+            _multiply_all_terms(zero, at, panel, beside, (out, at.out_row))
+    if at.columns % width == 0:
+        return
     first, end = _rest_of(at, width)
     for p in range(first // width, (end + width - 1) // width):
         if at.add:
