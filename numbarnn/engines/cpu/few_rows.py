@@ -1,7 +1,8 @@
 """Products of few rows, such as one sequence's, with weights as they lie.
 
 Such a product multiplies each weight that it reads only a few times, so it takes as long as reading them does. Packed
-weights are not read faster, and packing takes as long as a few steps.
+weights are not read faster, and packing takes as long as a few steps. So does reading them to see whether they are
+those that were packed: what multiplies weights as they lie need not know that they have changed.
 """
 
 import numpy as np

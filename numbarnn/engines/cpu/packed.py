@@ -10,12 +10,15 @@ import threading
 from collections import deque
 
 import numpy as np
+from llvmlite import ir
 
 from numbarnn.common.forks import freed_in_forks
+from numbarnn.compile import cgutils, types
+from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
+from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, numbers_at, own_bytes
 
-LANES = 128  # words that are read together, each into a part of the fingerprint of its own
+LANES = 64  # words that are read together, each into a part of the fingerprint of its own
 LAST_LANES = 16  # that become one number one after another
 MOST_KEPT = 1 << 28  # bytes of panels that no call uses
 PRINT_BYTES = 8
@@ -35,18 +38,55 @@ def _mixed(word, by):
     return np.uint32((word << turn) | (word >> np.uint32(np.uint32(32) - turn)))
 
 
+@intrinsic
+def _mix_lines(typing_context, one, other, address, count):
+    """Each of LANES words at two addresses = _mixed(it ^ a word, by), for so many times LANES words at `address`.
+
+    All lanes are in registers, where LLVM would keep arrays in memory. And of a turn that is two shifts of a product it
+    makes two products, but not of one that it knows as such.
+    """
+
+    def generate(context, builder, signature, arguments):
+        one, other, address, count = arguments
+        vector = ir.VectorType(ir.IntType(32), VECTOR_BYTES // 4)
+        turned = ir.FunctionType(vector, [vector] * 3)
+        turned = cgutils.get_or_insert_function(builder.module, turned, f"llvm.fshl.v{vector.count}i32")
+
+        def at(base, place):
+            return builder.inttoptr(builder.add(base, INT(place)), vector.as_pointer())
+
+        def load(base, place):
+            words = builder.load(at(base, place))
+            words.align = 4
+            return words
+
+        places, lanes = range(0, LANES * 4, VECTOR_BYTES), []
+        for base, by in ((one, _ONE), (other, _OTHER)):
+            by = [ir.Constant(vector, [int(number)] * vector.count) for number in by]
+            for place in places:
+                lanes.append((cgutils.alloca_once(builder, vector), base, place, by))
+                builder.store(load(base, place), lanes[-1][0])
+        with cgutils.for_range(builder, count) as loop:
+            line = builder.add(address, builder.mul(loop.index, INT(LANES * 4)))
+            words = {place: load(line, place) for place in places}
+            for own, _, place, (factor, turn) in lanes:
+                mixed = builder.mul(builder.xor(builder.load(own), words[place]), factor)
+                builder.store(builder.call(turned, [mixed, mixed, turn]), own)
+        for own, base, place, _ in lanes:
+            builder.store(builder.load(own), at(base, place)).align = 4
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), generate
+
+
 @plain
 def fingerprint(address, count):
     """A number of 64 bits made of `count` words of 32 bits at an address."""
-    one, other = own_numbers(_WORD, LANES), own_numbers(_WORD, LANES)
+    first, second = own_bytes(LANES * 4), own_bytes(LANES * 4)
+    one, other, words = numbers_at(_WORD, first), numbers_at(_WORD, second), numbers_at(_WORD, address)
     for j in range(LANES):
         one[j] = other[j] = _WORD
-    for k in range(0, count - LANES + 1, LANES):
-        words = numbers_at(_WORD, address + k * 4)
-        for j in range(LANES):
-            one[j] = _mixed(one[j] ^ words[j], _ONE)
-            other[j] = _mixed(other[j] ^ words[j], _OTHER)
-    words = numbers_at(_WORD, address)
+    _mix_lines(first, second, address, count // LANES)
     for k in range(count // LANES * LANES, count):
         j = k % LANES
         one[j] = _mixed(one[j] ^ words[k], _ONE)

@@ -8,7 +8,7 @@ it is worth it from a few steps on; inference keeps them (`packed`).
 
 import numpy as np
 
-from numbarnn.compile.plain import plain
+from numbarnn.compile.plain import inlined, plain
 from numbarnn.engines.cpu.moves import copy_panel_term, copy_tile_term, fetch, transpose_half, transpose_square
 from numbarnn.engines.cpu.packed_tile import UNROLLED, packed_tile
 from numbarnn.engines.cpu.records import by_address, product_at
@@ -168,12 +168,14 @@ def _multiply_few(zero, at, own_out):
     Args:
         at: the `records.Product`. own_out: memory for the product with one panel.
     """
-    row, item = at.panel_row, bytes_of(zero)
+    row, item, beside = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
     for p in range(at.columns // width):
         for number in range(at.more + 1):
             panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
-            _multiply_all_terms(zero, at, panel, at.panel_row // PANEL_ROW, (out, at.out_row))
+            _multiply_all_terms(zero, at, panel, beside, (out, at.out_row))
+    if at.columns % width == 0:
+        return
     first, end = _rest_of(at, width)
     for p in range(first // width, (end + width - 1) // width):
         if at.add:
@@ -183,7 +185,7 @@ def _multiply_few(zero, at, own_out):
         _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), NO)
 
 
-@plain
+@inlined
 def _multiply_all_terms(zero, at, panel, beside, out):
     """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
     rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
