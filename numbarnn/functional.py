@@ -182,7 +182,7 @@ def backward_data(
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
 
-def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> None:
+def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
     """Add the parameters' gradients to `dw` (weight_space_size,), after `backward_data`; returns dw."""
     _check_reserve(rnn, reserve)
     if reserve.backward is None:

@@ -20,7 +20,8 @@ What differs from torch.nn's modules:
 - A packed input ends the graph of `torch.compile`, as with torch.nn's modules: `lengths` in its place does not.
 - `torch.jit.script` cannot read the modules, and `torch.onnx.export` has no operator for them: `restore` goes back to
   torch.nn's. `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator; who loads such a
-  program imports `numbarnn.torch` before. A traced one keeps what backward reads, unless no parameter has gradients.
+  program imports `numbarnn.torch` before, and defines cells of one's own with the same equations: others are refused.
+  A traced one keeps what backward reads, unless no parameter has gradients.
 - Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, float16 and bfloat16.
 - Some mistakes are refused earlier, or refused that torch.nn lets pass: an unknown nonlinearity when a cell is made, hx
   that is no tuple of a module's states. A nonlinearity in the place of a cell's bias (`RNNCell(10, 20, "relu")`)
