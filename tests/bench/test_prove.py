@@ -130,6 +130,28 @@ def test_a_process_that_does_not_die_is_left_behind(trial, monkeypatch):
     os.killpg(left[0]._process.pid, signal.SIGKILL)
 
 
+def test_the_next_part_s_process_is_there_when_its_turn_comes(trial, monkeypatch):
+    said = []
+
+    class Child(conduct.Child):
+        def __init__(self, part, *more):
+            said.append(f"{part.name} is loading")
+            super().__init__(part, *more)
+
+        def ask(self, question, until):
+            found = super().ask(question, until)
+            said.append(question)
+            return found
+
+    names = {"more": {"names": ("right", "right again")}}
+    monkeypatch.setattr(conduct, "Child", Child)
+    monkeypatch.setattr(command, "PARTS", (replace(trial_part.PART, **names), replace(trial_part.QUICK, **names)))
+    monkeypatch.setattr(trial_part, "questions", lambda asked, names: list(names))
+    trial(part="trial,quick")
+    assert sorted(said[:2]) == ["quick is loading", "trial is loading"]
+    assert said[2:] == ["right", "right again"] * 2
+
+
 def test_processes_share_the_cores(trial, monkeypatch):
     monkeypatch.setattr(conduct.info, "core_count", lambda: 6)
     _, data = trial(part="quick")

@@ -42,11 +42,14 @@ def main():
     chosen = [parts.BY_NAME[name] for name in args.part.split(",")]
     todo = [(part.name, question, asked) for part in chosen for question in part.questions(asked)]
     with multiprocessing.get_context("fork").Pool(args.processes, maxtasksperchild=1) as pool:
-        for number, (about, seconds, said) in enumerate(pool.imap_unordered(compile_question, todo), 1):
-            print(f"{number}/{len(todo)} {about}: {seconds:.0f} s of compiling {said}", flush=True)
-            if time.monotonic() > until:
+        found = pool.imap_unordered(compile_question, todo)
+        for number in range(1, len(todo) + 1):
+            try:
+                about, seconds, said = found.next(max(0.0, until - time.monotonic()))
+            except multiprocessing.TimeoutError:
                 print("the minutes are over: again, it goes on from here")
                 break
+            print(f"{number}/{len(todo)} {about}: {seconds:.0f} s of compiling {said}", flush=True)
         pool.terminate()
     kept = list(code_cache.directory().glob("*.cubin"))
     print(

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 
 from numbarnn.bench import console
 from numbarnn.bench.prove import results
@@ -28,6 +29,8 @@ def main(name, asked):
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         part, asked = BY_NAME[name], Asked(*json.loads(asked))
+        with suppress(Exception):  # an answer that takes it tells what is wrong
+            part.load()
         while True:
             question, before = todo.get(), notice.seconds()
             found = answer(part, question, asked) | {"compiling_s": notice.seconds() - before}

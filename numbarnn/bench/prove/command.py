@@ -11,6 +11,7 @@ again. Parts run in processes of their own: what hangs is killed, what crashes i
 
 import argparse
 import time
+from itertools import zip_longest
 from pathlib import Path
 
 from numbarnn import engines
@@ -85,6 +86,7 @@ def run(args):
     try:
         ask(parts, kept, conductor)
     finally:
+        conductor.end()
         bundle.soon(seconds=0)
     return tell(args.out, args.part, write=True, bundle=bundle)
 
@@ -101,13 +103,14 @@ def require(device):
 def ask(parts, kept, conductor):
     """Asks all parts, each within its limit; then those that were cut off, with what time is left."""
     for number in (1, 2):
-        for part in parts:
+        todo = [part for part in parts if not kept[part.name].done]
+        for part, following in zip_longest(todo, todo[1:]):
+            if conductor.left() < WORTH_S:
+                return
             found = kept[part.name]
-            if found.done or conductor.left() < WORTH_S:
-                continue
             seconds = part.seconds * conductor.scale if number == 1 else conductor.left()
             begin = time.monotonic()
-            conductor.run(part, found, seconds)
+            conductor.run(part, found, seconds, following)
             told = summary.headline(part.name, found.head | {"answers": list(found.answers.values())})
             console.say(f"{time.monotonic() - begin:6.1f} s  {told}")
 

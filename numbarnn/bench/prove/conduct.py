@@ -108,12 +108,21 @@ class Conductor:
         self._lock = threading.Lock()
         self._cores = info.core_count()
         self._given_up, self._children = False, set()
+        self._ready = {}  # part's name -> a process that has been started for it
+
+    def end(self):
+        """Ends what has been started for parts that were not asked."""
+        for child in self._ready.values():
+            child.end()
 
     def left(self):
         return max(0.0, self.until - time.monotonic())
 
-    def run(self, part, kept, seconds):
-        """Asks a part's questions that have no answer in `kept`, its `Results`, for at most so many seconds."""
+    def run(self, part, kept, seconds, following=None):
+        """Asks a part's questions that have no answer in `kept`, its `Results`, for at most so many seconds.
+
+        Meanwhile a process of the `following` part, if there is one, loads what it needs.
+        """
         begin = time.monotonic()
         until = min(self.until, begin + seconds)
         try:
@@ -128,6 +137,10 @@ class Conductor:
         threads = [threading.Thread(target=self._ask_all, args=given) for _ in range(count)]
         for thread in threads:
             thread.start()
+        if following is not None and following.name not in self._ready:
+            self._ready[following.name] = Child(
+                following, self.asked, self._cores // min(following.together, self._cores)
+            )
         try:
             for thread in threads:
                 thread.join()
@@ -152,7 +165,7 @@ class Conductor:
                 except IndexError:
                     return
                 if child is None:
-                    child = Child(part, self.asked, cores)
+                    child = self._ready.pop(part.name, None) or Child(part, self.asked, cores)
                     self._children.add(child)
                     if self._given_up:  # meanwhile
                         return

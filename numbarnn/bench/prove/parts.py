@@ -17,6 +17,11 @@ from typing import NamedTuple
 MINUTES = 9  # for which the limits below are made; a shorter run has less for each
 
 
+_GPU = ("numba.cuda", "cupy")
+#: Module -> packages that every answer of it imports.
+IMPORTED = {"plain": _GPU, "silent": _GPU, "phases": _GPU, "asked_cudnn": _GPU, "timed": (*_GPU, "torch")}
+
+
 class Asked(NamedTuple):
     """What all parts are asked with: the device, "cuda" or "sim"; whether problems are small, so that the simulator and
     an emulated GPU can run them; and the folder for files besides the answers, as text."""
@@ -43,6 +48,12 @@ class Part:
     question_s: float
     together: int = 1
     more: dict = field(default_factory=dict)
+
+    def load(self):
+        """Imports what answers take, which takes seconds."""
+        self._own("answer")
+        for package in IMPORTED.get(self.module, ()):
+            import_module(package)
 
     def questions(self, asked):
         return list(self._own("questions")(asked, **self.more))
