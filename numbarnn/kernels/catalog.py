@@ -190,7 +190,7 @@ def projection_kernels(dtype):
     for layouts, columns in (("contiguous", P), ("columns", 2 * P)):
         h, dy = zeros(dtype, T + 2, B, columns)[:, :, :P], zeros(dtype, T, B, columns)[:, :, :P]
         if dtype != "bfloat16":  # what is carried as float16 is 16 bits
-            yield ShippedKernel(projection.make_carry(dtype), dtype, layouts, threads, (h, step_mask))
+            yield ShippedKernel(projection.make_carry(), dtype, layouts, threads, (h, step_mask))
         for masked in (False, True):
             gradients = Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=dht)
             arguments = projection.join_arguments(gradients, Options(step_mask if masked else None))
@@ -204,7 +204,7 @@ def skip_kernels(dtype):
     for layouts, columns in (("contiguous", G * H), ("columns", (G + 1) * H)):
         gates = zeros(dtype, M, columns)[:, : G * H]
         if dtype != "bfloat16":  # what is spread as float16 is 16 bits
-            yield ShippedKernel(repeat.make_spread(dtype), dtype, layouts, threads, (gates, x))
+            yield ShippedKernel(repeat.make_spread(), dtype, layouts, threads, (gates, x))
         for accumulate in (False, True):
             yield ShippedKernel(repeat.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
 

@@ -246,7 +246,7 @@ class BackwardPass(Pass):
         options = self.accumulate, self.problem.allow_tf32, self._rows_of_h(direction)
         work.append(partial(self.engine.weight_gradients, *operands, *options))
         work += self._recurrent_gradients(dw, dah, h_before, place)
-        work += self._further_gradients(dw, dah, place)
+        work += self._further_gradients(dw, place)
         return partial(one_after_another, work)
 
     def _rows_of_h(self, direction):
@@ -273,7 +273,7 @@ class BackwardPass(Pass):
             scratch = self.dR[place] if self._adds_dropped else None
             yield from recurrent.gradient(dw["R"], scratch, dah, per_unit, place, **options)
 
-    def _further_gradients(self, dw, dah, place):
+    def _further_gradients(self, dw, place):
         """Functions for the gradients of what not every cell has besides: per_unit, W_hr."""
         cell, H, engine = self.problem.cell, self.problem.hidden_sizes[place[0]], self.engine
         options = {"transpose_a": True, "accumulate": self.accumulate, "allow_tf32": self.problem.allow_tf32}

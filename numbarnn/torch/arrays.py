@@ -77,7 +77,7 @@ def weights_of(network, weights):
     check_weights(network, weights)
     item, memory = first.element_size(), first.untyped_storage()
     ends_inside = places and places[0] + network.size * item <= memory.data_ptr() + memory.nbytes()
-    offsets = [0] if is_flat(network, weights) else [part.offset * item for part in network.parts]
+    offsets = [0] if is_flat(weights) else [part.offset * item for part in network.parts]
     if not ends_inside or places != [places[0] + offset for offset in offsets]:
         return array_of(gathered(network, weights))
     array = array_of(first.detach().as_strided((network.size,), (1,)))
@@ -98,7 +98,7 @@ class LastWeights(NamedTuple):
     array: Any
 
 
-def is_flat(network, weights):
+def is_flat(weights):
     """Whether there is one tensor for all parameters."""
     return len(weights) == 1 and weights[0].dim() == 1
 
@@ -106,7 +106,7 @@ def is_flat(network, weights):
 def gathered(network, weights):
     """The flat tensor of the parameters: itself if it is flat, else a copy; differentiable."""
     check_weights(network, weights)
-    if is_flat(network, weights):
+    if is_flat(weights):
         return weights[0]
     return torch.cat([tensor.reshape(-1) for tensor in weights])
 
@@ -128,6 +128,6 @@ def check_weights(network, weights):
 
 def gradients_of(network, weights, dw, needed):
     """The flat gradient as a list of gradients of these weights: views of it, None for those that are not needed."""
-    if is_flat(network, weights):
+    if is_flat(weights):
         return [dw if needed[0] else None]
     return [dw.as_strided(*place) if one else None for one, place in zip(needed, network.places, strict=True)]

@@ -164,11 +164,11 @@ def _cast(network, x, hx, cx, weights):
             return tensor if tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)
 
         x, hx, cx, weights = with_each((x, hx, cx, weights), cast)  # first: autocast refuses to join some dtypes
-    return x, joined(network, hx), joined_privates(network, cx), weights
+    return x, joined(hx), joined_privates(network, cx), weights
 
 
 # ------------------------------------------------------------------------------------------------------------- states
-def joined(network, state):
+def joined(state):
     """A state as one tensor: of layers that differ in size side by side, (D, B, sum of H)."""
     return torch.cat(list(state), dim=2) if isinstance(state, list | tuple) else state
 
@@ -176,7 +176,7 @@ def joined(network, state):
 def joined_privates(network, states):
     """All private states as one tensor, those of a layer side by side."""
     if network.private < 2 or not isinstance(states, list | tuple):
-        return joined(network, states)
+        return joined(states)
     if network.uneven:
         return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
     return torch.cat(list(states), dim=2)

@@ -12,8 +12,8 @@ from numbarnn.kernels.grid import launch_config
 
 
 @cache
-def make_spread(dtype):
-    """The kernel for one dtype."""
+def make_spread():
+    """The kernel for any dtype."""
 
     @cuda.jit
     def spread_kernel(out, x, gates):
@@ -34,7 +34,7 @@ def make_spread(dtype):
 
 def spread(out, x, gates):
     """out (M, G*H) = x (M, H) for each of G gates."""
-    make_spread(x.dtype.name).bind(launch_config(*x.shape), storage.stored(out), storage.stored(x))(gates)
+    make_spread().bind(launch_config(*x.shape), storage.stored(out), storage.stored(x))(gates)
 
 
 @cache

@@ -15,8 +15,8 @@ from numbarnn.kernels.step.groups import Options
 
 
 @cache
-def make_carry(dtype):
-    """The kernel for one dtype."""
+def make_carry():
+    """The kernel for any dtype."""
 
     @cuda.jit
     def carry_kernel(h, step_mask, t, before):
@@ -36,7 +36,7 @@ def make_carry(dtype):
 
 def bind_carry(h, step_mask):
     """The kernel bound to its arrays: a function f(t, before) that launches it."""
-    return make_carry(h.dtype.name).bind(launch_config(*h.shape[1:]), storage.stored(h), step_mask)
+    return make_carry().bind(launch_config(*h.shape[1:]), storage.stored(h), step_mask)
 
 
 @cache
