@@ -45,11 +45,17 @@ def rnn_forward(
     found = Network.of_key(network)
     core.check(found, about, x, hx, cx, weights)
     prepared = core.prepare(found, about, x, hx, weights, keep)
-    y, hy, cy, states, reserve = core.forward(found, prepared, x, hx, cx)
+    *results, reserve = core.forward(found, prepared, x, hx, cx)
     reserve = reserve if keep else None
-    if reserve is not None and y.untyped_storage().data_ptr() == reserve.untyped_storage().data_ptr():
-        y = y.clone()
+    y, hy, cy, states = (one.clone() if _stands_in(one, reserve) else one for one in results)
     return y, hy, _nothing(x, cy), _nothing(x, states), _nothing(x, reserve, torch.uint8)
+
+
+def _stands_in(result, reserve):
+    """Whether a result is a part of the reserve, at any place of it: a storage of its own may begin there."""
+    if result is None or reserve is None:
+        return False
+    return 0 <= result.data_ptr() - reserve.data_ptr() < reserve.nbytes
 
 
 def _nothing(like, result, dtype=None):

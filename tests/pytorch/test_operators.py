@@ -1,5 +1,7 @@
 """`numbarnn.torch.calls.run` and the operators under it, against torch.nn and in what PyTorch does with functions."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,25 @@ def test_views_that_are_not_what_stands_in_memory(kind, steps):
         results.append((y.detach(), *(one.grad.clone() for one in module.parameters())))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@nr.cell
+def noisy(x, h, p):
+    return nr.dropout(nr.tanh(p.W.h @ x + p.R.h @ h), 0.4)
+
+
+@pytest.mark.parametrize("cell, options, every_state", [
+    ("lstm", {}, False), ("lstm", {}, True), ("lstm", {"num_layers": 2, "dropout": 0.5}, True),
+    ("gru", {"num_layers": 2, "dropout": 0.5}, False), (noisy, {"bidirectional": True}, False),
+], ids=("plain", "states", "dropout_states", "dropout", "noise"))  # fmt: skip
+def test_results_of_the_operator_share_no_memory(cell, options, every_state):
+    """torch.compile writes into a result that nothing reads any more; backward reads the reserve."""
+    network = Network(cell, 5, 8, **options)
+    seed = torch.tensor([3]) if network.draws else None
+    about = None, None, seed, network.key, 0.0, False, every_state, True
+    found = torch.ops.numbarnn.rnn_forward(torch.randn(6, 4, 5), None, None, [torch.randn(network.size)], *about)
+    places = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in found if one.numel())
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
 
 
 def by_operators(s, x, weights):
