@@ -65,7 +65,7 @@ def test_sums_are_those_of_chains(dtype):
 @pytest.mark.parametrize("wins", (False, True), ids=("OpenBLAS", "blocks"))
 def test_engine_takes_them_for_large_products(cpu_on_threads, monkeypatch, wins, dtype):
     """The same numbers, on several threads; and only where they win."""
-    engine, (M, N, K) = cpu_on_threads, (2 * products.LARGE, products.WIDE + 3, products.LARGE)
+    engine, (M, N, K) = cpu_on_threads, (2 * products.LARGE, products.WIDER + 3, products.LARGE)
     monkeypatch.setattr(blocks, "WINS", wins)
     monkeypatch.setattr(engine, "_functions", {})
     a, b = normal(dtype, K, M), normal(dtype, K, N, seed=1)
@@ -86,8 +86,8 @@ def test_products_that_are_not_large_have_no_memory_for_them(cpu_on_threads, mon
     """Such as those of few rows: small calls would allocate it, and compile what they never call."""
     monkeypatch.setattr(blocks, "WINS", True)
     monkeypatch.setattr(cpu_on_threads, "_functions", {})
-    a, b = normal("float32", M, K), normal("float32", K, products.WIDE, seed=1)
-    out = nans("float32", M, products.WIDE)
+    a, b = normal("float32", M, K), normal("float32", K, products.WIDER, seed=1)
+    out = nans("float32", M, products.WIDER)
     cpu_on_threads.multiply(out, a, b)
     np.testing.assert_allclose(out, a @ b, rtol=0, atol=K * np.finfo("float32").eps * 10)
     assert blocks.block_product not in [function for function, _ in cpu_on_threads._functions]

@@ -55,13 +55,16 @@ class ProductParts:
 
     def _part(self, threads, dtype, given, sums, function=products.blas_product):
         """The part of some `records.Product`s, by a compiled function, and `records.Sums`."""
+        has_small = openblas.has_small_kernels()
+        for one in given:
+            products.choose(one, dtype, has_small)
         given, sums, scratch = (Product * len(given))(*given), (Sums * len(sums))(*sums), None
         what = Work(
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
-            function=self._address_of(function, dtype), has_small=openblas.has_small_kernels(),
+            function=self._address_of(function, dtype), has_small=has_small,
             pieces=min(threads, sharing.MOST_PIECES),
         )  # fmt: skip
-        if blocks.WINS and any(map(products.is_large.py_func, given)):
+        if blocks.WINS and any(one.large for one in given):
             what.blocks = self._address_of(blocks.block_product, dtype)
             what.panel_product = self._address_of(panels.panel_product, dtype)
             what.pack_rows = self._address_of(panels.pack_rows, dtype)

@@ -35,6 +35,9 @@ SMALL_OUT = 1200  # m n up to which it does so of rows by rows
 CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
 FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
 LARGE, WIDE = 64, 128  # terms and columns from which `blocks` multiplies, where it is faster
+# The same columns beside OpenBLAS's kernels for small products: from WIDE_OF_SMALL, or if panels would have columns to
+# spare, or rows or terms are so few that panels hardly pay, from WIDER.
+WIDE_OF_SMALL, WIDER = 176, 320
 ROWS_ALIKE = 12  # of float32, and twice as many of float64: rows before one that is a multiple change none of its bits
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
@@ -136,11 +139,16 @@ def blas_steps(zero, address):
         at.out += at.out_next
 
 
-@plain
-def is_large(product):
-    """Whether `blocks` multiplies a `records.Product`, where it is faster than OpenBLAS."""
+def choose(product, dtype, has_small):
+    """Let a `records.Product` know who multiplies it: whether OpenBLAS, in small pieces if it can, as it has few
+    columns (`narrow`), and whether `blocks`, if that wins on this machine (`large`)."""
+    rows, columns, terms = product.rows, product.columns, product.terms
+    product.narrow = columns < WIDE
+    if has_small and not product.transpose_b and columns < WIDER:
+        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= CHAIN
+        product.narrow = columns < WIDE_OF_SMALL or spare or few
     least = UNITS if product.transpose_a else PIECED_ROWS + 1
-    return product.rows >= least and product.terms >= LARGE and product.columns >= WIDE
+    product.large = rows >= least and terms >= LARGE and not product.narrow
 
 
 # ------------------------------------------------------------------------------------------ parts of a product
@@ -173,7 +181,7 @@ def _is_small(whole, has_small):
     Unless a product is small, it first copies both matrices into a layout of its own. With few columns that takes
     longer than it saves, if the processor has kernels for small products: up to half of the time.
     """
-    return has_small != 0 and not whole.transpose_b and whole.columns < WIDE
+    return has_small != 0 and not whole.transpose_b and whole.narrow != 0
 
 
 @plain
@@ -220,7 +228,7 @@ def share_of_product(size, alike, least, piece, pieces):
 def _multiply_piece(zero, address, piece, pieces, work):
     """A piece of a product of a `records.Work`."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
-    at, by_blocks = product_at(place), work.blocks != 0 and is_large(whole)
+    at, by_blocks = product_at(place), work.blocks != 0 and whole.large != 0
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add

@@ -71,12 +71,12 @@ Rows = _table(
 # Columns that are no whole panel are in panels together, those of all b one after another, at `rest_panels` (0: after
 # the others); `rest_first` is the number of the first of these b that is multiplied. Such a panel is packed of `rest`
 # rows of each b, and begins with row number `rest_first` of all of them.
-# `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES).
+# `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES). `narrow`, `large`: `products.choose`.
 Product = _table(
     "Product",
     "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
     "rest rest_first rest_panels turns",
-    "call_rows call_columns chains panel_product pack_rows scratch",
+    "call_rows call_columns chains panel_product pack_rows scratch narrow large",
 )
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
