@@ -25,7 +25,7 @@ ROWS = range(2 * vectors.MOST_ROWS + 2)  # up to two tiles and a row
 TERMS = (0, 1, 7, panels.CHAIN, panels.CHAIN + 1, 600)  # none, no whole square to transpose, one CHAIN and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)
-as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "rows", "columns"))
+as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "turns", "rows", "columns"))
 
 
 # ------------------------------------------------------------------------------------------ calls by address
@@ -77,20 +77,20 @@ def columns_of(width):
     return (1, width - 1, width, width + 1, 2 * width + 3, 4 * width, 5 * width + 1, 9 * width)
 
 
-def product(a, in_panels, out, columns, terms, add, transpose_a=False):
+def product(a, in_panels, out, columns, terms, add, transpose_a=False, turns=False):
     """out = a b, or +=, where b is in panels; a and out may stand apart. `transpose_a`: a is a view."""
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
         a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
         panel_row=in_panels.shape[2] * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
-        add=add, transpose_a=transpose_a,
+        add=add, transpose_a=transpose_a, turns=turns,
     )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ packing
 def width_of(dtype, lie):
     """Columns of a panel, or of a wide one."""
-    return (panels.WIDE_ROW if lie == "wide" else panels.PANEL_ROW) // np.dtype(dtype).itemsize
+    return (panels.WIDE_ROW if lie in ("wide", "turns") else panels.PANEL_ROW) // np.dtype(dtype).itemsize
 
 
 @by_dtype
@@ -134,15 +134,15 @@ def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
 # ------------------------------------------------------------------------------------------ products
 def arranged(b, width, lie):
     """(Weights as a product reads them, the product): in panels of a width, as columns, or as rows."""
-    if lie in ("panels", "wide"):
-        return packed(b, width), product
+    if lie in ("panels", "wide", "turns"):
+        return packed(b, width), partial(product, turns=lie == "turns")
     _, apart = among_nans(b if lie == "columns" else np.ascontiguousarray(b.T))
     return apart, partial(product_as_they_lie, lie == "columns")
 
 
 def few_of(rows, lie):
     """Those that are products with wide panels, or all."""
-    return [count for count in rows if lie != "wide" or count <= panels.FEW_ROWS]
+    return [count for count in rows if lie not in ("wide", "turns") or count <= panels.FEW_ROWS]
 
 
 def check_product(dtype, terms, rows=ROWS, lie="panels"):
@@ -176,8 +176,7 @@ def test_product_is_numpys(lie, terms, dtype):
 @by_terms
 @as_they_lie
 def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, dtype):
-    """Threads that share sequences, or units, get those of one thread. Wide panels are for so few sequences that they
-    share units alone."""
+    """Threads that share sequences, or units, get those of one thread."""
     width = width_of(dtype, lie)
     columns = 9 * width + 3
     weights, product = arranged(normal(dtype, terms, columns, seed=1), width, lie)
@@ -190,8 +189,6 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
         for rows in few_of(ROWS, lie):
             together = start[:rows].copy()
             product(a[:rows], weights, together, columns, terms, add)
-            if lie == "wide":
-                alone[:rows] = together  # in the end of 3 rows
             np.testing.assert_array_equal(together, alone[:rows])
         for first in range(last_panel):
             for last in range(first + 1, last_panel + 1):
@@ -301,13 +298,13 @@ def test_a_transposed_changes_no_bit(terms, dtype):
 
 @by_dtype
 @pytest.mark.parametrize("terms", (256, 4096))
-@pytest.mark.parametrize("lie, rows", [("panels", 6), ("panels", 2), ("wide", 1), ("wide", 2), ("wide", 3)])
+@pytest.mark.parametrize("lie, rows", [("panels", 6), ("panels", 2), ("turns", 1), ("turns", 2), ("turns", 3)])
 def test_sums_round_as_those_of_128_terms_added_up(lie, rows, terms, dtype):
     """PyTorch adds up so many one after another at most; twice as many err 1.4 times as much."""
     width, most = width_of(dtype, lie), 128
     columns = 32 * width
     a, b, out = normal(dtype, rows, terms), normal(dtype, terms, columns, seed=1), nans(dtype, rows, columns)
-    product(a, packed(b, width), out, columns, terms, False)
+    product(a, packed(b, width), out, columns, terms, False, turns=lie == "turns")
     exact, in_turn = a.astype(np.longdouble) @ b.astype(np.longdouble), np.zeros_like(out)
     for start in range(0, terms, most):
         part = np.zeros_like(out)
@@ -356,7 +353,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         from numbarnn.engines.cpu import panels
         test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
-        test_panels.check_product("float32", 3 * panels.CHAIN + 1, (1, 2, 3), "wide")
+        test_panels.check_product("float32", 3 * panels.CHAIN + 1, (1, 2, 3), "turns")
         test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
     """, tmp_path)  # fmt: skip
@@ -385,7 +382,7 @@ def test_a_machine_without_avx(known, tmp_path):
         assert ("slower" in vectors.description()) == {known}
         test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
         test_panels.check_product("float64", 27, (1, 4, 6), "rows")
-        test_panels.check_product("float64", 27, (1, 2, 3), "wide")
+        test_panels.check_product("float64", 27, (1, 2, 3), "turns")
         x = np.random.default_rng(0).standard_normal((9, 5, 20))
         layers = [nr.LSTM(20, 33, device="cpu", seed=0, dtype=dtype) for dtype in ("float32", "float64")]
         layers[0].weights[...] = layers[1].weights

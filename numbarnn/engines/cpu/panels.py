@@ -35,22 +35,20 @@ ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
 _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
-MOST_SUMS, MOST_TURNS = 24 if _MANY_REGISTERS else 12, 4  # of wide panels, see `_wide_product`
+# Sums that a product with wide panels makes of each number, and adds up: short ones err less, and it waits for the
+# panels, not for sums, as long as these are in registers. Four take 2 % more time for one row.
+TURNS = 2 if _MANY_REGISTERS else 1
 
 
 def _wide_product(rows):
-    """(A product of so many rows with panels side by side, how many of these, its `turns`).
-
-    Its sums take all registers, as the error of short ones is smaller, and as it waits for the panels, not for them.
-    """
+    """A product of so many rows with some panels of a wide one, and how many these are."""
     panels = 2 if _MANY_REGISTERS else (0, 4, 2, 1)[rows]
-    turns = min(MOST_TURNS, MOST_SUMS // (2 * rows * panels))
-    return tile_product(rows, panels, turns), np.intp(panels), np.intp(turns)
+    return tile_product(rows, panels, TURNS), np.intp(panels)
 
 
-_wide_one, ONE_BESIDE, ONE_TURNS = _wide_product(1)
-_wide_two, TWO_BESIDE, TWO_TURNS = _wide_product(2)
-_wide_three, THREE_BESIDE, THREE_TURNS = _wide_product(3)
+_wide_one, ONE_BESIDE = _wide_product(1)
+_wide_two, TWO_BESIDE = _wide_product(2)
+_wide_three, THREE_BESIDE = _wide_product(3)
 
 
 @plain
@@ -143,7 +141,8 @@ def pack_columns(zero, address):
 def panel_product(zero, address):
     """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
-    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels, if it has no `turns`.
+    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels; of few rows that take
+    `turns`, TURNS sums of CHAIN terms.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     if 0 < at.rows <= FEW_ROWS:
@@ -190,7 +189,7 @@ def _multiply_all_terms(zero, at, panel, beside, out):
     """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
     rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
     if at.turns:
-        chain = CHAIN * (ONE_TURNS if rows == 1 else TWO_TURNS if rows == 2 else THREE_TURNS)
+        chain = CHAIN * TURNS
     for start in range(0, max(1, at.terms), chain):
         a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
         terms = panel + start * row, min(chain, at.terms - start)
