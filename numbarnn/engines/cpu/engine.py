@@ -39,7 +39,7 @@ SERIAL_SHARE = 800_000
 WATCHED_BY_ALL = 1 << 12  # lines from which several threads take fingerprints: each comes from memory
 # Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs: products
 # of fewer take less time with weights as they lie. Of an R of so many numbers it is more rows, as reading takes longer.
-PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 40, 1 << 16
+PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 32, 1 << 16
 PACKED_BACK_FROM = 8  # rows from which backward packs them
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
