@@ -15,7 +15,8 @@ from numbarnn.compile.plain import plain
 _I64 = ir.IntType(64)
 FOR_EVER = np.intp(0)  # to wait for
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
-POLLS_BEFORE_SLEEP = 100_000  # some fifty microseconds, about what waking a thread takes
+# Some 160 microseconds: waking a thread takes fifty, and in a short call what one thread does alone up to a hundred.
+POLLS_BEFORE_SLEEP = 600_000
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
