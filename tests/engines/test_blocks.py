@@ -5,7 +5,7 @@ import pytest
 from test_panels import among_nans, run, untouched
 
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.cpu import blocks, panels, products, vectors
+from numbarnn.engines.cpu import blocks, packing, panels, products, vectors
 from numbarnn.engines.cpu.calls import address
 from step_buffers import nans, normal
 
@@ -22,7 +22,8 @@ def block_product(out, a, b, transpose_a, transpose_b, add):
     """out = op(a) op(b), or +=."""
     dtype, (rows, columns) = str(out.dtype), out.shape
     scratch = nans(dtype, blocks.PACKED_BYTES // out.itemsize)
-    functions = {name: getattr(panels, name).address(from_dtype(out.dtype)) for name in ("panel_product", "pack_rows")}
+    given = {"panel_product": panels.panel_product, "pack_rows": packing.pack_rows}
+    functions = {name: function.address(from_dtype(out.dtype)) for name, function in given.items()}
     run(
         blocks.block_product, dtype, rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a),
         a_row=a.strides[0], b=address(b), b_row=b.strides[0], out=address(out), out_row=out.strides[0],

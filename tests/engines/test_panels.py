@@ -16,7 +16,7 @@ import pytest
 import numbarnn as nr
 from child import in_child
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.cpu import few_rows, panels, vectors
+from numbarnn.engines.cpu import few_rows, packing, panels, vectors
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
@@ -64,7 +64,7 @@ def packed(weights, width, by_columns=False):
         first = panel * width
         part = source[:, first : first + width] if by_columns else source[first : first + width]
         run(
-            panels.pack_columns if by_columns else panels.pack_rows, dtype, columns=min(width, columns - first),
+            packing.pack_columns if by_columns else packing.pack_rows, dtype, columns=min(width, columns - first),
             terms=terms, b=part.ctypes.data, b_row=source.strides[0], out=memory[panel + 1].ctypes.data,
             out_row=width * memory.itemsize,
         )  # fmt: skip
@@ -111,15 +111,15 @@ def test_packing(by_columns, lie, terms, dtype):
 def test_room_for_panels(dtype):
     """A gate's rows begin a panel of their own, but for the last ones of all gates; of columns all gates are terms."""
     width = vectors.panel_width(dtype)
-    assert panels.panels_shape((3 * 1, 7), 1, False, np.dtype(dtype)) == (1, 7, width)
-    assert panels.panels_shape((3 * width, 7), width, False, np.dtype(dtype)) == (3, 7, width)
-    assert panels.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (4, 7, width)
-    assert panels.panels_shape((3 * (width - 1), 7), width - 1, False, np.dtype(dtype)) == (3, 7, width)
-    assert panels.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
-    assert panels.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
+    assert packing.panels_shape((3 * 1, 7), 1, False, np.dtype(dtype)) == (1, 7, width)
+    assert packing.panels_shape((3 * width, 7), width, False, np.dtype(dtype)) == (3, 7, width)
+    assert packing.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (4, 7, width)
+    assert packing.panels_shape((3 * (width - 1), 7), width - 1, False, np.dtype(dtype)) == (3, 7, width)
+    assert packing.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
+    assert packing.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
     wide = width_of(dtype, "wide")
-    assert panels.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (4, 7, wide)
-    assert panels.panels_shape((3 * 5, wide + 1), 5, True, np.dtype(dtype), panels.WIDE_ROW) == (2, 15, wide)
+    assert packing.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (4, 7, wide)
+    assert packing.panels_shape((3 * 5, wide + 1), 5, True, np.dtype(dtype), panels.WIDE_ROW) == (2, 15, wide)
 
 
 def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
@@ -203,14 +203,14 @@ def packed_together(gates, width):
     """Panels of the rows of all gates (gates, H, terms): whole ones in turns, and those of what is left of all."""
     count, H, terms = gates.shape
     whole, rest, item = H // width, H % width, gates.itemsize
-    memory = nans(gates.dtype, *panels.panels_shape((count * H, terms), H, False, gates.dtype, width * item))
+    memory = nans(gates.dtype, *packing.panels_shape((count * H, terms), H, False, gates.dtype, width * item))
     for panel in range(whole):
         for gate in range(count):
             one = np.ascontiguousarray(gates[gate, panel * width : (panel + 1) * width].T)
             memory[panel * count + gate] = packed(one, width)[0]
     for first in range(0, count * rest, width):
         run(
-            panels.pack_rows, str(gates.dtype), columns=min(width, count * rest - first), terms=terms,
+            packing.pack_rows, str(gates.dtype), columns=min(width, count * rest - first), terms=terms,
             b=gates.ctypes.data + whole * width * terms * item, b_row=terms * item, b_next=H * terms * item, rest=rest,
             rest_first=first, out=memory[whole * count + first // width].ctypes.data, out_row=width * item,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, panels, sharing
+from numbarnn.engines.cpu import joined, packing, panels, sharing
 from numbarnn.engines.cpu.records import Call, by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -146,12 +146,12 @@ def test_ranges_of_steps_are_shared_likewise(engine, share, cell, options, way):
     assert_same_bits(found)
 
 
-_pack_rows = plain(panels.pack_rows.py_func)
+_pack_rows = plain(packing.pack_rows.py_func)
 
 
 @by_address
 def pack_slowly(zero, address):
-    """`panels.pack_rows`, some tenths of a millisecond later."""
+    """`packing.pack_rows`, some tenths of a millisecond later."""
     total = np.float64(0)
     for k in range(100_000):
         total += math.sqrt(np.float64(k))
@@ -162,7 +162,7 @@ def pack_slowly(zero, address):
 @by_way
 def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, way):
     """Of 19 panels of a gate one of two threads packs one more than the other."""
-    monkeypatch.setattr(panels, "pack_rows", pack_slowly)
+    monkeypatch.setattr(packing, "pack_rows", pack_slowly)
     found = []
     for threads in (1, 2, 2, 3):
         share(way, threads)

@@ -253,7 +253,7 @@ MUTATIONS = {
         "tests/engines/test_sharing_cpu.py -k own_x",
     ),
     "cpu_packing_loses_the_last_column": Mutation(
-        "numbarnn/engines/cpu/panels.py",
+        "numbarnn/engines/cpu/packing.py",
         "    for i in range(columns):\n        row = numbers_at(zero, b",
         "    for i in range(columns - 1):\n        row = numbers_at(zero, b",
         "tests/engines/test_panels.py -k packing",

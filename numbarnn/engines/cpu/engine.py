@@ -17,6 +17,7 @@ from numbarnn.engines.cpu import (
     forward,
     joined,
     openblas,
+    packing,
     panels,
     products,
     sharing,
@@ -285,12 +286,12 @@ class CpuEngine(HostEngine):
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
-        return self._steps(forward.forward_steps, buffers, call, panels.pack_rows, buffers.x)
+        return self._steps(forward.forward_steps, buffers, call, packing.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
         call = self._compiled(buffers).new_call("backward")
         backward_call(call, buffers)
-        return self._steps(backward.backward_steps, buffers, call, panels.pack_columns)
+        return self._steps(backward.backward_steps, buffers, call, packing.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
@@ -346,7 +347,7 @@ class CpuEngine(HostEngine):
             if getattr(call, name) == 0:
                 continue
             panel_row = panels.PANEL_ROW if name == "W" else call.panel_row
-            shape = panels.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
+            shape = packing.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
             if call.save or call.backward:  # training changes all weights
                 own[f"{name}_panels"] = memory = self._memory.empty(shape, weights.dtype)
                 setattr(call, f"{name}_panels", address(memory))

@@ -5,7 +5,7 @@ from ctypes import addressof
 import numpy as np
 
 from numbarnn.engines.base import EVERY_ROW
-from numbarnn.engines.cpu import blocks, few_rows, joined, openblas, panels, products, sharing
+from numbarnn.engines.cpu import blocks, few_rows, joined, openblas, packing, panels, products, sharing
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import Product, Sums, Work
 
@@ -67,7 +67,7 @@ class ProductParts:
         if blocks.WINS and any(one.large for one in given):
             what.blocks = self._address_of(blocks.block_product, dtype)
             what.panel_product = self._address_of(panels.panel_product, dtype)
-            what.pack_rows = self._address_of(panels.pack_rows, dtype)
+            what.pack_rows = self._address_of(packing.pack_rows, dtype)
             what.scratch_bytes = blocks.PACKED_BYTES
             scratch = (what.pieces, blocks.PACKED_BYTES), np.uint8
         work = self._address_of(products.multiply_and_add, dtype)
