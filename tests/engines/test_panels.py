@@ -141,8 +141,8 @@ def arranged(b, width, lie):
 
 
 def few_of(rows, lie):
-    """Those that are products with wide panels, or all."""
-    return [count for count in rows if lie not in ("wide", "turns") or count <= panels.FEW_ROWS]
+    """Those that are products in turns, or all."""
+    return [count for count in rows if lie != "turns" or count <= panels.FEW_ROWS]
 
 
 def check_product(dtype, terms, rows=ROWS, lie="panels"):

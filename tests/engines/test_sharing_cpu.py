@@ -384,6 +384,19 @@ def test_threads_share_few_sequences_of_small_weights(engine, loops_run, batch):
     assert_same_bits(found)
 
 
+@pytest.mark.parametrize("batch", range(4, 7))
+def test_one_thread_does_shares_of_few_sequences(engine, batch):
+    """A wavefront's jobs are cut for all threads, with panels that are wide for shares, and one thread does each."""
+    x, found = normal("float32", 30, batch, 64), []
+    for threads in (1, 2):
+        engine.set_num_threads(threads)
+        layer = nr.LSTM(64, 128, num_layers=2, schedule="wavefront", device="cpu", seed=0)
+        y, state, tape = layer.forward(x)
+        grads = layer.backward(tape, y)
+        found.append([layer(x)[0], y, *state, grads.x, grads.weights])
+    assert_same_bits(found)
+
+
 def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):
     """Where each of them would read all of R for a few sequences."""
     monkeypatch.setattr(cpu, "ROWS_OF_LARGE", 5)

@@ -71,11 +71,11 @@ def panel_product(zero, address):
     """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
 
     Sums of `chain` terms are added up, in the same order whatever the number of rows and panels; of few rows that take
-    `turns`, TURNS sums of CHAIN terms.
+    `turns`, TURNS sums of CHAIN terms. With wide panels, all rows are read FEW_ROWS at once.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
-    if 0 < at.rows <= FEW_ROWS:
-        _multiply_few(zero, at, own_out)
+    if at.rows <= FEW_ROWS or at.panel_row == WIDE_ROW:
+        _multiply_few_at_a_time(zero, at, own_out)
         return
     tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
     blocks = (tiles + of_block - 1) // of_block  # of whole tiles, all but the last
@@ -84,6 +84,16 @@ def panel_product(zero, address):
         most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.chain) * at.chain
         for start in range(0, max(1, at.terms), most):
             _multiply_block(zero, at, (first, last - first), (start, min(most, at.terms - start)), (own, own_out))
+
+
+@plain
+def _multiply_few_at_a_time(zero, at, own_out):
+    """Rows, FEW_ROWS at once: with wide panels also more, where one thread does what was to be shared by several."""
+    rows, a, out = at.rows, at.a, at.out
+    for first in range(0, rows, FEW_ROWS):
+        at.rows, at.a, at.out = min(FEW_ROWS, rows - first), a + first * at.a_row, out + first * at.out_row
+        _multiply_few(zero, at, own_out)
+    at.rows, at.a, at.out = rows, a, out
 
 
 @plain
