@@ -144,6 +144,22 @@ def test_calls_from_several_python_threads_do_not_wait_for_each_other_for_ever()
     assert in_child(program).strip() == "done"
 
 
+# The end of a program that has forked a child. Counted, as the clock goes on while tests are stopped.
+CHILD_ENDS = """
+        for _ in range(300):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise SystemExit("the child hung")
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        print("done")
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_has_its_own_threads():
     """multiprocessing forks by default on Linux up to Python 3.13; the parent's workers do not exist in the child."""
@@ -159,19 +175,8 @@ def test_forked_process_has_its_own_threads():
         child = os.fork()
         if child == 0:
             os._exit(0 if np.array_equal(layer(x)[0], expected) else 3)
-        for _ in range(200):
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                break
-            time.sleep(0.1)
-        else:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise SystemExit("the child hung")
-        assert os.waitstatus_to_exitcode(status) == 0, status
-        print("done")
     """
-    assert in_child(program).strip() == "done"
+    assert in_child(program + CHILD_ENDS).strip() == "done"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -206,19 +211,8 @@ def test_forked_process_has_its_own_locks():
             nr.RNN(8, 8, dtype="float64", device="cpu").forward(np.ones((1, 1, 8)))
             os._exit(0)
         done.set()
-        for _ in range(300):  # counted: who stops tests for a while stops the child, too, but no clock
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                break
-            time.sleep(0.1)
-        else:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise SystemExit("the child hung")
-        assert os.waitstatus_to_exitcode(status) == 0, status
-        print("done")
     """
-    assert in_child(program).strip() == "done"
+    assert in_child(program + CHILD_ENDS).strip() == "done"
 
 
 # ------------------------------------------------------------------------------------------------- one per process
