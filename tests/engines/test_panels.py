@@ -2,13 +2,7 @@
 widths that are no multiple of a panel's, few and many terms. What is not theirs is NaN: neither read nor written."""
 
 import ctypes
-import os
-import platform
-import subprocess
-import sys
-import textwrap
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -337,77 +331,7 @@ def test_steps_round_as_sums_of_128_terms(batch):
     assert error < 1.15**2 * others, f"{(error / others) ** 0.5:.2f} times that of sums of {most}"
 
 
-# ------------------------------------------------------------------------------------------ other machines
-@pytest.mark.parametrize("feature, width", [pytest.param("", 16, marks=pytest.mark.full), ("avx", 32), ("avx512f", 64)])
-def test_vectors_of_other_machines(feature, width, tmp_path):
-    """The same source for short and long vectors: LLVM makes two instructions of what is too long for one."""
-    if width == vectors.VECTOR_BYTES:
-        pytest.skip("this machine's: the tests above")
-    run_elsewhere(f"""
-        import llvmlite.binding as llvm
-        here, llvm.get_host_cpu_features = llvm.get_host_cpu_features, lambda: dict.fromkeys([{feature!r}], True)
-        from numbarnn.engines.cpu import vectors
-        llvm.get_host_cpu_features = here
-        assert vectors.VECTOR_BYTES == {width}
-        import test_panels
-        from numbarnn.engines.cpu import panels
-        test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
-        test_panels.check_product("float64", 7, (0, 1, 4, 5))
-        test_panels.check_product("float32", 3 * panels.CHAIN + 1, (1, 2, 3), "turns")
-        test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
-        test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
-    """, tmp_path)  # fmt: skip
-
-
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="of x86-64, which this machine runs too")
-@pytest.mark.parametrize("known", (True, False), ids=("known", "unknown"))
-def test_a_machine_without_avx(known, tmp_path):
-    """Nor fused multiply-add, or one that LLVM does not know: all is compiled for what every x86-64 has, products and
-    cells."""
-    run_elsewhere(f"""
-        import llvmlite.binding as llvm
-
-        def features():
-            if not {known}:
-                raise RuntimeError("failed to get host cpu features.")
-            return llvm.FeatureMap(sse2=True, avx=False)
-
-        llvm.get_host_cpu_name, llvm.get_host_cpu_features = (lambda: "x86-64" if {known} else "generic"), features
-        import numpy as np
-        import numbarnn as nr
-        import test_panels
-        from numbarnn.engines.cpu import panels, products, vectors
-        assert vectors.description().startswith("vectors of 128 bits")
-        assert ("LLVM does not know" in vectors.description()) != {known}
-        assert ("slower" in vectors.description()) == {known}
-        test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
-        test_panels.check_product("float64", 27, (1, 4, 6), "rows")
-        test_panels.check_product("float64", 27, (1, 2, 3), "turns")
-        x = np.random.default_rng(0).standard_normal((9, 5, 20))
-        layers = [nr.LSTM(20, 33, device="cpu", seed=0, dtype=dtype) for dtype in ("float32", "float64")]
-        layers[0].weights[...] = layers[1].weights
-        found = []
-        for layer in layers:
-            y, _, tape = layer.forward(x.astype(layer.weights.dtype))
-            found.append((y, layer.backward(tape, y).weights))
-        for one, other in zip(*found):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
-        taken = {{function for function, _ in layers[0].engine._functions}}
-        assert (products.blas_steps in taken) != {known}
-        assert (panels.panel_product in taken) == {known}
-    """, tmp_path)  # fmt: skip
-
-
-def run_elsewhere(program, folder):
-    """Run a program that sees the tests, in a process of its own, and a folder for compiled code."""
-    tests = Path(__file__).parents[1]
-    paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBARNN_CACHE_DIR": str(folder)}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-
-
+# ------------------------------------------------------------------------------------------ memory
 def test_a_thread_with_a_small_stack_is_enough():
     """As servers with many threads have them; a block of rows is on the stack, of the engine's own threads too."""
     program = """

@@ -31,16 +31,8 @@ def packed_tile(least, most, beside=2):
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, rows, *given = arguments
-        after = builder.append_basic_block("tile.done")
-        cases = [builder.append_basic_block(f"tile.{count}") for count in range(least, most + 1)]
-        choice = builder.switch(rows, cases[-1])
-        for count, block in zip(range(least, most), cases, strict=False):
-            choice.add_case(INT(count), block)
-        for count, block in zip(range(least, most + 1), cases, strict=True):
-            builder.position_at_end(block)
+        for count in cgutils.each_of(builder, rows, range(least, most + 1)):
             _write_tile(v, count, beside, *given)
-            builder.branch(after)
-        builder.position_at_end(after)
         return context.get_dummy_value()
 
     @intrinsic

@@ -29,24 +29,14 @@ _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _LOWEST = min(MOST_ROWS // 2, FEW_ROWS + 1)  # `tile_of` makes no lower tiles
 _packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, beside) for beside in (2, 1))
 _ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
-ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
+ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
 _MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
 # Sums that a product with wide panels makes of each number, and adds up: short ones err less, and it waits for the
 # panels, not for sums, as long as these are in registers. Four take 2 % more time for one row.
 TURNS = 2 if _MANY_REGISTERS else 1
-
-
-def _wide_product(rows):
-    """A product of so many rows with some panels of a wide one, and how many these are."""
-    panels = 2 if _MANY_REGISTERS else (0, 4, 2, 1)[rows]
-    return tile_product(rows, panels, TURNS), np.intp(panels)
-
-
-_wide_one, ONE_BESIDE = _wide_product(1)
-_wide_two, TWO_BESIDE = _wide_product(2)
-_wide_three, THREE_BESIDE = _wide_product(3)
+_one_in_turns, _two_in_turns, _three_in_turns = (tile_product(rows, 2, TURNS) for rows in range(1, 4))
 
 
 @plain
@@ -132,33 +122,26 @@ def _multiply_all_terms(zero, at, panel, beside, out):
     for start in range(0, max(1, at.terms), chain):
         a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
         terms = panel + start * row, min(chain, at.terms - start)
-        if at.turns:
-            _multiply_in_turns(zero, rows, (row, beside), a, terms, out, adds)
+        if at.turns and TURNS > 1:
+            _multiply_in_turns(zero, rows, a, terms, row, out, adds)
         else:
             multiply_few_rows(zero, rows, *a, terms[0], _ROW, row, beside, terms[1], *out, adds)
 
 
 @plain
-def _multiply_in_turns(zero, rows, shape, a, panel, out, add):
-    """The product of some terms of a wide panel, whose sums take turns.
+def _multiply_in_turns(zero, rows, a, panel, row, out, add):
+    """The product of some terms of a wide panel, of two side by side, whose sums take turns.
 
     Args:
-        shape: (bytes of the panel's columns, panels side by side that are asked for; a multiple may be written).
-        panel: (address, terms). a, out: (address, bytes between rows).
+        panel: (address, terms). row: bytes of its columns. a, out: (address, bytes between rows).
     """
-    (row, beside), (a, a_row), (panel, terms), (out, out_row) = shape, a, panel, out
-    p = ZERO
-    while p < beside:
-        at, into = panel + p * _ROW, out + p * _ROW
-        if rows == 1:
-            _wide_one(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
-            p += ONE_BESIDE
-        elif rows == 2:
-            _wide_two(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
-            p += TWO_BESIDE
-        else:
-            _wide_three(zero, a, a_row, at, _ROW, row, terms, into, out_row, add)
-            p += THREE_BESIDE
+    (a, a_row), (panel, terms), (out, out_row) = a, panel, out
+    if rows == 1:
+        _one_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+    elif rows == 2:
+        _two_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+    else:
+        _three_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
 
 
 @plain
