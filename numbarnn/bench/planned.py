@@ -50,10 +50,8 @@ PROBLEMS = (
     problem("rnn_relu", "float16", (512,), 1),
     problem("rnn_tanh", "float64", (100,), 17),
     problem("rnn_relu", "float32", (256,), 16, splits_tf32=True),
-    # Larger than registers or shared memory alone, and than both.
+    # Larger than registers or shared memory alone.
     problem("lstm", "float16", (2048,), 16, training=False),
-    problem("gru", "bfloat16", (3072,), 64),
-    problem("lstm", "float32", (2048,), 64),
     # Blocks exchange sums over units: the one that leaves fewest registers, and two layers in a launch.
     problem(layer_norm_lstm, "float32", (512,), 64),
     problem(layer_norm_gru, "float16", (512, 512), 16),

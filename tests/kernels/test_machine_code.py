@@ -162,30 +162,6 @@ def test_persistent_kernels(disassembler_installed, toolchain, name, backward, c
     checks.require(*code_of(name, backward, cc))
 
 
-STREAMED = {  # cell, dtype, H, B
-    "lstm-float16": ("lstm", "float16", 4096, 64),
-    "gru-bfloat16": ("gru", "bfloat16", 4096, 128),
-    "lstm-float32": ("lstm", "float32", 4096, 64),
-    "lstm-float16-1": ("lstm", "float16", 4096, 1),
-}
-
-
-def streamed_kernels():
-    """All of STREAMED, forward and backward; every run compiles the first, forward."""
-    for number, (name, backward, (arch, cc)) in enumerate(product(STREAMED, (False, True), list(ARCHS.items())[::2])):
-        way = "backward" if backward else "forward"
-        yield pytest.param(name, backward, cc, id=f"{name}-{way}-{arch}", marks=full if number else [])
-
-
-@pytest.mark.parametrize("name, backward, cc", list(streamed_kernels()))
-def test_streamed_weights(disassembler_installed, toolchain, name, backward, cc):
-    cell, dtype, hidden, batch = STREAMED[name]
-    problem = planned.problem(cell, dtype, (hidden,), batch)
-    (launch,) = planner.plan_launches(problem, planned.profile_for(cc), backward)
-    assert launch.tile.streamed_chunks
-    checks.require_streamed(launch.tile, read(planned.persistent_kernel(problem, launch).compile(cc)))
-
-
 CLUSTERED = {  # cell, dtype, H, B
     "rnn-float32": ("rnn_tanh", "float32", 2048, 16),
     "lstm-float32": ("lstm", "float32", 1024, 64),

@@ -142,7 +142,7 @@ def changed(monkeypatch):
 
 
 def test_heads_take_less_than_a_dense_R(changed):
-    """`slstm(heads=4)` of recorded sizes; of 2,048 units a dense R is streamed in part."""
+    """`slstm(heads=4)` of recorded sizes."""
     cell, steps = numbarnn.cell(slstm, heads=4), {}
     for hidden, batch, backward in product((1024, 2048), (16, 64), BOTH_PASSES):
         (launch,) = planner.plan_launches(problem_of(cell, "float16", (hidden,), batch), profiles.get("h200"), backward)

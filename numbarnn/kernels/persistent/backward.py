@@ -65,7 +65,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     PARTIALS, STATES = tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
-    fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
+    fragment_words, fragment_word = max(1, tile.fragment_words), np.uint32
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
     PS, of_h = P * cell.num_products, cell.num_recurrent  # gates of ah that are not a stage's

@@ -360,39 +360,3 @@ def make_gather(tile, uses):
     looks = [in_turn(tuple(looks[: 1 + ahead])), *looks[1 + ahead :], *[none] * ahead]
     waits = [make_wait(tile, group) for group in range(tile.groups)]
     return in_turn(tuple(map(make_group, looks, waits, uses)))
-
-
-@cache
-def make_streamed_groups(tile, multiply):
-    """A device function that gathers and multiplies the groups of streamed chunks, one after another.
-
-    It is a loop: where the weights of a group stand needs not be known when the kernel is made, and code for each of
-    many groups would itself have to be read at every step.
-
-    Args:
-        multiply: a device function multiply(fragments, sums, loaded, shared, group); group: its number among those that
-            are streamed.
-    """
-    arrival = _make_arrival(make_look(tile, 0), make_wait(tile, 0))
-    first, between = np.int32(tile.kept_chunks * tile.chunk_elements), np.int32(tile.gathered * tile.chunk_elements)
-    groups = tile.streamed_chunks // tile.gathered
-
-    def beyond(operand, skipped):
-        """The operand without its first columns; where none is left, all come as zeros."""
-        column = operand.column + (skipped if skipped < operand.columns else 0)  # an index that can be read
-        return Operand(
-            operand.array, operand.slot, operand.b0, operand.end, operand.batch, operand.width, column,
-            operand.columns - skipped,
-        )  # fmt: skip
-
-    rest = jit(beyond, BACKEND)
-
-    def streamed_groups(fragments, sums, loaded, shared, operand, patience):
-        all_came = True
-        for number in range(groups):
-            group = np.int32(number)
-            all_came = arrival(loaded, rest(operand, first + group * between), patience) and all_came
-            multiply(fragments, sums, loaded, shared, group)
-        return all_came
-
-    return jit(streamed_groups, BACKEND)

@@ -17,7 +17,7 @@ from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.in_turn import in_turn
 from numbarnn.kernels.persistent.block import stored_number
-from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
+from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
@@ -153,8 +153,7 @@ def make_product_from_shared(tile):
     zero = number(0)
 
     uses = tuple(_make_fma_group(tile, group) for group in range(tile.groups))
-    kept = (make_gather(tile, uses),) if uses else ()
-    gather_and_multiply = in_turn(kept + ((_make_streamed_groups(tile),) if tile.streamed_chunks else ()))
+    gather_and_multiply = make_gather(tile, uses)
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
@@ -169,9 +168,7 @@ def make_product_from_shared(tile):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
         return done
 
-    loads = (_make_load_to_shared(tile),) if tile.shared_chunks else ()
-    loads += (_make_first_load(tile),) if tile.streamed_chunks else ()
-    return SimpleNamespace(load=in_turn(loads), step=jit(step, BACKEND))
+    return SimpleNamespace(load=_make_load_to_shared(tile), step=jit(step, BACKEND))
 
 
 def _make_load_to_shared(tile):
@@ -239,91 +236,6 @@ def _make_fma_group(tile, group):
                         for k in range(4):
                             total += weight[k] * pieces[j, k]
                         sums[i, j] = total
-        return True
-
-    return jit(multiply, BACKEND)
-
-
-@cache
-def _make_row_load(tile, i):
-    """A device function load(fragments, column) of what is streamed: four columns of a lane's `i`-th row, as numbers,
-    to registers."""
-    row_lanes, widen = tile.row_lanes, storage.widen(tile.dtype)
-    at_once = 1 if tile.backward else min(4, tile.piece_elements)
-    numbers = make_numbers(tile, at_once)
-
-    def load(fragments, column):
-        row = (cuda.threadIdx.x & 31) % row_lanes + i * row_lanes
-        for k in range(0, 4, at_once):
-            found = numbers(fragments.weights, fragments.matrix, row, column + k)
-            for n in range(at_once):
-                fragments.registers[i * 4 + k + n] = widen(found[n])
-
-    return jit(load, BACKEND)
-
-
-def _make_first_load(tile):
-    """A device function that asks for the first columns of what is streamed, for the first step."""
-    first = tile.kept_chunks * tile.chunk_elements
-
-    def of_row(i):
-        load = _make_row_load(tile, i)
-
-        def first_load(fragments, shared):
-            load(fragments, first)
-            return True
-
-        return jit(first_load, BACKEND)
-
-    return in_turn(tuple(map(of_row, range(_rectangle(tile)[2]))))
-
-
-def _make_streamed_groups(tile):
-    """What follows the groups in shared memory: a device function for the chunks that are streamed. Four columns of the
-    lane's rows are in registers or on their way there; as soon as they are multiplied, the next four are asked for,
-    after the last ones the first ones, for the next step."""
-    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
-    number = np.dtype(compute_dtype(tile.dtype)).type
-    stage, get, staged, stride = _make_stage(tile, 0), ptx.load_shared, tile.weight_elements, tile.staged_stride
-    first, columns, sequences = (
-        tile.kept_chunks * tile.chunk_elements,
-        tile.gathered * tile.chunk_elements,
-        tile.sequences,
-    )
-    last = tile.streamed_chunks * tile.chunk_elements - 4
-    multiply_rows = in_turn(tuple(_make_streamed_row(tile, i) for i in range(own_rows)))
-
-    def multiply(fragments, sums, loaded, shared, group):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        cuda.syncwarp()  # other lanes may still read what was staged before
-        stage(fragments, sums, loaded, shared)
-        cuda.syncwarp()
-        pieces = cuda.local.array((own_batch, 4), number)
-        own_stage = staged + (warp * sequences + lane // row_lanes) * stride
-        for at in range(0, columns, 4):
-            for j in range(own_batch):
-                four = get(shared, own_stage + j * batch_lanes * stride + at)
-                for k in range(4):
-                    pieces[j, k] = four[k]
-            column = group * columns + at
-            multiply_rows(fragments, sums, pieces, first + (column + 4 if column < last else 0))
-
-    return make_streamed_groups(tile, jit(multiply, BACKEND))
-
-
-@cache
-def _make_streamed_row(tile, i):
-    """A device function that multiplies the four columns of a lane's `i`-th row that are in registers, and then asks
-    for those from column `following` on."""
-    load, own_batch = _make_row_load(tile, i), _rectangle(tile)[3]
-
-    def multiply(fragments, sums, pieces, following):
-        for j in range(own_batch):
-            total = sums[i, j]
-            for k in range(4):
-                total += fragments.registers[i * 4 + k] * pieces[j, k]
-            sums[i, j] = total
-        load(fragments, following)
         return True
 
     return jit(multiply, BACKEND)

@@ -39,8 +39,6 @@ class Estimate:
         read: reading them from the L2 cache.
         multiply: the products of one block.
         add: adding the warps' partial sums, and those of the blocks of a cluster, and the cell.
-        stream_bytes: of weights that do not stay on the chip, by one block.
-        stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: doing that, all turns together.
     """
@@ -50,20 +48,18 @@ class Estimate:
     read: float
     multiply: float
     add: float
-    stream_bytes: int = 0
-    stream: float = 0.0
     rounds: int = 0
     within: float = 0.0
 
     @property
     def step(self):
         """All together: they follow each other."""
-        return self.exchange + self.within + self.read + self.multiply + self.add + self.stream
+        return self.exchange + self.within + self.read + self.multiply + self.add
 
     @property
     def bound(self):
         """What takes the most time."""
-        return max(("exchange", "within", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
+        return max(("exchange", "within", "read", "multiply", "add"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
@@ -94,13 +90,11 @@ def estimate_of(problem, profile, launch, columns):
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-    stream_bytes = turns * _streamed_bytes(tile, columns)
-    stream = calibration.STREAM_SHARE.value * _stream_us(profile, tile, (blocks, launch.slices), turns, columns)
     rounds, places = _rounds(problem.cell, tile), (launch.last - launch.first) * launch.directions
     within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
     words = sequences * blocks * blocks / launch.slices * _words_us(problem.cell, profile, places)
     within += calibration.L2_SHARE.value * words
-    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream, rounds, within)
+    return Estimate(exchange, read_bytes, read, multiply, add, rounds, within)
 
 
 def _sums(tile):
@@ -151,26 +145,6 @@ def _fma_share(tile, rounds):
 def _fma_place(tile):
     """By which number products by FMA are estimated."""
     return "registers" if tile.register_chunks else "shared"
-
-
-def _streamed_bytes(tile, columns):
-    """Of weights that a block reads each time it goes through a part of its sequences."""
-    size = tile.rows_per_unit * tile.units * columns * itemsize(tile.dtype)
-    return size * tile.streamed_chunks // tile.chunks
-
-
-def _stream_us(profile, tile, blocks, turns, columns):
-    """Microseconds of a step in which all blocks' streamed weights come at the full rate of the L2 cache, or of memory
-    where they are larger than the cache: weights that are read in turn then leave it before they are read again.
-
-    Args:
-        blocks: (blocks, slices of the batch, whose blocks have the same weights).
-    """
-    blocks, slices = blocks
-    every = blocks * _streamed_bytes(tile, columns)
-    from_l2 = every / (profile.l2_gb_s * 1e3)
-    different = every / slices
-    return turns * (from_l2 if different <= profile.l2_bytes else max(from_l2, different / (profile.memory_gb_s * 1e3)))
 
 
 class Chain(NamedTuple):
@@ -224,8 +198,6 @@ class Chain(NamedTuple):
         """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
         turns = -(-sequences // self.tile.sequences)
         chain = turns * self.turn + sequences * max(self.own, blocks * self.together)
-        if self.tile.streamed_chunks:
-            chain += _stream_us(profile, self.tile, (blocks, slices), turns, self.columns)
         if self.words:
             chain += sequences * blocks * blocks / slices * self.words
         return chain + max(self.exchange - (turns - 1) / turns * chain, 0.0)

@@ -79,7 +79,6 @@ class Launch:
         places = {
             "registers": (tile.register_chunks, stored),
             "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
-            "streamed from the L2 cache at each step": (tile.streamed_chunks, stored),
         }
         used = {place: sizes for place, sizes in places.items() if sizes[0]}
         if len(used) == 1:
@@ -100,7 +99,6 @@ class Launch:
         """What its estimate has of which no device has been timed, as text; empty: nothing."""
         parts = {
             "exchanges within a step": self.estimate.rounds,
-            "weights that are read at each step": self.tile.streamed_chunks,
             "products of split float32 numbers": self.tile.math == "tf32x3",
             "sums that blocks of a cluster exchange": self.tile.cluster > 1,
         }
@@ -121,12 +119,6 @@ class Launch:
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        stream = ""
-        if tile.streamed_chunks:
-            stream = (
-                f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
-                f"device), "
-            )
         exchanged = " with a cluster's exchange (not timed on any device)" if tile.cluster > 1 else ""
         within = ""
         if estimate.rounds:
@@ -137,7 +129,7 @@ class Launch:
             f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}{self._in_clusters}; weights in "
             f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
             f"{estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, "
-            f"{stream}multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}{exchanged}; "
+            f"multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}{exchanged}; "
             f"{self.microseconds:.0f} µs in all"
         )
 

@@ -46,17 +46,13 @@ def plan_launches(problem, profile, backward):
     plan, end = [], problem.layers
     first = 0
     while first < end:
-        alone = tiling(first, first + 1)
-        taken, spent = first + 1, us(alone)
+        taken, spent = first + 1, us(tiling(first, first + 1))
         for last in range(first + 2, end + 1):
             try:
                 together = tiling(first, last)
             except DoesNotFit:
                 break
-            own = tiling(last - 1, last)
-            if together.tile.streamed_chunks and not (alone.tile.streamed_chunks or own.tile.streamed_chunks):
-                break  # more layers in a launch are not worth reading their weights at each step
-            spent += us(own)
+            spent += us(tiling(last - 1, last))
             if us(together) < spent:
                 taken, spent = last, us(together)
         best = _best_launch(problem, profile, first, taken, backward)
@@ -101,7 +97,7 @@ def _with_input(problem, profile, launch):
         other = _best_launch(problem, profile, launch.first, launch.last, False, given=True)
     except DoesNotFit:
         return launch
-    return other if other.microseconds < limit and not other.tile.streamed_chunks else launch
+    return other if other.microseconds < limit else launch
 
 
 def _may_multiply_input(problem, layer):

@@ -211,7 +211,7 @@ def _closest(part, slicing):
     blocks = part.blocks_of()[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
-    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=True)
+    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
     if isinstance(found, str):
         return found
     needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
@@ -251,8 +251,8 @@ def _tiles(part, size, sequences, mixed):
     free = part.shared_bytes - part.state_bytes(size.units, sequences)
     tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in found]
     return [one for one in tiles if one is not None] or (
-        f"{_rows(part) * size.units} rows of weights and {size.warps} warps leave too few registers to weights on "
-        f"their way"
+        f"{_rows(part) * size.units} rows of weights and {size.warps} warps find too little room in registers and "
+        f"shared memory"
     )
 
 
@@ -278,7 +278,7 @@ def _ways(part, size, octets):
 @lru_cache(maxsize=4096)
 def _finished(part, way, shared):
     """One of `_tiles`, of a `Way`, if shared memory has room for so many chunks; None if registers lack."""
-    tile = mixed_tile(way.streamed, _room_beside(part), shared)
+    tile = mixed_tile(way.tile, _room_beside(part), shared)
     return None if tile is None else _with_chain(part, tile)
 
 
