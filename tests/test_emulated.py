@@ -31,7 +31,6 @@ SAMPLE = {  # module -> its tests
         # Two layers in one launch, each product in several groups of chunks, forward and backward: by mma. By FMA the
         # simulator has it, and the matrix' point below the rest. Of one gate: each more takes as long to compile again.
         "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H72_72-bfloat16-mma-registers]",
-        "test_blocks_in_clusters_agree_with_reference[2-RNN_TANH-T3-B17-H36-float32]",
     ),
     "test_conformance.py": tuple(
         f"test_agrees_with_float64[cuda-{of_matrix(*words)}]"

@@ -6,7 +6,6 @@ PTX does not tell: registers are spilled, loops unrolled and accesses merged aft
 import re
 from collections import OrderedDict
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -17,7 +16,7 @@ from numbarnn.bench import machine_code, planned
 from numbarnn.cuda import compiler, ptx
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
 from numbarnn.kernels.persistent import mma, weights
-from numbarnn.schedules.persistent import planner, tilings
+from numbarnn.schedules.persistent import planner
 
 full = pytest.mark.full
 ARCHS = {"sm_90": (9, 0), "sm_80": (8, 0), "sm_100": (10, 0)}
@@ -160,44 +159,6 @@ USUAL = (("lstm-float16", False), ("lstm-float16", True))
 @pytest.mark.parametrize("name, backward, cc", list(kernels()))
 def test_persistent_kernels(disassembler_installed, toolchain, name, backward, cc):
     checks.require(*code_of(name, backward, cc))
-
-
-CLUSTERED = {  # cell, dtype, H, B
-    "rnn-float32": ("rnn_tanh", "float32", 2048, 16),
-    "lstm-float32": ("lstm", "float32", 1024, 64),
-    "gru-float32": ("gru", "float32", 1024, 64),
-    "lstm-float64": ("lstm", "float64", 512, 64),
-}
-IN_CLUSTERS = [
-    pytest.param(name, size, marks=[] if (name, size) == ("rnn-float32", 2) else full)
-    for name, size in product(CLUSTERED, (2, 4))
-]
-
-
-@pytest.mark.parametrize("name, size", IN_CLUSTERS)
-def test_blocks_in_clusters_read_less(disassembler_installed, toolchain, monkeypatch, name, size):
-    """A part of what others publish, in each turn, and no more from shared memory for a multiply-add. They wait at two
-    barriers of the cluster, the first of them once."""
-    cell, dtype, hidden, batch = CLUSTERED[name]
-    problem, looks, loads = planned.problem(cell, dtype, (hidden,), batch), [], []
-    for blocks in (1, size):
-        (launch,) = clustered(monkeypatch, problem, blocks)
-        code = read(planned.persistent_kernel(problem, launch).compile((9, 0)))
-        steps, barriers = machine_code.steps(code), [one.name for one in code.instructions if "CGABAR" in one.name]
-        assert launch.tile.cluster == blocks and machine_code.spills(code) == 0
-        assert barriers == ["UCGABAR_ARV", "UCGABAR_WAIT"] * (2 if blocks > 1 else 0)
-        assert len(steps.looks) == launch.tile.octets * launch.tile.chunks
-        looks.append(len(steps.looks))
-        loads.append(widths(steps.loop.instructions, "LDS")[128] / sum(steps.products.values()))
-    assert looks[0] == size * looks[1] and loads[1] <= loads[0]
-
-
-def clustered(monkeypatch, problem, size):
-    """The launch of a problem backward in clusters of so many blocks, on a device with room for them."""
-    device = replace(planned.profile_for((9, 0)), name=f"clusters of {size}", multiprocessors=148)
-    monkeypatch.setattr(tilings, "CLUSTERS", (size,) if size > 1 else ())
-    monkeypatch.setattr(tilings, "CLUSTER_GAIN", -1e6)
-    return planner.plan_launches(problem, device, True)
 
 
 @pytest.fixture(scope="module")

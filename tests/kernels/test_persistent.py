@@ -13,7 +13,7 @@ import tf32
 from cases import Case
 from comparing import CALLS, assert_close, assert_same_bits, check
 from general_cells import GENERAL, UNEVEN
-from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS, choose, launches_of
+from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.cells.library import projected_lstm, recurrent_highway
@@ -208,33 +208,6 @@ def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile
     problem = make_problem(tile.case)
     values, _ = train(problem.layer("cuda", schedule="persistent"), problem)
     assert_close(tile.case, values, problem.expected(), "training", tile.limit)
-
-
-IN_CLUSTERS = [  # what the simulator runs (simulated/test_clusters_simulated.py), and as large as is estimated to gain
-    (2, Case("rnn_tanh", T=3, B=17, hidden=(36,))),
-    (4, Case("lstm", T=4, B=3, hidden=(70,), directions=2, lengths=(4, 2, 0))),
-    (2, Case("gru", T=3, B=2, hidden=(40,), dtype="float64", resets=True)),
-    *(
-        pytest.param(size, case, marks=pytest.mark.real_gpu)
-        for size, case in (
-            (2, Case("lstm", T=25, B=64, I=1024, hidden=(1024,))),
-            (4, Case("lstm", T=25, B=64, I=512, hidden=(768,), lengths=(*range(1, 26), *[25] * 39))),
-            (2, Case("gru", T=25, B=64, I=512, hidden=(512,), directions=2)),
-        )
-    ),
-]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size, case", IN_CLUSTERS, ids=str)
-def test_blocks_in_clusters_agree_with_reference(engine, monkeypatch, size, case):
-    """And are the same bits in a second call."""
-    choose(monkeypatch, "cuda", engine.profile, CLUSTERS=(size,), CLUSTER_GAIN=-1e6)
-    assert {launch.tile.cluster for launch in launches_of(case, "cuda") if launch.backward} == {size}
-    problem = make_problem(case)
-    values, again = (train(problem.layer("cuda", schedule="persistent"), problem)[0] for _ in range(2))
-    assert_close(case, values, problem.expected(), "training")
-    assert_same_bits(again, values)
 
 
 @pytest.mark.gpu

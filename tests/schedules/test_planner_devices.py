@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 
-from child import in_child
 from general_cells import GENERAL
 from numbarnn.bench import planned
 from numbarnn.bench.cases.shapes import SETS
@@ -96,56 +95,6 @@ def test_what_fits_in_one_place_is_kept_there_unless_two_are_clearly_faster(monk
                     assert launch.estimate.step < whole.estimate.step, (launch, whole)
                     mixed += 1
     assert mixed >= 4
-
-
-def test_blocks_share_products_where_both_models_say_that_it_is_worth_it(monkeypatch):
-    """Of the same tiles, by FMA, backward: they read a part as much, and that nobody has timed it is said."""
-    found = {"lstm": 0, "gru": 0, "rnn_tanh": 0}
-    for cell, hidden, batch in product(found, (512, 1024), (16, 64)):
-        for dtype, backward in (("float32", False), ("float32", True), ("float16", True)):
-            problem = problem_of(cell, dtype, (hidden,), batch, 100)
-            (alone,) = check_launches(problem, backward)
-            with monkeypatch.context() as asked:
-                asked.setattr(tilings, "CLUSTERS", (2, 4))
-                problem = replace(problem, profile=replace(problem.profile, name="a device that takes clusters"))
-                (launch,) = check_launches(problem, backward)
-            tile, size = launch.tile, launch.tile.cluster
-            if size == 1:
-                assert launch == alone and "clusters" not in launch.details
-                continue
-            assert backward and tile.math == "fma" and size in (2, 4)
-            kept = [(one.tile.units, one.tile.warps, one.sequences, one.slices) for one in (launch, alone)]
-            assert kept[0] == kept[1] and launch.estimate.read_bytes * size == alone.estimate.read_bytes
-            assert launch.chain_us < (1 - tilings.CLUSTER_GAIN) * alone.chain_us
-            assert launch.estimate.step < (1 - tilings.CLUSTER_GAIN) * alone.estimate.step
-            assert launch.untimed == "sums that blocks of a cluster exchange"
-            assert (
-                f"in clusters of {size};" in launch.details and "exchange (not timed on any device)" in launch.details
-            )
-            (residence,) = residences(problem, launch)
-            assert residence.R == (tile.units * size, problem.cell.num_ah * hidden // size)
-            found[cell] += 1
-    assert found["lstm"] >= 3 and found["gru"] >= 2
-
-
-@pytest.mark.parametrize("cell", ("lstm", "gru"))
-def test_older_devices_have_no_clusters(cell, monkeypatch):
-    monkeypatch.setattr(tilings, "CLUSTERS", (2, 4))
-    for hidden, batch in product((512, 768), (16, 64)):
-        problem = problem_of(cell, "float32", (hidden,), batch, 100, "a100")
-        problem = replace(problem, profile=replace(problem.profile, name="an older device"))
-        assert {launch.tile.cluster for launch in check_launches(problem, True)} == {1}
-
-
-def test_how_many_clusters_devices_hold():
-    h200, a100 = profiles.get("h200"), profiles.get("a100")
-    assert [h200.clusters(size) for size in (1, 2, 4)] == [132, 66, 31]  # bench/results/probe.json, with 8 blocks each
-    assert [a100.clusters(size) for size in (1, 2, 4)] == [108, 0, 0]
-
-
-def test_the_environment_asks_for_clusters():
-    code = "from numbarnn.schedules.persistent import tilings; print(tilings.CLUSTERS)"
-    assert in_child(code, NUMBARNN_CLUSTERS="1").strip() == "(2, 4)" and in_child(code).strip() == "()"
 
 
 @pytest.mark.parametrize("backward", BOTH_PASSES)

@@ -1,6 +1,5 @@
 """What the persistent schedule remembers of other calls: plans are those that it would make anew."""
 
-from dataclasses import replace
 from itertools import cycle, product
 
 import numpy as np

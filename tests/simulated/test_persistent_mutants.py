@@ -22,7 +22,7 @@ from numbarnn import engines
 from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import backward, cluster, exchange, fma, forward, mma, within_backward, within_forward
+from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
 from problems import make_problem
@@ -170,7 +170,7 @@ SUM_MUTANTS = {"all warps' sums belong to the state before": "working)", "the la
 @pytest.mark.parametrize("end", SUM_MUTANTS.values(), ids=SUM_MUTANTS)
 @pytest.mark.parametrize(
     "module, factory",
-    [(within_forward, "make_gates"), (cluster, "make_sum")],
+    [(within_forward, "make_gates"), (within_backward, "_make_carried")],
     ids=("forward", "backward"),
 )
 def test_wrong_sums_of_warps_are_found(module, factory, end):

@@ -40,7 +40,7 @@ def require_weights(tile, found):
     """Assert that a lane loads each of its words once, and as many at once as stand side by side."""
     assert found is not None, "weights are not loaded as what nobody writes"
     if tile.math == "fma":
-        at_once = gcd(4, tile.rows // tile.row_lanes, tile.cluster_units) if tile.backward else 4
+        at_once = gcd(4, tile.rows // tile.row_lanes, tile.units) if tile.backward else 4
     else:
         at_once = 4 if not tile.backward else 1 if is_half(tile.dtype) else 2
     promised = {32 * at_once: tile.fragment_words // at_once}

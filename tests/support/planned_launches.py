@@ -16,8 +16,7 @@ def check_launches(problem, backward):
     assert layers == list(range(problem.layers)), "each layer once, in order"
     for launch in launches:
         tile, hidden = launch.tile, problem.hidden_sizes[launch.first : launch.last]
-        clusters = launch.slices * sum(problem.directions * -(-size // tile.cluster_units) for size in hidden)
-        assert launch.blocks == clusters * tile.cluster and clusters <= profile.clusters(tile.cluster)
+        assert launch.blocks == launch.slices * sum(problem.directions * -(-size // tile.units) for size in hidden)
         assert 0 <= launch.slices * launch.sequences - problem.batch < launch.sequences
         assert launch.blocks <= profile.multiprocessors
         assert launch.shared_bytes == tile.shared_bytes(launch.sequences, problem.cell.num_states)

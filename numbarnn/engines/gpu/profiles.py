@@ -21,8 +21,6 @@ class DeviceProfile:
         exchange_us: from the moment the last block has stored a number until others have it, microseconds.
         cooperative: whether it launches cooperative kernels.
         warps: per block of a persistent kernel, what the planner may choose.
-        cluster_us: from storing numbers in another block's shared memory to having read them there after a barrier of
-            the cluster, microseconds.
     """
 
     name: str
@@ -38,24 +36,11 @@ class DeviceProfile:
     exchange_us: float
     cooperative: bool = True
     warps: tuple[int, ...] = (8, 16)
-    cluster_us: float = 0.52
 
     @property
     def tensor_cores(self):
         """Whether it has the `mma` instructions that the kernels use (compute capability 8.0 and later)."""
         return self.compute_capability >= (8, 0)
-
-    def clusters(self, size):
-        """How many clusters of so many blocks, 1, 2 or 4, it holds at once, with one block on an SM.
-
-        SMs come in pairs. Of 4 of them some are left over, as clusters do not reach over groups of SMs: of 132 SMs an
-        H200 has 31 such clusters, not 33 (bench/results/probe.json), and that share is taken for other devices.
-        """
-        if size == 1:
-            return self.multiprocessors
-        if self.compute_capability < (9, 0):
-            return 0
-        return self.multiprocessors // 2 if size == 2 else self.multiprocessors * 31 // 132
 
 
 # Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and

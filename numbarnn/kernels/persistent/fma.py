@@ -69,7 +69,7 @@ def make_product_from_registers(tile):
 @cache
 def _make_piece_load(tile, number, own_rows, k_lanes):
     """A device function that loads a lane's `number`-th four columns of its rows to registers, as float32."""
-    at_once = gcd(4, own_rows, tile.cluster_units) if tile.backward else 4
+    at_once = gcd(4, own_rows, tile.units) if tile.backward else 4
     numbers, widen, as_word = make_numbers(tile, at_once), storage.widen(tile.dtype), ptx.as_word
     fragment = number * own_rows * 4
     # Of the four columns of all rows: backward as many rows at once of a column, forward all columns of a row.
@@ -176,7 +176,7 @@ def _make_load_to_shared(tile):
     along the units of a column."""
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, most = tile.backward, min(4, tile.piece_elements)
-    at_once = gcd(most, rows, tile.cluster_units) if backward else most
+    at_once = gcd(most, rows, tile.units) if backward else most
     numbers, widen, stored = make_numbers(tile, at_once), storage.widen(tile.dtype), stored_number(tile.dtype)
     between, sets = (stride, rows // at_once) if backward else (1, columns // at_once)  # in shared memory; in memory
     total = rows * columns // at_once

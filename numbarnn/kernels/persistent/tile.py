@@ -46,8 +46,6 @@ class Tile:
         projects: h is a projection, of which a block has one row for each unit: see `projection`.
         given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
             its product with W is.
-        cluster: backward, so many blocks (1, 2 or 4) multiply for the units of all of them, each a part of the columns,
-            and exchange sums: see `cluster`.
     """
 
     dtype: str
@@ -68,7 +66,6 @@ class Tile:
     unit_parameters: int = 0
     given: bool = False
     projects: bool = False
-    cluster: int = 1
 
     @property
     def backward(self):
@@ -78,12 +75,7 @@ class Tile:
     @property
     def loads_pieces(self):
         """Whether lanes load several weights at once, backward those of neighbouring units."""
-        return self.aligned and self.weights_aligned and (not self.backward or self.cluster_units % 2 == 0)
-
-    @property
-    def cluster_units(self):
-        """Units that have rows in a block: its own, and those of the other blocks of its cluster."""
-        return self.units * self.cluster
+        return self.aligned and self.weights_aligned and (not self.backward or self.units % 2 == 0)
 
     @property
     def register_chunks(self):
@@ -115,14 +107,14 @@ class Tile:
     def row_lanes(self):
         """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
         if not self.register_chunks:
-            return 8 if self.rows_per_unit * self.cluster_units >= 32 else 4
-        return next_power_of_two(-(-self.rows_per_unit * self.cluster_units // ROWS_PER_LANE))
+            return 8 if self.rows_per_unit * self.units >= 32 else 4
+        return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
     @property
     def rows(self):
         """Rows of weights per block, padded to what is multiplied at once."""
         multiple = self.row_lanes if self.math == "fma" else STRIP
-        return -(-self.rows_per_unit * self.cluster_units // multiple) * multiple
+        return -(-self.rows_per_unit * self.units // multiple) * multiple
 
     @property
     def whole_chunks(self):
@@ -225,24 +217,13 @@ class Tile:
         return self.partials + self.warps * self.between_warps
 
     @property
-    def received(self):
-        """Where the sums that blocks of the cluster have made for the own units begin (`cluster`)."""
-        return self.stages + self.sequences * self.for_stages
-
-    @property
-    def between_blocks(self):
-        """Elements from the sums of one block of the cluster to the next one's: one of each unit and sequence, in the
-        order of states, and whether it has failed."""
-        return self.units * self.sequences + 1
-
-    @property
     def states(self):
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
-        return self.received + (2 * self.cluster * self.between_blocks if self.cluster > 1 else 0)
+        return self.stages + self.sequences * self.for_stages
 
     def shared_bytes(self, batch, states):
         """Bytes of dynamic shared memory, which has numbers of the dtype of sums: weights, what is multiplied, biases
-        and parameters, partial sums, what stages add up, what a cluster exchanges, states, in this order.
+        and parameters, partial sums, what stages add up, states, in this order.
 
         Args:
             batch: sequences of the block.

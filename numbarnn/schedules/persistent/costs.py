@@ -2,12 +2,6 @@
 
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
-
-Each of the C blocks of a cluster (`kernels.persistent.cluster`) reads a C-th of what is exchanged, but waits at a
-barrier of the cluster in each turn, which takes 0.5 µs when measured alone. By these estimates, which nobody has timed,
-pairs spare 4 % of training an LSTM in float32 on an H200 where H = 512, and 6 to 7 % where H = 1024. Clusters of 4
-would spare more, but an H200 holds 31 of them with a block on each SM, too few for 128 blocks. In halves larger blocks
-spare as much (`tilings.MIXED_GAIN`). Forward blocks would exchange partial sums of all gates, and lose everywhere.
 """
 
 from dataclasses import dataclass
@@ -38,7 +32,7 @@ class Estimate:
         read_bytes: of what is exchanged, by one block.
         read: reading them from the L2 cache.
         multiply: the products of one block.
-        add: adding the warps' partial sums, and those of the blocks of a cluster, and the cell.
+        add: adding the warps' partial sums, and the cell.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: doing that, all turns together.
     """
@@ -86,7 +80,7 @@ def estimate_of(problem, profile, launch, columns):
     if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
         multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
-    add = turns * (_sums(tile) * calibration.SUM_CLOCKS.value / clock + _in_cluster_us(profile, tile))
+    add = turns * _sums(tile) * calibration.SUM_CLOCKS.value / clock
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
@@ -98,17 +92,8 @@ def estimate_of(problem, profile, launch, columns):
 
 
 def _sums(tile):
-    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums: of a block alone those
-    of its own units, in a cluster those of all units of the cluster and then what its blocks have sent."""
-    if tile.cluster == 1:
-        return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
-    pairs = ceil(tile.cluster_units * tile.sequences / tile.threads)
-    return tile.warps * (pairs * tile.warps + tile.pairs * tile.cluster)
-
-
-def _in_cluster_us(profile, tile):
-    """Microseconds of a turn in which the blocks of a cluster wait for each other's sums."""
-    return profile.cluster_us if tile.cluster > 1 else 0.0
+    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums."""
+    return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
 
 
 def _rounds(cell, tile):
@@ -178,7 +163,6 @@ class Chain(NamedTuple):
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
-        groups *= tile.cluster  # as of a block alone: what a cluster spares is taken to be reading alone
         rounds = _rounds(problem.cell, tile)
         if tile.math == "fma":
             rate = _fma_share(tile, rounds) * profile.fma_per_clock
@@ -189,7 +173,7 @@ class Chain(NamedTuple):
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
         turn += (TURN_CLOCKS + _sums(tile)) / clock  # a clock each
-        turn += rounds * profile.exchange_us + _in_cluster_us(profile, tile)
+        turn += rounds * profile.exchange_us
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
         return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)

@@ -100,7 +100,6 @@ class Launch:
         parts = {
             "exchanges within a step": self.estimate.rounds,
             "products of split float32 numbers": self.tile.math == "tf32x3",
-            "sums that blocks of a cluster exchange": self.tile.cluster > 1,
         }
         return " and ".join(part for part, there in parts.items() if there)
 
@@ -110,26 +109,20 @@ class Launch:
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
 
     @property
-    def _in_clusters(self):
-        """How many blocks share products, as text."""
-        return f", in clusters of {self.tile.cluster}" if self.tile.cluster > 1 else ""
-
-    @property
     def details(self):
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        exchanged = " with a cluster's exchange (not timed on any device)" if tile.cluster > 1 else ""
         within = ""
         if estimate.rounds:
             times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
             within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{counted(self.blocks, 'block')} of {tile.threads} threads, each {tile.units} units of "
-            f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}{self._in_clusters}; weights in "
+            f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}; weights in "
             f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
             f"{estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, "
-            f"multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}{exchanged}; "
+            f"multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
         )
 
@@ -138,5 +131,5 @@ class Launch:
         return (
             f"{self.layers} in {counted(self.blocks, 'block')} of {self.tile.units} units and "
             f"{counted(self.sequences, 'sequence')}"
-            f"{self._given}{self._in_clusters}, {self.estimate.step:.2f} µs per step, most of it {bound}"
+            f"{self._given}, {self.estimate.step:.2f} µs per step, most of it {bound}"
         )
