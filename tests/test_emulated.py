@@ -40,7 +40,7 @@ SAMPLE = {  # module -> its tests
             ("GRU_RESET_BEFORE", "packed", "wavefront"),
             ("GRU_RESET_BEFORE", "H3_130", "packed", "persistent"),  # a stage's product within a step of one launch
             # Cuts as the planner chooses them, three layers, with lengths; in inference too, recorded and replayed.
-            ("RNN_TANH", "lengths", "float64-persistent"),
+            ("RNN_TANH", "lengths", "float32-persistent"),
             ("BLEND", "resets", "bfloat16"),  # a cell of one's own: a stage, per-unit parameters
         )
     ),

@@ -48,7 +48,7 @@ PROBLEMS = (
     problem("gru", "float32", (256,), 16, directions=2),
     problem("gru", "bfloat16", (130, 67), 16),
     problem("rnn_relu", "float16", (512,), 1),
-    problem("rnn_tanh", "float64", (100,), 17),
+    problem("rnn_tanh", "float32", (100,), 17),
     problem("rnn_relu", "float32", (256,), 16, splits_tf32=True),
     # Larger than registers or shared memory alone.
     problem("lstm", "float16", (2048,), 16, training=False),

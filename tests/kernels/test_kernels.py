@@ -236,7 +236,7 @@ def test_planned_kernels_cover_what_there_is(cc):
         "layer_norm_gru", "gru_reset_before",
     }  # fmt: skip
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
-    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
+    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES) - {"float64"}
     launches = [shipped.kernel.source_key for shipped in found]
     maths = "math='fma'", "math='mma'", "math='tf32x3'"
     for word in (*maths, " aligned=True", " aligned=False", "octets=1"):

@@ -27,7 +27,7 @@ BOTH_PASSES = (False, True)
 GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"])  # A is G, 0, less, more
 # Sizes that a block's units and a warp's columns divide, and that they do not.
 GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
-GRID_DTYPES = ("float32", "float64", "float16")
+GRID_DTYPES = ("float32", "float16")
 GRID_OTHERS = tuple(product((0.0, 0.5), (6, 64)))  # dropout; SMs: few, so that there are several blocks and launches
 
 

@@ -69,8 +69,6 @@ def cases():
     yield Case("gru", T=1, B=2, hidden=(5,), directions=2, given=("dhy",))
     yield Case("gru", T=2, B=1, hidden=(5, 6), directions=2, dropout=0.3, bias=False)
     yield pytest.param(Case("lstm", T=2, B=1, hidden=(8, 8), directions=2, state=False), marks=full)
-    yield Case("lstm", T=2, B=2, hidden=(9,), dtype="float64")
-    yield pytest.param(Case("gru", T=2, B=1, hidden=(5, 5), dtype="float64"), marks=full)
     yield Case("rnn_tanh", T=3, B=17, hidden=(9,))  # more sequences than are multiplied at once
     yield pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5)), marks=full)
     yield Case("rnn_tanh", T=3, B=1, hidden=(24,))  # two warps share a product
@@ -219,7 +217,7 @@ SIZES = (
     dict(T=3, B=2, hidden=(7, 5, 6), dropout=0.3),
     dict(hidden=(5, 6), directions=2, resets=True, **MASKED),
     dict(hidden=(5, 5), bias="input", resets=True, **MASKED),
-    dict(T=2, B=17, hidden=(5, 5), bias="recurrent", dtype="float64"),
+    dict(T=2, B=17, hidden=(5, 5), bias="recurrent"),
 )
 OWN = ("light", *UNEVEN, "noisy")  # no R, fewer gates of ah than of ax, more, random numbers
 

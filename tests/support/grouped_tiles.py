@@ -112,7 +112,6 @@ def _cheap():
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
     yield GroupedTile(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24, ahead=False)
     yield GroupedTile(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12, ahead=False)
-    yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
     for resident in ("registers", "shared"):
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", resident, 20)
 

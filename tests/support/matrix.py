@@ -38,6 +38,7 @@ EXCLUDED = (  # values that do not go together: layers or schedules do not have 
     (NO_PARTS, {"cell": ("gru", "rnn_relu")}),  # the library's have other parameters or nothing of their own
     (NO_PARTS, {"clip": ("one", "two")}),
     (NO_PARTS, {"bias": ("double", "recurrent", "none")}),  # their equations say which they have
+    ({"schedule": ("persistent",)}, {"dtype": ("float64",)}),  # it is refused: test_persistent.py
     ({"cell": ("rnn_relu",)}, {"dtype": ("float16", "bfloat16")}),  # many numbers of 16 bits are never all off its kink
 )
 

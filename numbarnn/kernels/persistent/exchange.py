@@ -77,11 +77,6 @@ def make_newest(dtype, aligned):
                 found = largest(found, largest(word | low, word | high))
             return found
 
-    elif dtype == "float64":
-
-        def newest(words):  # the upper words: a float64 is written at once
-            return largest(words[1], words[3])
-
     else:
 
         def newest(words):
@@ -125,14 +120,6 @@ def make_load(dtype, aligned, whole):
             first, second = pair(array, index, left), pair(array, index + 2, left - 2)
             return first, second, pair(array, index + 4, left - 4), pair(array, index + 6, left - 6)
 
-    elif dtype == "float64":
-        low_word, high_word = words_of_float64()
-
-        def load(array, index, left, valid):
-            first = load_element(array, index) if left > 0 else 0.0
-            second = load_element(array, index + 1) if left > 1 else 0.0
-            return low_word(first), high_word(first), low_word(second), high_word(second)
-
     else:
         as_word = ptx.as_word
 
@@ -146,19 +133,6 @@ def make_load(dtype, aligned, whole):
             return first, second, one(array, index + 2, left - 2), one(array, index + 3, left - 3)
 
     return jit(load, BACKEND)
-
-
-def words_of_float64():
-    """Device functions: the lower and the upper word of a float64."""
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-
-    def low(value):
-        return np.uint32(np.float64(value).view(np.uint64) & mask)
-
-    def high(value):
-        return np.uint32(np.float64(value).view(np.uint64) >> shift)
-
-    return jit(low, BACKEND), jit(high, BACKEND)
 
 
 @cache

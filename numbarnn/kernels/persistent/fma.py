@@ -1,4 +1,4 @@
-"""Products inside persistent kernels by FMA: float32 and float64 as they are, and halves where no tensor cores are.
+"""Products inside persistent kernels by FMA: float32 as it is, and halves where no tensor cores are.
 
 The gathered chunks go to shared memory first, where each lane of the warp finds all of them.
 """
@@ -266,14 +266,7 @@ def _make_stage(tile, group):
 @cache
 def _make_put(dtype):
     """A device function that puts 16 gathered bytes into shared memory, as numbers."""
-    if dtype == "float64":
-        as_float64 = ptx.as_float64
-
-        def put(shared, at, loaded, n, chunk):
-            shared[at] = as_float64(loaded[n, chunk, 0], loaded[n, chunk, 1])
-            shared[at + 1] = as_float64(loaded[n, chunk, 2], loaded[n, chunk, 3])
-
-    elif dtype == "float32":
+    if dtype == "float32":
         store = ptx.store_shared_words
 
         def put(shared, at, loaded, n, chunk):

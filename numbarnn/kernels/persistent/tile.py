@@ -26,7 +26,7 @@ class Tile:
     """A block's tile of the weights and how it is multiplied: what a kernel is compiled for.
 
     Attributes:
-        dtype: what is stored: "float32", "float64", "float16", "bfloat16".
+        dtype: what is stored: "float32", "float16", "bfloat16".
         math: "fma", or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each product as one
             of rounded numbers, or as three of numbers split in two).
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
@@ -79,7 +79,7 @@ class Tile:
 
     @property
     def register_chunks(self):
-        """Of the chunks the first so many stay in registers: "fma" with all or none, float64 with none."""
+        """Of the chunks the first so many stay in registers: "fma" with all or none."""
         return self.chunks - self.shared_chunks
 
     @property

@@ -74,8 +74,6 @@ def estimate_of(problem, profile, launch, columns):
         rate = calibration.FMA_SHARE[_fma_place(tile)].value * profile.fma_per_clock
     else:
         rate = calibration.MMA_SHARE.value * profile.mma_per_clock / MMA_TIMES[tile.math]
-    if problem.dtype == "float64":
-        rate *= profile.double_per_clock / profile.fma_per_clock
     multiply = tile.rows * columns * turns * tile.sequences / rate / clock
     if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
@@ -168,7 +166,6 @@ class Chain(NamedTuple):
             rate = _fma_share(tile, rounds) * profile.fma_per_clock
         else:
             rate = profile.mma_per_clock / MMA_TIMES[tile.math]
-        rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
         turn = groups * L2_CLOCKS / clock + tile.rows * columns * tile.sequences / rate / clock
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks

@@ -41,6 +41,11 @@ def plan_launches(problem, profile, backward):
     """
     if not profile.cooperative:
         raise DoesNotFit(f"{profile.name} has no cooperative launches, which persistent kernels need")
+    if problem.dtype == "float64":
+        raise DoesNotFit(
+            "persistent kernels compute in float32, float16 and bfloat16, not in float64: use schedule='wavefront' or "
+            "'stepwise'"
+        )
     tiling = partial(_tiling, sizes_of(problem), profile, backward)
     us = partial(_tiling_us, problem)
     plan, end = [], problem.layers

@@ -52,7 +52,7 @@ class Room(NamedTuple):
 def whole_tile(plain, room):
     """The tile with all weights in registers, or if these are too few all in shared memory, where room may lack."""
     tile = _with_groups(plain)
-    if plain.dtype != "float64" and tile.fragment_words <= _free_registers(tile, room):
+    if tile.fragment_words <= _free_registers(tile, room):
         return tile
     return _with_groups(replace(plain, shared_chunks=plain.chunks))
 
