@@ -27,8 +27,8 @@ class Tile:
 
     Attributes:
         dtype: what is stored: "float32", "float16", "bfloat16".
-        math: "fma", or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each product as one
-            of rounded numbers, or as three of numbers split in two).
+        math: "fma" (for float32), or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each
+            product as one of rounded numbers, or as three of numbers split in two).
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.

@@ -130,12 +130,12 @@ def _make_elements(tile, count):
 
 @cache
 def make_numbers(tile, count):
-    """A device function numbers(weights, matrix, row, column): `count` weights, as stored, a power of 2 of them.
+    """A device function numbers(weights, matrix, row, column): `count` float32 weights, a power of 2 of them.
 
     Forward they are neighbours in a row, backward in a column; the first one's number is a multiple of `count`.
     """
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32
-    if not tile.loads_pieces or is_half(tile.dtype) or count == 1:
+    if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
     zero = np.dtype(tile.dtype).type(0)
     if count == 2:

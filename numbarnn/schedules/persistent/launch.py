@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.common.words import counted
-from numbarnn.kernels.persistent.tile import Tile
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
 
@@ -75,17 +74,14 @@ class Launch:
     @property
     def home(self):
         """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
-        tile, stored, kept = self.tile, itemsize(self.tile.dtype), itemsize(compute_dtype(self.tile.dtype))
-        places = {
-            "registers": (tile.register_chunks, stored),
-            "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
-        }
-        used = {place: sizes for place, sizes in places.items() if sizes[0]}
+        tile = self.tile
+        places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
+        used = {place: count for place, count in places.items() if count}
         if len(used) == 1:
             return next(iter(used))
-        elements = tile.warps * tile.rows * tile.chunk_elements
+        chunk_bytes = tile.warps * tile.rows * CHUNK_BYTES
         *most, last = [
-            f"{place} ({count * elements * size / 1024:.3g} KiB)" for place, (count, size) in used.items()
+            f"{place} ({count * chunk_bytes / 1024:.3g} KiB)" for place, count in used.items()
         ]  # fmt: skip
         return f"{', '.join(most)} and {last}"
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from math import ceil
 
+from numbarnn.common.precision import is_half
 from numbarnn.kernels.persistent.tile import OCTET
 from numbarnn.schedules.persistent import tilings
 from numbarnn.schedules.persistent.costs import estimate_of, tiling_us
@@ -45,6 +46,12 @@ def plan_launches(problem, profile, backward):
         raise DoesNotFit(
             "persistent kernels compute in float32, float16 and bfloat16, not in float64: use schedule='wavefront' or "
             "'stepwise'"
+        )
+    if is_half(problem.dtype) and not profile.tensor_cores:
+        raise DoesNotFit(
+            f"persistent kernels multiply {problem.dtype} by tensor cores of compute capability 8.0 or newer, and "
+            f"{profile.name} has {'.'.join(map(str, profile.compute_capability))}: use schedule='wavefront' or "
+            f"'stepwise'"
         )
     tiling = partial(_tiling, sizes_of(problem), profile, backward)
     us = partial(_tiling_us, problem)

@@ -159,10 +159,9 @@ def _refusal(problem, part, closest):
     """Why no tiling fits, as text, of which `closest` is the reason of the one that is the closest to fitting."""
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
-    kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
     rows, P = problem.cell.num_ah, problem.projection
     numbers = sum(rows * size * (P or size) + P * size for size in hidden)
-    total = problem.directions * numbers * itemsize(kept)
+    total = problem.directions * numbers * itemsize(problem.dtype)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
         f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
@@ -197,7 +196,7 @@ def _closest(part, slicing):
 
 def _math(problem, profile):
     """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
-    if is_half(problem.dtype) and profile.tensor_cores:
+    if is_half(problem.dtype):
         return "mma"
     if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
         return "tf32"
