@@ -6,8 +6,8 @@ No GPU and no driver is needed for that, so every kernel can be compiled for eve
 most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
 process and on disk (`numbarnn.common.code_cache`).
 
-What reaches into Numba's internals is in `numbarnn.cuda.patches`, and in `numbarnn.cuda.frontend` where it only makes
-compiling quicker. This module knows the names of a dispatcher's attributes.
+What reaches into Numba's internals is in `numbarnn.cuda.patches`. This module knows the names of a dispatcher's
+attributes.
 """
 
 import os
@@ -183,29 +183,30 @@ def _ptx(function, argument_types, cc, options):
 
     with _lock:
         modules, for_nvvm = _lower(function, argument_types, cc, options)
+        if for_nvvm is None:
+            return modules.strip("\0\n ")
         return nvvm.compile_ir(modules, **for_nvvm, arch=nvrtc.get_arch_option(*cc)).decode().strip("\0\n ")
 
 
 def _lower(function, argument_types, cc, options):
     """(LLVM's code for the kernel and the functions it calls, options of NVVM besides the device), for `cc` and others:
-    Numba asks for the capability only to see whether there is a tanh."""
+    Numba asks for the capability only to see whether there is a tanh. Or (PTX, None), see `patches.code_of_llvm`."""
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
     key = code_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
     if key not in _lowered:
-        from numbarnn.cuda import frontend  # which needs numba.cuda
-
         with (
-            frontend.quicker(),
             patches.device_for_numba(cc),
             patches.numpy_for_numba(),
             patches.convergent_functions(),
             patches.code_of_llvm() as given,
         ):
-            cuda.compile(
+            text, _ = cuda.compile(
                 function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
             )
+        if not given:  # a numba-cuda that `code_of_llvm` does not know went on to PTX
+            return text, None
         (_lowered[key],) = given
         if len(_lowered) > LOWERED:
             _lowered.popitem(last=False)

@@ -6,6 +6,7 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -192,6 +193,28 @@ def test_numba_is_left_as_it_was(monkeypatch):
         raise KeyError
     assert dispatcher.get_current_device is original
     assert set(dir(np)) == names
+
+
+def test_patches_do_nothing_where_numba_lacks_what_they_change(monkeypatch):
+    from numba.cuda import codegen, dispatcher
+    from numba.cuda.cudadrv import nvvm
+
+    monkeypatch.delattr(dispatcher, "get_current_device")
+    monkeypatch.delattr(nvvm, "compile_ir")
+    monkeypatch.setattr(codegen, "CUDACodeLibrary", object)
+    with patches.device_for_numba((9, 0)), patches.convergent_functions(), patches.code_of_llvm() as given:
+        assert given == [] and not hasattr(dispatcher, "get_current_device") and not hasattr(nvvm, "compile_ir")
+    monkeypatch.delattr(codegen, "CUDACodeLibrary")
+    with patches.convergent_functions():
+        assert not hasattr(codegen, "CUDACodeLibrary")
+
+
+def test_a_numba_that_does_not_stop_before_nvvm_gives_the_same_code(monkeypatch):
+    expected = compiler.ptx(make_kernel(), SIGNATURE, (9, 0))
+    compiler._lowered.clear()
+    monkeypatch.setattr(patches, "code_of_llvm", lambda: nullcontext([]))
+    assert without_names(compiler.ptx(make_kernel(), SIGNATURE, (9, 0))) == without_names(expected)
+    assert not compiler._lowered
 
 
 def test_device_newer_than_the_compiler():
