@@ -6,6 +6,7 @@ PTX does not tell: registers are spilled, loops unrolled and accesses merged aft
 import re
 from collections import OrderedDict
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -13,6 +14,7 @@ import machine_code_checks as checks
 from kernel_mutants import mutant
 from numbarnn import cli
 from numbarnn.bench import machine_code, planned
+from numbarnn.bench.cases.shapes import SETS
 from numbarnn.cuda import compiler, ptx
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
 from numbarnn.kernels.persistent import mma, weights
@@ -159,6 +161,31 @@ USUAL = (("lstm-float16", False), ("lstm-float16", True))
 @pytest.mark.parametrize("name, backward, cc", list(kernels()))
 def test_persistent_kernels(disassembler_installed, toolchain, name, backward, cc):
     checks.require(*code_of(name, backward, cc))
+
+
+TENSOR_CORES = {  # how tensor cores multiply -> dtype and options of the problem
+    "mma": ("float16", {}),
+    "tf32": ("float32", {"allow_tf32": True}),
+    "tf32x3": ("float32", {"splits_tf32": True}),
+}
+
+
+@full
+@pytest.mark.parametrize("shape", SETS["schedules"], ids=str)
+@pytest.mark.parametrize("cell, math", product(("lstm", "gru"), TENSOR_CORES))
+def test_warps_are_together_before_mma_at_recorded_sizes(disassembler_installed, toolchain, cell, math, shape):
+    """All kernels that the planner chooses for an H200, forward and backward, have converged warps at each mma."""
+    dtype, options = TENSOR_CORES[math]
+    problem = planned.problem(cell, dtype, (shape.H,) * shape.L, shape.B, **options)
+    problem, kernels = replace(problem, steps=shape.T), {}
+    for backward in (False, True):
+        for launch in planner.plan_launches(problem, planned.profile_for((9, 0)), backward):
+            if launch.tile.math != "fma":  # 3xTF32 may be estimated to be slower than FMA
+                kernels[launch.tile, planner.variant(problem, launch)] = launch
+    assert kernels or math != "mma"
+    for launch in kernels.values():
+        steps = machine_code.steps(read(planned.persistent_kernel(problem, launch).compile((9, 0))))
+        assert sum(steps.products.values()) > 0 and checks.parted(steps) == 0, launch
 
 
 @pytest.fixture(scope="module")
