@@ -95,7 +95,7 @@ def test_two_real_sizes(toolchain_installed):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("cell, dtype", product(real_sizes.CELLS, real_sizes.DTYPES))
+@pytest.mark.parametrize("cell, dtype", [*product(real_sizes.CELLS, real_sizes.DTYPES)])
 def test_all_real_sizes(toolchain_installed, cell, dtype):
     arguments = path_of("test_real_sizes.py"), "-k", f"{cell}-{dtype}"
     sms = real_sizes.MULTIPROCESSORS

@@ -172,7 +172,7 @@ TENSOR_CORES = {  # how tensor cores multiply -> dtype and options of the proble
 
 @full
 @pytest.mark.parametrize("shape", SETS["schedules"], ids=str)
-@pytest.mark.parametrize("cell, math", product(("lstm", "gru"), TENSOR_CORES))
+@pytest.mark.parametrize("cell, math", [*product(("lstm", "gru"), TENSOR_CORES)])
 def test_warps_are_together_before_mma_at_recorded_sizes(disassembler_installed, toolchain, cell, math, shape):
     """All kernels that the planner chooses for an H200, forward and backward, have converged warps at each mma."""
     dtype, options = TENSOR_CORES[math]
