@@ -27,7 +27,7 @@ from numbarnn.cuda import patches
 TOOLCHAIN = "NUMBARNN_TOOLCHAIN"
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
-    "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
+    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
     "nvidia-nvvm", "nvidia-nvjitlink",
 )  # fmt: skip
 
@@ -109,20 +109,20 @@ def toolchain():
     """
     if simulated():
         raise RuntimeError("kernels cannot be compiled in Numba's simulator: unset NUMBA_ENABLE_CUDASIM")
+    if named := os.environ.get(TOOLCHAIN):
+        return named
     try:
         libraries = _library_versions()
     except (ImportError, OSError, RuntimeError) as error:
         found = " ".join(str(error).split())
         raise RuntimeError(f"the CUDA compiler was not found ({found}): {install.for_gpus()}") from error
-    if named := os.environ.get(TOOLCHAIN):
-        return named
     packages = []
     for name in _PACKAGES:
         try:
             packages.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    return f"{libraries} {' '.join(packages)} Python {sys.version_info[:2]}"
+    return f"{libraries} {' '.join(packages)}"
 
 
 def simulated():
@@ -253,7 +253,8 @@ def _load(key):
 
 
 def _link(text, name, cc, options):
-    """(cubin, the linker's log) of a PTX text."""
+    """(cubin, the linker's log) of a PTX text. A linker that is older than NVVM names the version of PTX that it knows:
+    the text is then tried once more as one of that version."""
     from cuda.bindings import nvjitlink
 
     target = re.search(r"\.target\s+sm_(\d+)", text).group(1)
@@ -277,6 +278,9 @@ def _link(text, name, cc, options):
         log = _fetch(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
     except nvjitlink.nvJitLinkError as error:
         log = b"" if handle is None else _fetch(nvjitlink.get_error_log_size, nvjitlink.get_error_log, handle)
+        known = re.search(r"Unsupported \.version [\d.]+; current version is '([\d.]+)'", _as_text(log))
+        if known and known[1] != re.search(r"\.version\s+([\d.]+)", text)[1]:
+            return _link(re.sub(r"\.version\s+[\d.]+", f".version {known[1]}", text, count=1), name, cc, options)
         raise RuntimeError(
             f"linking kernel {name} for sm_{target} failed: {error}: {_as_text(log)} "
             f"(if versions disagree: {toolchain()})"

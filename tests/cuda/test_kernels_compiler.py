@@ -222,6 +222,25 @@ def test_device_newer_than_the_compiler():
         compiler.compile_kernel(make_kernel(), SIGNATURE, (99, 0))
 
 
+def test_ptx_of_a_version_that_the_linker_does_not_know_is_linked_as_one_that_it_knows():
+    text = ".version 99.9\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }\n"
+    cubin, _ = compiler._link(text, "k", (9, 0), {"max_registers": None, "lineinfo": False})
+    assert cubin[:4] == b"\x7fELF"
+    with pytest.raises(RuntimeError, match="linking kernel k for sm_90 failed"):
+        compiler._link(text.replace("ret;", "nonsense;"), "k", (9, 0), {"max_registers": None, "lineinfo": False})
+
+
+def test_a_named_toolchain_needs_no_compiler(monkeypatch):
+    """Kernels that another machine has compiled are found where nothing can be compiled."""
+    monkeypatch.setenv(compiler.TOOLCHAIN, "carried")
+    monkeypatch.setattr(compiler, "_library_versions", lambda: pytest.fail("not needed"))
+    compiler.toolchain.cache_clear()
+    try:
+        assert compiler.toolchain() == "carried"
+    finally:
+        compiler.toolchain.cache_clear()
+
+
 def test_missing_toolchain_says_what_to_install(monkeypatch):
     def not_found():
         raise ImportError("libnvJitLink.so.12 not found")
