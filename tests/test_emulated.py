@@ -40,11 +40,11 @@ SAMPLE = {  # module -> its tests
         f"test_agrees_with_float64[cuda-{of_matrix(*words)}]"
         for words in (
             ("LSTM-", "proj", "clip", "float16-wavefront"),
-            ("LSTM-", "proj", "lengths", "-persistent"),  # and what makes h within a step
+            ("LSTM-", "proj", "-persistent"),  # and what makes h within a step
             ("GRU_RESET_BEFORE", "packed", "wavefront"),
             ("GRU_RESET_BEFORE", "H3_130", "packed", "persistent"),  # a stage's product within a step of one launch
             # Cuts as the planner chooses them, three layers, with lengths; in inference too, recorded and replayed.
-            ("RNN_TANH", "lengths", "float32-persistent"),
+            ("RNN_RELU", "H5_3_4", "lengths", "float32-persistent"),
             ("BLEND", "resets", "bfloat16"),  # a cell of one's own: a stage, per-unit parameters
         )
     ),

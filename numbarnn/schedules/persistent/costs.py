@@ -139,7 +139,7 @@ class Chain(NamedTuple):
     exchanges within them there is no record, so that products by FMA are reckoned by the fitted rates.
 
     Attributes:
-        tile: the tile of every block. columns: most that a block multiplies.
+        tile: the tile of every block.
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
         own, together: microseconds that reading the columns of a sequence takes at least at a block's own rate, and
             adds for each block at the L2's.
@@ -148,7 +148,6 @@ class Chain(NamedTuple):
     """
 
     tile: Tile
-    columns: int
     turn: float
     own: float
     together: float
@@ -173,7 +172,7 @@ class Chain(NamedTuple):
         turn += rounds * profile.exchange_us
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-        return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
+        return cls(tile, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
 
     def step_us(self, profile, blocks, slices, sequences):
         """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
