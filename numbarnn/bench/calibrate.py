@@ -24,7 +24,7 @@ from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration, estimate
-from numbarnn.schedules.persistent import planner, tilings
+from numbarnn.schedules.persistent import planner, residence, tilings
 from numbarnn.schedules.persistent.launch import GIVEN
 from numbarnn.schedules.problem import Problem
 
@@ -109,6 +109,7 @@ def as_recorded():
     """Estimates of the kernels that the records are of, by the numbers that were fitted to them."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
     before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS
+    accumulators, residence.MOST_ACCUMULATORS = residence.MOST_ACCUMULATORS, 1
     # Nor did blocks multiply the input themselves, share products in clusters, or have weights in two places.
     planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = 2, 1.0, 1.0, ()
     try:
@@ -116,6 +117,7 @@ def as_recorded():
             yield
     finally:
         planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = before
+        residence.MOST_ACCUMULATORS = accumulators
         _forget()
 
 

@@ -53,6 +53,8 @@ class Tile:
             its product with W is.
         cluster: backward, so many blocks (1, 2 or 4) multiply for the units of all of them, each a part of the columns,
             and exchange sums: see `cluster`.
+        accumulators: "mma" and "tf32": a warp adds its products to so many sets of sums in turn, which are added at the
+            end. Each product waits for the one before it in the same set.
     """
 
     dtype: str
@@ -75,6 +77,7 @@ class Tile:
     given: bool = False
     projects: bool = False
     cluster: int = 1
+    accumulators: int = 1
 
     @property
     def backward(self):
@@ -155,6 +158,11 @@ class Tile:
     def place_of(self, group):
         """Where a group's first chunk stands among those on their way."""
         return self.gathered * (group % (1 + self.groups_ahead))
+
+    @property
+    def dependent_products(self):
+        """By `mma`: most products of a warp that wait for each other, as they add to the same sums."""
+        return -(-2 * self.chunks // self.accumulators)
 
     @property
     def row_stride(self):
