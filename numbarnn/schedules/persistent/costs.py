@@ -23,8 +23,8 @@ from numbarnn.schedules import calibration
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}
 TILING_LAUNCH_US = 8.0
-# From a product by `mma` to one that adds to its sums. `estimate_of` leaves this out: its fitted numbers contain what the
-# recorded kernels waited for so. With it as a part of its own they would miss 2 of the 144 records.
+# From a product by `mma` to the next that adds to its sums. `estimate_of` leaves this out: its fitted numbers contain
+# this wait, as the recorded kernels had it. With it as a part of its own the fit misses 2 of the 144 records.
 MMA_CLOCKS = 33
 # Instructions of the rate `mma_per_clock` that a product takes on the tensor cores: TF32 has half that rate, three
 # products a third of TF32's. No record has either ("tf32x3" not even the choice of its tiling): the shares of the rate
@@ -107,8 +107,8 @@ def estimate_of(problem, profile, launch, columns):
 
 
 def _mma_clocks(tile, columns):
-    """Clocks in which a warp's products of a turn that wait for each other are done, on the tensor cores. Three products
-    of split numbers ("tf32x3") wait for no others."""
+    """Return the clocks that a warp's products by the tensor cores take in a turn, as each waits for the one before it
+    in the same sums. By "tf32x3" none waits for those of another chunk."""
     return MMA_CLOCKS * tile.dependent_products if columns and tile.math in ("mma", "tf32") else 0
 
 
