@@ -70,6 +70,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
     PS, of_h = P * cell.num_products, cell.num_recurrent  # gates of ah that are not a stage's
     projects, shares_warps, gathers = tile.projects, has_products or tile.projects, staged or tile.projects
+    waits_within = gathers or tile.cluster > 1
 
     product, report, share_sums = products.make_product(tile), make_report(), cluster.make_share_sums(tile)
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
@@ -194,7 +195,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                         failed[0] = 1
                 cuda.syncthreads()
                 turn = Turn(step, t, b0)
-                if not share_sums(shared, failed, owned, turn):
+                if waits_within and not share_sums(shared, failed, owned, turn):
                     return
                 if projects:
                     project(of_thread, about, turn, of_stages, outputs, step == steps)
@@ -231,6 +232,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                             publish_ah(dah[place], row * A * hidden + unit0 + unit, hidden, d_ah, valid)
                         if separate:
                             publish_ax(dax[place], row * G * hidden + unit0 + unit, hidden, d_ax, valid)
+                # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+                if failed[0] != 0:
+                    return
                 # 3. What the cell will need next besides products
                 last = b0 + SEQUENCES >= end
                 next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)

@@ -66,7 +66,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     projects, shares_warps = tile.projects, has_products or tile.projects
-    in_shared = tile.unit_parameters > 0
+    in_shared, waits_within = tile.unit_parameters > 0, staged or projects
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
@@ -189,7 +189,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         report(trouble, own[BLOCK.trouble] + step + (0 if share.recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
-                if failed[0] != 0:
+                if waits_within and failed[0] != 0:
                     return
                 turn = Turn(step, t, b0)
                 if staged:
@@ -225,6 +225,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     project(of_thread, about, turn, of_stages, outputs)
                     if failed[0] != 0:
                         return
+                # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+                if failed[0] != 0:
+                    return
                 # 3. What the cell will need next besides products
                 if reads and reads_gates:
                     last = b0 + SEQUENCES >= end
