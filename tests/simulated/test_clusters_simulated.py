@@ -169,7 +169,7 @@ def test_blocks_of_a_cluster_leave_together(in_clusters, monkeypatch, size):
 def test_a_block_that_leaves_alone_is_found(in_clusters, monkeypatch):
     in_clusters(2)
     leave = "                if failed[0] != 0:\n                    return\n"
-    stays = "                if not share_sums("
+    stays = "                if waits_within and not share_sums("
     alone = written_anew(backward, "make_backward", replaced(stays, leave + stays))
     with mutant(backward, "make_backward", alone):
         fails(monkeypatch, r"stores to shared memory of block .*, which has ended")

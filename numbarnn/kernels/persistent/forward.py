@@ -64,6 +64,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
+    PB, keeps_biases, own_biases = P * tile.unit_biases, tile.keeps_biases, block.make_own_biases(tile)
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     projects, shares_warps = tile.projects, has_products or tile.projects
     in_shared, waits_within = tile.unit_parameters > 0, staged or projects
@@ -112,6 +113,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         code_of = cuda.local.array(P, np.uint8)  # likewise
         per_unit = cuda.local.array(PV, number)
         pre_activations = cuda.local.array(PRE, number) if staged else ()
+        biases = cuda.local.array(PB, number) if keeps_biases else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -127,7 +129,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
         exchanged = (h + dropped + within_step.v + within_step.projected)[part[WARP.operand]]
-        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations)
+        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations, biases)
         about = About(
             owned, split, working, own[BLOCK.stage_warps], reads_gates, options, noise_row, own[BLOCK.trouble]
         )  # fmt: skip
@@ -170,6 +172,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
         cuda.syncthreads()
+        if keeps_biases:
+            own_biases(biases, shared, owned)
 
         move = 1 - 2 * direction  # in time, from step to step
         t -= move

@@ -55,6 +55,8 @@ class Tile:
             and exchange sums: see `cluster`.
         accumulators: "mma" and "tf32": a warp adds its products to so many sets of sums in turn, which are added at the
             end. Each product waits for the one before it in the same set.
+        keeps_biases: forward, whether each thread keeps the biases of its pairs in registers; else it loads them from
+            shared memory at every step.
     """
 
     dtype: str
@@ -78,6 +80,7 @@ class Tile:
     projects: bool = False
     cluster: int = 1
     accumulators: int = 1
+    keeps_biases: bool = False
 
     @property
     def backward(self):

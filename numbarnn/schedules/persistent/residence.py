@@ -35,6 +35,8 @@ MOST_ACCUMULATORS = 4
 # Of `OTHER_REGISTERS` so many are left to accumulators in blocks of up to 8 warps, but for cells with stages and
 # projections. Found by compiling for sm_80, sm_90 and sm_100, as nothing may be spilled.
 REGISTERS_FOR_ACCUMULATORS = 12
+# Registers that must be left besides, where each thread keeps its biases, likewise.
+REGISTERS_BESIDE_BIASES = 16
 # Registers that a cell with stages must have left where a warp looks for numbers ahead of time, likewise.
 REGISTERS_IF_AHEAD = 8
 
@@ -158,11 +160,16 @@ def _with_groups(tile):
 def with_octets(tile, octets, room):
     """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks. A
     warp that loads all of its chunks at once still does, where registers allow."""
-    more = replace(tile, octets=octets, groups_ahead=0, accumulators=1)
+    more = replace(tile, octets=octets, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
     fits = more.shared_bytes(room.sequences, room.num_states) <= room.shared_bytes and _free_registers(more, room) >= 0
-    return with_accumulators(looking_ahead(more, room), room) if more.chunks <= tile.chunks and fits else None
+    return with_extras(more, room) if more.chunks <= tile.chunks and fits else None
+
+
+def with_extras(tile, room):
+    """The Tile with what registers are left for: first looking ahead, then accumulators, then biases."""
+    return keeping_biases(with_accumulators(looking_ahead(tile, room), room), room)
 
 
 def looking_ahead(tile, room):
@@ -189,6 +196,16 @@ def with_accumulators(tile, room):
         if more.fragment_words + margin <= _free_registers(more, room):
             return more
     return tile
+
+
+def keeping_biases(tile, room):
+    """The Tile whose threads keep their pairs' biases in registers, if there are any and registers allow. Cells with
+    stages and projections leave them in shared memory."""
+    biases = tile.pairs * tile.unit_biases
+    free = _free_registers(tile, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
+    few = not room.for_stages and not tile.streamed_chunks and tile.warps <= 8
+    fits = biases + REGISTERS_BESIDE_BIASES + tile.fragment_words <= free
+    return replace(tile, keeps_biases=True) if biases and few and fits else tile
 
 
 def _free_registers(tile, room):
