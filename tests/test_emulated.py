@@ -68,6 +68,7 @@ SAMPLE = {  # module -> its tests
         "test_sum_gates[cuda-50-300-float64-3-add]",
         "test_sum_gates[cuda-50-300-bfloat16-4-set]",
     ),
+    "test_gpu_self_check.py": ALL,
     "test_ways.py": ("test_x_and_dy_pass_through_few_functions[cuda-22]",),
     "test_gpu_unchanged.py": (
         "test_a_change_is_noticed_at_each_call_and_at_no_other[one_weight-float32]",

@@ -53,6 +53,7 @@ class Engine(ABC):
             backward is found out by jobs of the calls (`note`, `compare`), elsewhere by the host (`watch`).
         weights_in_one: its kernels know weights by their places in one array.
         profile: what planners know of the device, hashable; None if there is nothing to know.
+        identity: a GPU, its compute capability and driver, as text; None where persistent kernels need no proof.
         few_lines, work_per_line: a fingerprint reads a line of an array (see `numbarnn.kernels.arrays.samples`) for
             each `work_per_line` multiply-adds of the forward call, but at least `few_lines`. So noting and comparing
             take less than 2 % of forward and backward.
@@ -68,6 +69,7 @@ class Engine(ABC):
     watches_in_jobs = False
     weights_in_one = False
     profile: Any = None
+    identity: str | None = None
     few_lines, work_per_line = 48, 100_000
 
     def empty(self, shape, dtype):

@@ -64,6 +64,7 @@ class PlannedCalls:
         self.stack, self.shape, self.reserves, self.arrays = stack, shape, reserves, arrays
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
+        stack.require_trust(problem)
         self._schedule = stack.schedule.pick(problem)[0]
         self._hows = {}
         self.has_checkpoints = problem.has_checkpoints

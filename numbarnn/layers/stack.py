@@ -138,6 +138,7 @@ class Stack:
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
         self.kernel_weights = KernelWeights(self.engine, self._problem)
+        self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self.bound = BoundPasses(self.engine)
         self._widened = None
@@ -180,9 +181,12 @@ class Stack:
 
     def __getstate__(self):
         """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
+        return self._arguments_here() | {"calls": self.calls}
+
+    def _arguments_here(self):
+        """The arguments, with the device by name."""
         engine = self.engine
-        device = f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name
-        return self._arguments | {"device": device, "calls": self.calls}
+        return self._arguments | {"device": f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name}
 
     def __setstate__(self, state):
         arguments = dict(state)
@@ -239,6 +243,20 @@ class Stack:
         """A `Problem` of the stack, not remembered."""
         return replace(self._problem, **sizes)
 
+    def require_trust(self, problem):
+        """Prove the persistent kernels that run a problem, once on each device; see `numbarnn.layers.self_check`."""
+        if self.engine.identity is not None and problem not in self._trusted:
+            from numbarnn.layers import self_check  # and with it what compiles for GPUs
+
+            self_check.require(self, problem)
+            self._trusted.add(problem)
+
+    def twin(self, schedule):
+        """A stack of the same sizes and options by another `Schedule`, without checkpoints."""
+        twin = Stack(**self._arguments_here() | {"schedule": schedule.name, "checkpoint_every": None})
+        twin.schedule, twin.caller = schedule, self.caller
+        return twin
+
     def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
         and, in training, the tape (else None).
@@ -276,6 +294,7 @@ class Stack:
                 work = CheckpointedForward(call, self.schedule)
                 results = work.run(x, (hx, cx), sequences)
                 return *results, self._tape(work, x, weights, version)
+            self.require_trust(problem)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
             bound = self.bound.make(kind, call, plan, (hx, cx)) if kind else None
             if bound is not None:

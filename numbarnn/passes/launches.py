@@ -99,12 +99,26 @@ def _bound(work, tape, launch, make_kernel, exchanged, arrays):
     config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True)
     bound = kernel.bind(config, *_flat(arrays), _flat(weights), options, tables, sizes, work.trouble)
 
+    _require_room(bound, launch)
+
     def run():
         for array in exchanged:
             engine.mark_unwritten(array)
         bound()
 
     return run
+
+
+def _require_room(bound, launch):
+    """Raise RuntimeError where the device does not hold all of a launch's blocks at once; the simulator does."""
+    fit = getattr(bound, "resident_blocks", lambda: launch.blocks)()
+    if fit < launch.blocks:
+        raise RuntimeError(
+            f"a persistent launch has {launch.blocks} blocks, of {launch.tile.threads} threads and "
+            f"{launch.shared_bytes} bytes of shared memory each, which must run at the same time, and the device has "
+            f"room for {fit} (a share of a GPU, by MPS or MIG, has less than the whole): use schedule='wavefront' or "
+            f"'stepwise'"
+        )
 
 
 def _flat(array):

@@ -8,6 +8,18 @@ from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as persistent
 
+_doubts = {}  # what tells a launch's kernel on a device from others -> why it is not to be trusted
+
+
+def doubt(problem, launches, why):
+    """Take other schedules from now on in place of these launches of persistent kernels."""
+    _doubts.update({_kernel_of(problem, launch): why for launch in launches})
+    _pick.cache_clear()
+
+
+def _kernel_of(problem, launch):
+    return problem.profile, problem.cell, launch.tile, launch.backward, planner.variant(problem, launch)
+
 
 @lru_cache(maxsize=1024)
 def _pick(problem):
@@ -21,6 +33,9 @@ def _pick(problem):
         launches = [launch for backward in passes for launch in persistent.SCHEDULE.launches(problem, backward)]
     except planner.DoesNotFit as reason:
         return other, f"persistent cannot run it: {reason}"
+    for launch in launches:
+        if why := _doubts.get(_kernel_of(problem, launch)):
+            return other, why
     ours, theirs = (
         sum(estimate.pass_us(problem, name, backward) for backward in passes) for name in (persistent.NAME, other.name)
     )

@@ -155,6 +155,7 @@ def make_engine(monkeypatch):
         memGetInfo=lambda: (1 << 30, 1 << 30),
         memsetAsync=lambda *_: counts.update(["memset"]),
         getDeviceProperties=lambda _: {"name": b"stand-in", "major": 9, "minor": 0},
+        driverGetVersion=lambda: 13000,
     )
     cuda = SimpleNamespace(
         Stream=Stream, Event=lambda disable_timing: None, Device=Device, runtime=runtime, alloc=pool.alloc,

@@ -50,13 +50,13 @@ def test_shapes_of_a_problem():
 
 
 @pytest.mark.parametrize("table", ("forward", "backward"))
-@pytest.mark.parametrize("dtype, words", [("float32", 1), ("float64", 2), ("float16", 1)])
-def test_every_block_of_a_persistent_kernel_has_its_words_of_sums(table, dtype, words):
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_block_of_a_persistent_kernel_has_its_words_of_sums(table, dtype):
     """However few units the planner gives to blocks: a block beyond the buffer would write into another one."""
     case = problem(library.layer_norm_lstm, dtype=dtype, hidden_sizes=(33, 33), checkpoint_every=0)
     blocks = -(-33 // min(tilings.UNITS))
     slots, sums, batch, *rest = shapes(TABLES[table], case)["words", (1, 1)]
-    assert (slots, sums, batch) == (2, case.cell.num_sums, 3) and np.prod(rest) >= blocks * words
+    assert (slots, sums, batch) == (2, case.cell.num_sums, 3) and np.prod(rest) >= blocks
 
 
 def problems():

@@ -123,6 +123,8 @@ class CudaEngine(KernelEngine):
         self.device = properties["name"].decode()
         capability = properties["major"], properties["minor"]
         self.profile = profiles.of_device(cupy.cuda.Device(ordinal).attributes, self.device, capability)
+        driver = cupy.cuda.runtime.driverGetVersion()
+        self.identity = f"{self.device}, compute capability {capability[0]}.{capability[1]}, CUDA driver {driver}"
 
     def empty(self, shape, dtype):
         return self._allocate(self.array_module.empty, shape, dtype)

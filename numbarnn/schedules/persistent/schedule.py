@@ -58,15 +58,17 @@ class Persistent(Schedule):
         """
         return planner.plan_launches(problem, profile_of(problem), backward)
 
-    def plan_of(self, problem, launches, backward):
-        """The plan of a pass by these launches."""
-        return _plan_backward(problem, launches, True, True) if backward else _plan_forward(problem, launches)
+    def plan_of(self, problem, launches, backward, weights=True, input_gradient=True):
+        """The plan of a pass by these launches; `weights`, `input_gradient`: as of `plan_backward`."""
+        if backward:
+            return _plan_backward(problem, launches, weights, input_gradient)
+        return _plan_forward(problem, launches)
 
     def plan_forward(self, problem):
         return self.plan_of(problem, self.launches(problem, False), False)
 
     def plan_backward(self, problem, weights=True, input_gradient=True):
-        return _plan_backward(problem, self.launches(problem, True), weights, input_gradient)
+        return self.plan_of(problem, self.launches(problem, True), True, weights, input_gradient)
 
     def plan_weights(self, problem):
         plan = stepwise.plan_weights(problem.layers, problem.directions, problem.steps, problem.dropping)
