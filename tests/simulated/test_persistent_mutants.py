@@ -190,7 +190,7 @@ STATE = "whole(widen(stored), new_state[1:])"
 FORWARD_MUTANTS = {
     "takes x W of the step before": ("lstm", WRONG, replaced("next_t = t + move if last else t", "next_t = t")),
     "stores the state of the step before": (
-        "lstm", LIVELOCK, replaced("position + batch * m_rows.width, stored", "position, stored")
+        "lstm", LIVELOCK, replaced("array, position, stored", "array, position - batch * m_rows.width, stored")
     ),
     "drops out by the next unit's mask": (
         "lstm", WRONG, replaced("dropout_factor(position,", "dropout_factor(position + 1,")

@@ -59,8 +59,22 @@ def require_products(tile, steps):
         name = "HMMA.16816" if tile.math == "mma" else "HMMA.1688"
         promised = {name: tile.rows // STRIP * tile.chunks * 2 * tile.octets * (3 if tile.math == "tf32x3" else 1)}
         assert steps.products == promised, f"a step multiplies by {steps.products}, {promised} expected"
+        found = dependent_products(steps)
+        if tile.math != "tf32x3":
+            promised = tile.dependent_products
+            assert found == promised, f"{found} products wait for each other, {promised} expected"
         apart = parted(steps)
         assert apart == 0, f"before {apart} instructions of the tensor cores lanes may have parted"
+
+
+def dependent_products(steps):
+    """Return the most instructions of the tensor cores of which each adds to the sums of the one before it."""
+    length = {}
+    for one in steps.loop.instructions:
+        if one.name == "HMMA":
+            sums, *_, added = re.findall(r"\bR(?:\d+|Z)\b", one.operands)
+            length[sums] = 1 + length.get(added, 0)
+    return max(length.values())
 
 
 def require_exchange(tile, steps, published):

@@ -29,6 +29,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
+from numbarnn.cuda import ptx
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.persistent import block, exchange, products, projection, within_forward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
@@ -56,6 +57,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
+    keep_order = ptx.keep_order
     reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
     multiplies, keeps = inputs or A > 0, save and K > 0
     BIASES, PARTIALS, STATES = tile.biases, tile.partials, tile.states  # in shared memory
@@ -111,6 +113,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         loaded = cuda.local.array((octets, on_the_way, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
         code_of = cuda.local.array(P, np.uint8)  # likewise
+        positions = cuda.local.array(P, np.int64)  # likewise, where their output of the step goes
         per_unit = cuda.local.array(PV, number)
         pre_activations = cuda.local.array(PRE, number) if staged else ()
         biases = cuda.local.array(PB, number) if keeps_biases else ()
@@ -172,16 +175,19 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
         cuda.syncthreads()
-        if keeps_biases:
-            own_biases(biases, shared, owned)
 
         move = 1 - 2 * direction  # in time, from step to step
         t -= move
+        if keeps_biases:
+            own_biases(biases, shared, owned)
         for step in range(steps):
             t += move
             for b0 in range(begin, end, SEQUENCES):
                 if masked:
                     look_up(code_of, options.step_mask, (direction * (steps + 2) + t + 1) * batch, b0, end)
+                for i in range(P):  # before the wait for others, not after it
+                    _, unit, b, _ = pair_of(i, b0, owned)
+                    positions[i] = ((t + 1) * batch + b) * m_rows.width + m_rows.column + unit
                 # 1. The products, each warp its part
                 if multiplies and share.columns > 0 and not (shares_warps and share.stage >= 0):
                     slot = t + share.shift
@@ -204,27 +210,29 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 for i in range(P):
                     pair, unit, b, valid = pair_of(i, b0, owned)
                     new_h, position = number(0), np.int64(0)
-                    at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
+                    at_state = np.uint64(STATES + ((b0 - begin) * U + pair) * (1 + N))
                     if valid:
                         arguments = arguments_of(of_thread, about, turn, i)
                         new_state, kept = forward(*arguments)
                         if masked and code_of[i] == SKIP:
                             new_state = arguments[2]
-                        new_h, position = new_state[0], (t * batch + b) * m_rows.width + m_rows.column + unit
+                        new_h, position = new_state[0], positions[i]
                     stored = narrow(new_h)
-                    publish(m_rows.array, position + batch * m_rows.width, stored, valid)
+                    publish(m_rows.array, position, stored, valid)
+                    keep_order(np.int32(thread))  # others wait for it: before the places of what is kept are computed
                     if drops and mask >= 0:
+                        position -= batch * m_rows.width if valid else 0
                         factor = dropout_factor(position, options.masks, mask, options.scale)
                         publish(dropped[layer], position, narrow(widen(stored) * factor), valid)
                     if valid:
-                        store_state(shared, at_state, 1, whole(widen(stored), new_state[1:]))
+                        store_state(shared, at_state, np.uint64(1), whole(widen(stored), new_state[1:]))
                         if save:
-                            at = (t * batch + b) * gate_rows.width + gate_rows.column + unit
-                            store_saved(gate_rows.array, at, hidden, kept)
+                            at = np.uint64((t * batch + b) * gate_rows.width + gate_rows.column + unit)
+                            store_saved(gate_rows.array, at, np.uint64(hidden), kept)
                         if save or step == steps - 1:
                             slot = t + 1 if save else (t + 1) % 2
-                            at = (slot * batch + b) * c_rows.width + c_rows.column + unit
-                            store_private(c_rows.array, at, hidden, new_state[1:])
+                            at = np.uint64((slot * batch + b) * c_rows.width + c_rows.column + unit)
+                            store_private(c_rows.array, at, np.uint64(hidden), new_state[1:])
                 if projects:
                     project(of_thread, about, turn, of_stages, outputs)
                     if failed[0] != 0:
