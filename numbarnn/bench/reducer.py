@@ -7,12 +7,10 @@ import ast
 import inspect
 from collections import Counter
 
-from numba import cuda
-
 PLAIN = (ast.Name, ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp)
 PURE = (*PLAIN, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred, ast.keyword)
 PARTS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
-PURE_CALLS = (cuda.local.array, cuda.shared.array, range, len, min, max)  # besides types
+PURE_CALLS = ("cuda.local.array", "cuda.shared.array", "range", "len", "min", "max")  # besides types
 UNKNOWN = object()
 
 
@@ -74,6 +72,7 @@ class Reducer(ast.NodeTransformer):
                 continue
             found = self.visit(node)
             found = found if isinstance(found, list) else [found] * (found is not None)
+            marks = _blanks(marks) if getattr(node, "is_false", False) else marks
             if found and not marks and self.replaces(found[0], previous):
                 del kept[-2 if len(kept) > 1 and mark_kind(kept[-2]) == "_beside" else -1 :]
             if found:
@@ -102,6 +101,7 @@ class Reducer(ast.NodeTransformer):
     def visit_If(self, node):
         node.test = self.visit(node.test)
         if (truth := self.value(node.test)) is not UNKNOWN:
+            node.is_false = not truth
             return self.block(node.body if truth else node.orelse)
         self.generic_visit(node)
         if isinstance(node.body[0], ast.Pass) and node.orelse:
@@ -163,11 +163,10 @@ class Reducer(ast.NodeTransformer):
     def is_pure(self, node):
         """Return whether evaluating an expression has no effect but its value."""
         if isinstance(node, ast.Call):
-            try:
-                called = eval(ast.unparse(node.func), {}, self.outside)
-            except Exception:  # of a local name
+            called = ast.unparse(node.func)
+            if called.split(".")[0] not in self.outside:
                 return False
-            if not isinstance(called, type) and not any(called is each for each in PURE_CALLS):
+            if called not in PURE_CALLS and not isinstance(eval(called, {}, self.outside), type):
                 return False
             return all(map(self.is_pure, [*node.args, *node.keywords]))
         return isinstance(node, (*PURE, *PARTS)) and all(map(self.is_pure, ast.iter_child_nodes(node)))
