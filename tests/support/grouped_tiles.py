@@ -83,7 +83,7 @@ class GroupedTile:
         monkeypatch.setattr(tilings, "_math", lambda problem, profile: self.math)
         words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
         looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead))  # noqa: E731
-        monkeypatch.setattr(tilings, "looking_ahead", looking)
+        monkeypatch.setattr(residence, "looking_ahead", looking)
         choose(
             monkeypatch,
             device,

@@ -194,7 +194,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                         failed[0] = 1
                 cuda.syncthreads()
                 turn = Turn(step, t, b0)
-                if failed[0] != 0:
+                if gathers and failed[0] != 0:
                     return
                 if projects:
                     project(of_thread, about, turn, of_stages, outputs, step == steps)
@@ -231,6 +231,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                             publish_ah(dah[place], row * A * hidden + unit0 + unit, hidden, d_ah, valid)
                         if separate:
                             publish_ax(dax[place], row * G * hidden + unit0 + unit, hidden, d_ax, valid)
+                # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+                if failed[0] != 0:
+                    return
                 # 3. What the cell will need next besides products
                 last = b0 + SEQUENCES >= end
                 next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)

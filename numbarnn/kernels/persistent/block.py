@@ -141,10 +141,28 @@ def make_states(cell, dtype):
 @cache
 def make_biases(tile, count):
     """Device functions (load(shared, at), add(values, shared, at)): the biases of a unit's `count` gates, the first of
-    which stands at `at`; and the values with their biases added."""
-    load_values, add_values, U = units.loader(count, BACKEND), units.adder(count, BACKEND), tile.units
+    which stands at `at`; and the values with their biases added. With `Tile.keeps_biases` `shared` is the local array
+    of `make_own_biases`."""
+    load_values, add_values = units.loader(count, BACKEND), units.adder(count, BACKEND)
+    U = 1 if tile.keeps_biases else tile.units
     load = jit(lambda shared, at: load_values(shared, at, U), BACKEND)
     return load, jit(lambda values, shared, at: add_values(values, load(shared, at)), BACKEND)
+
+
+@cache
+def make_own_biases(tile):
+    """Return a device function own_biases(into, shared, owned) that copies the biases of the thread's pairs from shared
+    memory to a local array, where they stay: all biases of the first pair, then of the next."""
+    U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
+    load, store = units.loader(count, BACKEND), units.storer(count, BACKEND)
+
+    def own_biases(into, shared, owned):
+        for i in range(P):
+            unit = (cuda.threadIdx.x + i * THREADS) % U
+            if unit < owned.units:
+                store(into, i * count, 1, load(shared, BIASES + unit, U))
+
+    return jit(own_biases, BACKEND)
 
 
 @cache

@@ -64,9 +64,10 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     fragment_words, fragment_word = max(1, tile.fragment_words), np.uint32
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
+    PB, keeps_biases, own_biases = P * tile.unit_biases, tile.keeps_biases, block.make_own_biases(tile)
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     projects, shares_warps = tile.projects, has_products or tile.projects
-    in_shared = tile.unit_parameters > 0
+    in_shared, waits_within = tile.unit_parameters > 0, staged or projects
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
@@ -112,6 +113,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         code_of = cuda.local.array(P, np.uint8)  # likewise
         per_unit = cuda.local.array(PV, number)
         pre_activations = cuda.local.array(PRE, number) if staged else ()
+        biases = cuda.local.array(PB, number) if keeps_biases else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -127,7 +129,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
         exchanged = (h + dropped + within_step.v + within_step.projected)[part[WARP.operand]]
-        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations)
+        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations, biases)
         about = About(
             owned, split, working, own[BLOCK.stage_warps], reads_gates, options, noise_row, own[BLOCK.trouble]
         )  # fmt: skip
@@ -170,6 +172,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
         cuda.syncthreads()
+        if keeps_biases:
+            own_biases(biases, shared, owned)
 
         move = 1 - 2 * direction  # in time, from step to step
         t -= move
@@ -189,7 +193,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         report(trouble, own[BLOCK.trouble] + step + (0 if share.recurrent else OTHER_LAYER))
                         failed[0] = 1
                 cuda.syncthreads()
-                if failed[0] != 0:
+                if waits_within and failed[0] != 0:
                     return
                 turn = Turn(step, t, b0)
                 if staged:
@@ -225,6 +229,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     project(of_thread, about, turn, of_stages, outputs)
                     if failed[0] != 0:
                         return
+                # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+                if failed[0] != 0:
+                    return
                 # 3. What the cell will need next besides products
                 if reads and reads_gates:
                     last = b0 + SEQUENCES >= end

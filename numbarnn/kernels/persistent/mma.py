@@ -30,6 +30,7 @@ def make_product(tile):
     """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second,
     and of the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
     octets, strips = tile.octets, tile.rows // STRIP
+    all_sums = tile.accumulators * octets  # of a strip: those of each accumulator, then the next one's
     gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
     store_pair, backward = ptx.store_shared_pair, tile.backward
     # By this instruction all places are one address and constants; an index in brackets may count from the end.
@@ -48,14 +49,17 @@ def make_product(tile):
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
-        sums = cuda.local.array((strips, octets, 4), np.float32)
+        sums = cuda.local.array((strips, all_sums, 4), np.float32)
         for strip in range(strips):
-            for n in range(octets):
+            for n in range(all_sums):
                 for k in range(4):
                     sums[strip, n, k] = zero
         done = gather_and_multiply(fragments, sums, loaded, shared, operand, patience)
         for strip in range(strips):
             for n in range(octets):
+                for other in range(octets + n, all_sums, octets):
+                    for k in range(4):
+                        sums[strip, n, k] += sums[strip, other, k]
                 at = partial + (n * OCTET + lane % 4 * 2) * row_stride + strip * STRIP
                 if backward:
                     store_pair(shared, at + lane // 4 * 2, (sums[strip, n, 0], sums[strip, n, 2]))
@@ -182,20 +186,23 @@ def _make_mma_group(tile, chunk, place):
     keeps = tile.register_chunks and chunk >= tile.register_chunks
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
+    number, accumulators = 2 * chunk, tile.accumulators
 
     def multiply(fragments, sums, loaded, shared):
         if keeps:
             keep_order(np.int32(cuda.threadIdx.x))
         for half in range(2):
+            skipped = (number + half) % accumulators * octets  # sums of other accumulators
             for strip in range(strips):
                 a = fragment(fragments, shared, strip, half)
                 for n in range(octets):
                     b = (loaded[n, place, 2 * half], loaded[n, place, 2 * half + 1])
                     if rounds:
                         b = (to_tf32(b[0]), to_tf32(b[1]))
-                    d = mma(a, b, (sums[strip, n, 0], sums[strip, n, 1], sums[strip, n, 2], sums[strip, n, 3]))
+                    at = skipped + n
+                    d = mma(a, b, (sums[strip, at, 0], sums[strip, at, 1], sums[strip, at, 2], sums[strip, at, 3]))
                     for k in range(4):
-                        sums[strip, n, k] = d[k]
+                        sums[strip, at, k] = d[k]
         return True
 
     return jit(multiply, BACKEND)

@@ -46,6 +46,10 @@ class Tile:
         projects: h is a projection, of which a block has one row for each unit: see `projection`.
         given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
             its product with W is.
+        accumulators: "mma" and "tf32": a warp adds its products to so many sets of sums in turn, which are added at the
+            end. Each product waits for the one before it in the same set.
+        keeps_biases: forward, whether each thread keeps the biases of its pairs in registers; else it loads them from
+            shared memory at every step.
     """
 
     dtype: str
@@ -66,6 +70,8 @@ class Tile:
     unit_parameters: int = 0
     given: bool = False
     projects: bool = False
+    accumulators: int = 1
+    keeps_biases: bool = False
 
     @property
     def backward(self):
@@ -136,6 +142,11 @@ class Tile:
     def place_of(self, group):
         """Where a group's first chunk stands among those on their way."""
         return self.gathered * (group % (1 + self.groups_ahead))
+
+    @property
+    def dependent_products(self):
+        """By `mma`: most products of a warp that wait for each other, as they add to the same sums."""
+        return -(-2 * self.chunks // self.accumulators)
 
     @property
     def row_stride(self):

@@ -34,6 +34,7 @@ class Own(NamedTuple):
         failed: shared (1,), whether a thread of the block has waited in vain.
         now: x Wᵀ of the thread's pairs, as stored. code_of: their step mask. per_unit: their parameters.
         gates: cells with stages: pre-activations with biases, those of ax and then those of ah, of each pair.
+        biases: with `Tile.keeps_biases`, those of each pair in the same order.
     """
 
     shared: Any
@@ -42,6 +43,7 @@ class Own(NamedTuple):
     code_of: Any
     per_unit: Any
     gates: Any
+    biases: Any = ()
 
 
 class About(NamedTuple):
@@ -75,18 +77,22 @@ def make_gates(cell, tile, inputs, masked):
     (_, add_biases_w), (load_biases_r, add_biases_r) = block.make_biases(tile, G), block.make_biases(tile, A)
     load_x = units.loader(G, BACKEND, storage.widen(tile.dtype))
     index = products.make_index(len(cell.stages) > 0 or tile.projects)
+    keeps_biases, count = tile.keeps_biases, tile.unit_biases
 
     def gates_of(own, about, number, i):
         shared, unit = own.shared, number % U
         at, bias_w = PARTIALS + number // U * ROW_STRIDE + unit, BIASES + unit
-        bias_w, bias_r = index(bias_w), index(bias_w + G * U)
-        ah = add_biases_r(recurrent_sums(shared, at, 0, about.split), shared, bias_r)
+        if keeps_biases:
+            biases, bias_w, bias_r = own.biases, i * count, i * count + G
+        else:
+            biases, bias_w, bias_r = shared, index(bias_w), index(bias_w + G * U)
+        ah = add_biases_r(recurrent_sums(shared, at, 0, about.split), biases, bias_r)
         ax = load_x(own.now, i * G, 1)
         if inputs and not about.reads_gates:
             ax = input_sums(shared, at, about.split, about.working)
-        ax = add_biases_w(ax, shared, bias_w)
+        ax = add_biases_w(ax, biases, bias_w)
         if masked and own.code_of[i] == RESET:
-            ah = load_biases_r(shared, bias_r)
+            ah = load_biases_r(biases, bias_r)
         return ax, ah
 
     return jit(gates_of, BACKEND)

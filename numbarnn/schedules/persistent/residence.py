@@ -26,6 +26,14 @@ OTHER_REGISTERS = (104, 60)
 REGISTERS_IF_MIXED = 24
 # For each 8 sequences, where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
+# Independent products of `mma` that a warp should have at once: each takes some 33 clocks, and may begin 8 clocks after
+# the one before it if it does not wait for that one's sums.
+MOST_ACCUMULATORS = 4
+# Of `OTHER_REGISTERS` so many are left to accumulators in blocks of up to 8 warps, but for cells with stages and
+# projections. Found by compiling for sm_80, sm_90 and sm_100, as nothing may be spilled.
+REGISTERS_FOR_ACCUMULATORS = 12
+# Registers that must be left besides, where each thread keeps its biases, likewise.
+REGISTERS_BESIDE_BIASES = 16
 # Registers that a cell with stages must have left where a warp looks for numbers ahead of time, likewise.
 REGISTERS_IF_AHEAD = 8
 
@@ -125,11 +133,16 @@ def _with_groups(tile):
 def with_octets(tile, octets, room):
     """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks. A
     warp that loads all of its chunks at once still does, where registers allow."""
-    more = replace(tile, octets=octets, groups_ahead=0)
+    more = replace(tile, octets=octets, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
     fits = more.shared_bytes(room.sequences, room.num_states) <= room.shared_bytes and _free_registers(more, room) >= 0
-    return looking_ahead(more, room) if more.chunks <= tile.chunks and fits else None
+    return with_extras(more, room) if more.chunks <= tile.chunks and fits else None
+
+
+def with_extras(tile, room):
+    """The Tile with what registers are left for: first looking ahead, then accumulators, then biases."""
+    return keeping_biases(with_accumulators(looking_ahead(tile, room), room), room)
 
 
 def looking_ahead(tile, room):
@@ -142,11 +155,36 @@ def looking_ahead(tile, room):
     return ahead if few and ahead.fragment_words <= free else tile
 
 
+def with_accumulators(tile, room):
+    """The Tile with as many accumulators as keep the tensor cores busy, or fewer where registers are short."""
+    if tile.math not in ("mma", "tf32"):
+        return tile
+    sums = tile.rows // STRIP * tile.octets
+    margin = REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0
+    margin -= REGISTERS_FOR_ACCUMULATORS if tile.warps <= 8 and not room.for_stages else 0
+    for accumulators in range(min(ceil(MOST_ACCUMULATORS / sums), 2 * tile.chunks), 1, -1):
+        more = replace(tile, accumulators=accumulators)
+        if more.fragment_words + margin <= _free_registers(more, room):
+            return more
+    return tile
+
+
+def keeping_biases(tile, room):
+    """The Tile whose threads keep their pairs' biases in registers, if there are any and registers allow. Cells with
+    stages and projections leave them in shared memory."""
+    biases = tile.pairs * tile.unit_biases
+    free = _free_registers(tile, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
+    few = not room.for_stages and tile.warps <= 8
+    fits = biases + REGISTERS_BESIDE_BIASES + tile.fragment_words <= free
+    return replace(tile, keeps_biases=True) if biases and few and fits else tile
+
+
 def _free_registers(tile, room):
     """Registers of a thread for weights, besides sums, what it loads and the cell's parameters per unit."""
     most = min(255, room.registers // tile.threads)
     words = tile.octets * tile.chunks_on_the_way * 4
-    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // STRIP * tile.octets * 4
+    of_strips = tile.octets * tile.accumulators * 4
+    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // STRIP * of_strips
     if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of what they are multiplied with
         own_batch = tile.sequences * tile.row_lanes // 32
         numbers = tile.rows // tile.row_lanes * own_batch + own_batch * 4

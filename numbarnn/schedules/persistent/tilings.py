@@ -16,7 +16,7 @@ from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.persistent.costs import Chain
 from numbarnn.schedules.persistent.launch import Launch
-from numbarnn.schedules.persistent.residence import Room, looking_ahead, mixed_tile, ways, whole_tile
+from numbarnn.schedules.persistent.residence import Room, mixed_tile, ways, whole_tile, with_extras
 from numbarnn.schedules.persistent.shares import BlockSize
 
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
@@ -262,7 +262,7 @@ def _with_chain(part, tile):
         source for layer in range(first, last) for source in shares.sources(sizes, first, layer, last, backward, tile)
     ]
     whole = all(source.columns % share == 0 for source in every)
-    tile = replace(looking_ahead(tile, _room_beside(part)), whole=whole)
+    tile = replace(with_extras(tile, _room_beside(part)), whole=whole)
     chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
     return chain, tile.shared_bytes(0, 0)
 
