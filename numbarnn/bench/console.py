@@ -56,7 +56,7 @@ def print_python(text):
     from rich.console import Console
     from rich.syntax import Syntax
 
-    Console().print(Syntax(text, "python", background_color="default", word_wrap=True))
+    Console().print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True))
 
 
 def print_table(title, columns, rows, right=(), wrap=()):

@@ -5,6 +5,7 @@
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from dataclasses import replace
 
@@ -211,6 +212,20 @@ def test_source_of_several_kernels(printed, refused):
     assert "is the name of several kernels; choose one:\n  lstm_persistent_forward_training-float16-h768_b16\n" in said
     assert "gru_persistent" not in said
     assert "lstm_persistent_backward, " in refused("kernels", "--source", "lstm_persistent_backwards")
+
+
+def test_source_on_a_terminal(printed, monkeypatch):
+    """With rich it is in colors, and the same text."""
+    pytest.importorskip("rich")
+    plain = printed("copy")
+    for name, value in (("COLUMNS", "200"), ("TERM", "xterm-256color"), ("COLORTERM", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    colored = printed("copy")
+    assert "\x1b[" in colored
+    lines = re.sub(r"\x1b\[[\d;]*m", "", colored).splitlines()
+    assert [line.rstrip() for line in lines] == plain.splitlines()
 
 
 def make_example(flag, size, factor):
