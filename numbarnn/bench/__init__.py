@@ -13,6 +13,7 @@ is asked for.
     own_cells, named_cells          `cells`; cells that are asked for by name, by this and other commands
     plan, gantt                     `plan`; pictures of plans
     kernels, planned, machine_code  `kernels`; kernels as a planner tiles them; what their machine code does, counted
+    source, reducer                 a kernel's source without the code that it never runs; how a syntax tree is reduced
 
     cases/                          what is checked and timed: sizes and options (cases), their arrays (instances)
     peers/                          numbarnn, PyTorch, onnxruntime and cuDNN on these instances

@@ -49,6 +49,16 @@ def say(text="", error=False):
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def print_python(text):
+    """Print Python source; with rich in colors on a terminal, else as plain text."""
+    if not (have_rich() and sys.stdout.isatty()):
+        return say(text)
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    Console().print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True))
+
+
 def print_table(title, columns, rows, right=(), wrap=()):
     """Prints a table.
 

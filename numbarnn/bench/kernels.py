@@ -2,13 +2,14 @@
 code and source."""
 
 import argparse
+import difflib
 import inspect
 import re
 import textwrap
 import time
 from pathlib import Path
 
-from numbarnn.bench import console, machine_code, planned
+from numbarnn.bench import console, machine_code, planned, source
 from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import read
 from numbarnn.kernels import catalog
@@ -40,7 +41,8 @@ def add_arguments(parser):
     output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
     about = "print its machine code (SASS) instead, and what is counted in it; needs the extra [sass]"
     output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
-    output.add_argument("--source", type=shipped_kernel, metavar="NAME", help="print a kernel's Python source instead")
+    about = "print its Python source instead, without the code that this kernel never runs"
+    output.add_argument("--source", type=source_kernel, metavar="NAME", help=about)
 
 
 def run(args):
@@ -108,6 +110,25 @@ def shipped_kernel(name):
         return catalog.find(name, shipped_kernels(capability(ARCHS[-1])))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def source_kernel(name):
+    """An argparse type: the ShippedKernel whose source a name, or its beginning up to a "-", stands for."""
+    everything = shipped_kernels(capability(ARCHS[-1]))
+    for shipped in everything:
+        if str(shipped) == name:
+            return shipped
+    matches = [shipped for shipped in everything if str(shipped).startswith(f"{name}-")]
+    if len({source.reduced(shipped.function) for shipped in matches}) == 1:
+        return matches[0]
+    if matches:
+        names = "\n  ".join(map(str, matches))
+        raise argparse.ArgumentTypeError(f"{name!r} is the name of several kernels; choose one:\n  {names}")
+    names = list(dict.fromkeys(shipped.kernel.name for shipped in everything))
+    similar = difflib.get_close_matches(name, names, n=8) or [each for each in names if name in each]
+    if similar:
+        raise argparse.ArgumentTypeError(f"no kernel is called {name!r}; similar names: {', '.join(similar)}")
+    return shipped_kernel(name)
 
 
 def capability(arch):
@@ -190,8 +211,10 @@ def print_machine_code(shipped, arch):
 
 
 def print_source(shipped):
-    """A kernel's Python source, below a comment that says where it is."""
-    lines, first = inspect.getsourcelines(shipped.function)
+    """Print a kernel's reduced Python source, below comments: where the full source is, and the kernel's constants."""
+    function = shipped.function
     package = Path(__file__).resolve().parents[2]
-    path = Path(inspect.getsourcefile(shipped.function)).resolve().relative_to(package).as_posix()
-    console.say(f"# {path}, line {first}\n{textwrap.dedent(''.join(lines)).rstrip()}")
+    path = Path(inspect.getsourcefile(function)).resolve().relative_to(package).as_posix()
+    text = source.reduced(function)
+    head = [f"# {path}, line {inspect.getsourcelines(function)[1]}", f"# Without the code that {shipped} never runs."]
+    console.print_python("\n".join([*head, *source.constants(function, text), text]))

@@ -1,13 +1,18 @@
 """`numbarnn kernels`: its table, JSON, PTX and source, and how it fails."""
 
+# ruff: noqa: F841 (names that nothing reads are what `source` removes)
+
 import ast
+import inspect
 import re
+import sys
+import textwrap
 from dataclasses import replace
 
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import kernels
+from numbarnn.bench import kernels, source
 from numbarnn.cuda import compiler
 from numbarnn.kernels import catalog
 
@@ -127,6 +132,7 @@ def test_missing_toolchain(few, monkeypatch, capsys):
     (["--ptx", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
     (["--sass", "kopy"], ["'kopy'", "dropout, add_column_sums, copy"]),
     (["--source", "lstm"], ["'lstm'", "dropout, add_column_sums, copy"]),
+    (["--source", "kopy"], ["no kernel is called 'kopy'; similar names: copy\n"]),
     (["--source", "copy", "--ptx", "copy"], ["not allowed with"]),
     (["--sass", "copy", "--ptx", "copy"], ["not allowed with"]),
     (["--json", "no/such/folder/x.json"], ["directory that exists"]),
@@ -149,18 +155,146 @@ def test_ptx(toolchain, capsys):
     assert any(re.search(r"\bld\.(global\.)?[bfu]64", line) for line in lines)
 
 
-@pytest.mark.parametrize("shipped", EVERY[::2], ids=str)
-def test_source(shipped, monkeypatch, capsys):
-    """It needs no compiler, is Python, and is the function that is compiled."""
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """A function that returns what `--source NAME` prints, without a compiler."""
     monkeypatch.setattr(compiler, "toolchain", lambda: pytest.fail("not needed"))
-    assert cli.main(["kernels", "--source", str(shipped)]) == 0
-    said = capsys.readouterr().out
+
+    def print_source(name):
+        assert cli.main(["kernels", "--source", name]) == 0
+        return capsys.readouterr().out
+
+    return print_source
+
+
+@pytest.mark.parametrize("shipped", EVERY[::2], ids=str)
+def test_source(shipped, printed):
+    """It needs no compiler, is Python that fits its lines, and is the function that is compiled."""
+    said = printed(str(shipped))
     path, line = said.splitlines()[0].removeprefix("# ").split(", line ")
     assert path == shipped.function.__module__.replace(".", "/") + ".py"
     assert int(line) == shipped.function.__code__.co_firstlineno
+    assert said.splitlines()[1] == f"# Without the code that {shipped} never runs."
     (function,) = ast.parse(said).body
     assert function.name == shipped.function.__name__ and ast.unparse(function.decorator_list[0]) in DECORATORS
-    assert ast.get_docstring(function)
+    assert ast.get_docstring(function) == inspect.getdoc(shipped.function)
+    assert all(len(line) <= source.WIDTH and line == line.rstrip() for line in said.splitlines())
+
+
+@pytest.mark.parametrize("name", ["float16-h768_b16", "float32-h512_b64"])
+def test_source_of_a_plain_lstm(printed, name):
+    """It is short and has nothing of projections, stages, masks and dropout; comments stay, constants are listed."""
+    for kernel in ("forward_training", "backward"):
+        said = printed(f"lstm_persistent_{kernel}-{name}")
+        lines = said.splitlines()
+        code = [line for line in lines if not line.startswith("#")]
+        assert len(code) < 120, len(code)
+        assert not re.findall(r"\b(projects|staged|masked|drops|look_up|SKIP)\b", "\n".join(code))
+        assert any(line.strip().startswith("# 2. The cell, for the block's units") for line in lines)
+        assert any(re.fullmatch(r" +move = .*  # in time, from step to step", line) for line in lines)
+        constants = " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
+        assert re.search(r"\bU = tile.units = \d+, .*\bnumber = float32\b", constants)
+
+
+def test_source_keeps_what_a_kernel_has(printed):
+    masked = printed("lstm_persistent_forward_training-float16-h768_b16_masked")
+    assert "look_up(code_of, options.step_mask" in masked and "if code_of[i] == SKIP:" in masked
+    dropout = printed("lstm_persistent_forward_training-float32-h64_64_64_b8_dropout")
+    assert "if mask >= 0:" in dropout and "look_up" not in dropout and "drops" not in dropout
+    projected = printed("lstm_persistent_forward_training-float32-h64_64_b8_proj32_dropout")
+    assert "project(" in projected and "if projects" not in projected
+
+
+def test_source_of_several_kernels(printed, refused):
+    """Kernels of one source are printed as one; of others the names are told."""
+    assert "def copy_kernel(" in printed("copy")
+    said = refused("kernels", "--source", "lstm_persistent_forward_training")
+    assert "is the name of several kernels; choose one:\n  lstm_persistent_forward_training-float16-h768_b16\n" in said
+    assert "gru_persistent" not in said
+    assert "lstm_persistent_backward, " in refused("kernels", "--source", "lstm_persistent_backwards")
+
+
+def test_source_on_a_terminal(printed, monkeypatch):
+    """With rich it is in colors, and the same text."""
+    pytest.importorskip("rich")
+    plain = printed("copy")
+    for name, value in (("COLUMNS", "200"), ("TERM", "xterm-256color"), ("COLORTERM", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    colored = printed("copy")
+    assert "\x1b[" in colored
+    lines = re.sub(r"\x1b\[[\d;]*m", "", colored).splitlines()
+    assert [line.rstrip() for line in lines] == plain.splitlines()
+
+
+def make_example(flag, size, factor):
+    """A function for `source.reduced`, of all that it knows."""
+    no_flag = not flag
+
+    def example(out, x, n):
+        """Say something.
+
+        More:
+        """
+        first, second = x[0], x[1]  # two
+        # Above a name that nothing reads.
+        unused = first + 1
+
+        # Above a branch.
+        if not flag and n > 1:
+            out[0] = second
+        elif size > 2:  # the second way
+            # Within it.
+            out[1] = 0xFFFFFFFF if no_flag else first
+        else:
+            out[2] = 1
+        choice = x[size] if flag else ()
+        twice = choice * -1
+        zero = 0.5
+        zero = twice if flag and n else x[2]
+        for k in range(n):  # a loop
+            if no_flag:
+                unused = k
+        while n > 0 and (flag or second):
+            n -= 1
+            if flag:
+                break
+            out[n] = 2
+        kept = out.copy()
+        out[3] = zero or size
+        return first if factor is None else factor
+
+    return example
+
+
+def test_reduced():
+    assert source.reduced(make_example(True, 4, None)) == textwrap.dedent(
+        '''\
+        def example(out, x, n):
+            """Say something.
+
+            More:
+            """
+            first = x[0]  # two
+
+            # the second way
+            # Within it.
+            out[1] = first
+            twice = x[size] * -1
+            zero = twice if n else x[2]
+            while n > 0:
+                n -= 1
+                break
+            kept = out.copy()
+            out[3] = zero or size
+            return first'''
+    )
+    other = source.reduced(make_example(False, 1, 2))
+    kept = "    # Above a branch.\n    if n > 1:\n        out[0] = second\n    else:\n        out[2] = 1\n"
+    assert kept in other
+    assert "while n > 0 and second:" in other and "choice" not in other and "range" not in other
+    assert "return factor" in other and "0xffffffff" in source.reduced(make_example(False, 3, 2))
 
 
 @pytest.mark.parametrize("registers, threads, blocks", [
