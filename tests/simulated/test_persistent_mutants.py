@@ -174,7 +174,7 @@ SUM_MUTANTS = {"all warps' sums belong to the state before": "working)", "the la
     ids=("forward", "backward"),
 )
 def test_wrong_sums_of_warps_are_found(module, factory, end):
-    with mutant(module, factory, written_anew(module, factory, replaced(" 0, about.split)", f" 0, about.{end}"))):
+    with mutant(module, factory, written_anew(module, factory, replaced(" 0, role.split)", f" 0, role.{end}"))):
         assert_found(TWO_LAYERS, WRONG)
 
 

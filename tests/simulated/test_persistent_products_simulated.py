@@ -81,16 +81,16 @@ SKIPS = RESET(T=4, B=2, hidden=(9,), lengths=(2, 4))
 MUTANTS = mutants_of_late_warps(ONE) | {
     "what they multiply not waited for": (
         ONE, within, "make_multiply", WRONG,
-        replaced("what, exchanged.patience)", "what, exchanged.patience._replace(wait=0))")
+        replaced("what, role.patience)", "what, role.patience._replace(wait=0))")
     ),
     "all warps of the first stage": (
         TWO, within, "make_multiply", LIVELOCK, replaced("share.stage == product", "share.stage >= 0")
     ),
     "sums of other warps": (
-        ONE, within, "make_stage_sums", WRONG, replaced("begin, end = begin_of(about)", "begin, end = 0")
+        ONE, within, "make_stage_sums", WRONG, replaced("begin, end = begin_of(role)", "begin, end = 0")
     ),
     "the last warp's sum forgotten": (
-        ONE, within, "make_stage_sums", WRONG, replaced("end_of(about)", "end_of(about) - 1")
+        ONE, within, "make_stage_sums", WRONG, replaced("end_of(role)", "end_of(role) - 1")
     ),
     "the first stage's sums for all": (
         replace(TWO, T=2), within, "make_stage_sums", WRONG, replaced("product > 0", "False")
@@ -113,7 +113,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
         SKIPS, within_backward, "_make_product", WRONG, replaced("not (masked and", "not (False and")
     ),
     "the gradient of the first stage's vector for all": (
-        TWO, within_backward, "_make_product", WRONG, replaced("own.d_v[i * S + product]", "own.d_v[i * S]")
+        TWO, within_backward, "_make_product", WRONG, replaced("thread.d_v[i * S + product]", "thread.d_v[i * S]")
     ),
 }  # fmt: skip
 

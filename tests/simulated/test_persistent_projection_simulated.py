@@ -88,8 +88,8 @@ DROPS = PROJECTED(T=2, B=2, hidden=(8, 8), dropout=0.4)
 MUTANTS = mutants_of_late_warps(ONE) | {
     "h not published": (ONE, projection, "make_forward", LIVELOCK, replaced("width, stored, valid)",
                                                                              "width, stored, False)")),
-    "h of other sums": (ONE, projection, "make_forward", WRONG, replaced("sums(own, about, pair)[0]",
-                                                                          "sums(own, about, pair ^ 1)[0]")),
+    "h of other sums": (ONE, projection, "make_forward", WRONG, replaced("sums(thread, role, pair)[0]",
+                                                                          "sums(thread, role, pair ^ 1)[0]")),
     "h of skipped steps": (
         replace(SKIPS, lengths=(0, 4)), projection, "make_forward", WRONG, replaced("masked and", "False and")
     ),  # where m has been, too, h is W_hr m
@@ -107,8 +107,8 @@ MUTANTS = mutants_of_late_warps(ONE) | {
         ONE, projection, "make_backward", LIVELOCK, replaced("narrow(d_h), valid)", "narrow(d_h), False)")
     ),
     "only what comes from above": (
-        ONE, projection, "make_backward", WRONG, replaced("own.came[i * M] + own.came[i * M + 1]\n",
-                                                          "own.came[i * M]\n")
+        ONE, projection, "make_backward", WRONG, replaced("thread.came[i * M] + thread.came[i * M + 1]\n",
+                                                          "thread.came[i * M]\n")
     ),
     "gradients of skipped steps": (
         SKIPS, projection, "make_backward", WRONG, replaced("not (masked and", "not (False and")
@@ -117,7 +117,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
         ONE, projection, "make_backward", WRONG, replaced("* (1 + N)] = number(0)", "* (1 + N)] = d_h")
     ),
     "what comes from above twice": (
-        ONE, projection, "make_backward", WRONG, replaced("= number(0), sums(", "= own.came[i * M], sums(")
+        ONE, projection, "make_backward", WRONG, replaced("= number(0), sums(", "= thread.came[i * M], sums(")
     ),
 }  # fmt: skip
 

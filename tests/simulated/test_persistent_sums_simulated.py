@@ -92,7 +92,7 @@ MUTANTS = {
     )),
     "totals read before all are there": (within, "make_sums", WRONG, lambda source: replaced(
         "            words = words_of", LATE + "            words = words_of"
-    )(replaced("own.failed[0] = 1\n            cuda.syncthreads()\n", "own.failed[0] = 1\n")(source))),
+    )(replaced("thread.failed[0] = 1\n            cuda.syncthreads()\n", "thread.failed[0] = 1\n")(source))),
     "the first stage's terms for all": (within, "_make_put", WRONG, replaced("which == number", "which >= number")),
     "sums kept at the first time": (
         within_forward, "_make_keep", WRONG, replaced("(turn.t * owned.batch", "(0 * owned.batch")

@@ -416,7 +416,7 @@ MUTATIONS = {
     ),
     "persistent_bwd_reset_state": Mutation(
         "numbarnn/kernels/persistent/within_backward.py",
-        "        if masked and own.code_of[i] == RESET:\n            state = no_state()\n",
+        "        if masked and thread.code_of[i] == RESET:\n            state = no_state()\n",
         "",
         "tests/simulated/test_persistent_simulated.py -k 'own_cells or masked'",
     ),

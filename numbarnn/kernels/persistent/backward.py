@@ -20,35 +20,34 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.persistent.within import Exchanged, OfWarp, Turn
-from numbarnn.kernels.persistent.within_backward import About, Own, PairsOfStep
+from numbarnn.kernels.persistent.within import Role, Thread, Turn
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
 @cache
 def _make_fetch_step(tile, K, N, Q):
-    """A device function fetch_step(pairs, rows, t, direction, b0, owned, outputs, reads_dy).
+    """A device function fetch_step(into, rows, t, direction, b0, owned, outputs, reads_dy).
 
     Args of fetch_step:
-        pairs: `PairsOfStep`, written.
+        into: `Thread`, whose arrays of the step are written.
         rows: `Rows` of what the cell saved, of h, c and dy; sums over units (T, B, Q), flat.
         outputs: those of the block, of which dy is read: `owned`, or if h is a projection others.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
     fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0
 
-    def fetch_step(pairs, rows, t, direction, b0, owned, outputs, reads_dy):
+    def fetch_step(into, rows, t, direction, b0, owned, outputs, reads_dy):
         saved, h, c, dy, sums = rows
         slot = t + 2 * direction  # of the states before the step; those after it are in slot t + 1
-        fetch_saved(pairs.saved, saved, t, b0, owned)
-        fetch_h(pairs.h_before, h, slot, b0, owned)
-        fetch_h(pairs.h_after, h, t + 1, b0, owned)
-        fetch_c(pairs.c_before, c, slot, b0, owned)
-        fetch_c(pairs.c_after, c, t + 1, b0, owned)
+        fetch_saved(into.saved, saved, t, b0, owned)
+        fetch_h(into.h_before, h, slot, b0, owned)
+        fetch_h(into.h_after, h, t + 1, b0, owned)
+        fetch_c(into.c_before, c, slot, b0, owned)
+        fetch_c(into.c_after, c, t + 1, b0, owned)
         if reads_dy:
-            fetch_h(pairs.dy, dy, t, b0, outputs)
+            fetch_h(into.dy, dy, t, b0, outputs)
         if has_sums:
-            fetch_sums(pairs.sums, sums, t, b0, owned)
+            fetch_sums(into.sums, sums, t, b0, owned)
 
     return jit(fetch_step, BACKEND)
 
@@ -114,15 +113,15 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
         registers = cuda.local.array(fragment_words, fragment_word)
         loaded = cuda.local.array((octets, on_the_way, 4), np.uint32)
-        pairs = PairsOfStep(
+        code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
+        per_unit = cuda.local.array(PV, number)
+        of_thread = Thread(
+            shared, failed, loaded, code_of, per_unit, code_after, (), (), (),
             cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
             cuda.local.array(PN, number), cuda.local.array(PN, number), cuda.local.array(P, stored_number),
             cuda.local.array(PQ, number) if has_sums else (),
+            cuda.local.array(P_CAME, number) if gathers else (), cuda.local.array(PS, number) if has_products else (),
         )  # fmt: skip
-        code_of, code_after = cuda.local.array(P, np.uint8), cuda.local.array(P, np.uint8)  # of this step, of the next
-        per_unit = cuda.local.array(PV, number)
-        came = cuda.local.array(P_CAME, number) if gathers else ()
-        d_v = cuda.local.array(PS, number) if has_products else ()
 
         thread = cuda.threadIdx.x
         warp = thread // 32
@@ -141,17 +140,14 @@ def make_backward(cell, tile, inputs, drops, masked=False):
         rows = (saved_rows, h_rows, c_rows, Rows(dy, directions * width, direction * width + unit0), sums)
         own_dh, own_dc = dh[place], dc[place] if has_c else ()
         exchanged = (dah + dax + within_step.projected)[part[WARP.operand]]
-        of_thread = Own(shared, failed, pairs, code_of, code_after, per_unit, came, d_v)
-        about = About(
-            owned, split, working, own[BLOCK.stage_warps], reads_dy, mask, rows[3], options, noise_row,
-            own[BLOCK.trouble],
-        )  # fmt: skip
-        words, own_dah = within_step.words[place] if has_sums else (), dah[place] if has_products else ()
-        fragments = Fragments(registers, weights, matrix_of(part))
-        of_warp = OfWarp(fragments, loaded, share, exchanged) if shares_warps else ()
-        of_stages = Exchanged(words, sums, own_dah, of_warp, Patience(1, limit, trouble)) if gathers else ()
+        fragments, outputs = Fragments(registers, weights, matrix_of(part)), ()
         if projects:
             outputs = Outputs(outputs_owned, Rows(within_step.projected[place], width, unit0))
+        role = Role(
+            owned, split, working, own[BLOCK.stage_warps], own[BLOCK.trouble], reads_dy, options, noise_row,
+            share, fragments, exchanged, Patience(1, limit, trouble), within_step.words[place] if has_sums else (),
+            sums, dah[place] if has_products else (), outputs, mask, rows[3],
+        )  # fmt: skip
 
         if thread == 0:
             failed[0] = 0
@@ -170,7 +166,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 store_state(shared, STATES + pair * (1 + N), 1, d_state)
         own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 1 else steps - 1
-        fetch_step(pairs, rows, t, direction, begin, owned, outputs_owned, reads_dy)
+        fetch_step(of_thread, rows, t, direction, begin, owned, outputs_owned, reads_dy)
         cuda.syncthreads()
 
         move = 2 * direction - 1  # in time, from step to step
@@ -197,14 +193,14 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 if gathers and failed[0] != 0:
                     return
                 if projects:
-                    project(of_thread, about, turn, of_stages, outputs, step == steps)
+                    project(of_thread, role, turn, step == steps)
                     if failed[0] != 0:
                         return
                 if staged:
                     if not projects:
-                        gather(of_thread, about, turn)
+                        gather(of_thread, role, turn)
                     if step < steps:
-                        within(of_thread, about, turn, of_stages)
+                        within(of_thread, role, turn)
                         if failed[0] != 0:
                             return
                 # 2. The cell, for the block's units
@@ -213,9 +209,9 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                     d_ax, d_ah = no_gates(), no_recurrent()
                     at_state = STATES + ((b0 - begin) * U + pair) * (1 + N)
                     if valid:
-                        d_state = d_state_of(of_thread, about, turn, i)
+                        d_state = d_state_of(of_thread, role, turn, i)
                         if step < steps:
-                            d_ax, d_ah, d_before, d_own = backward(*arguments_of(of_thread, about, turn, i, d_state))
+                            d_ax, d_ah, d_before, d_own = backward(*arguments_of(of_thread, role, turn, i, d_state))
                             if masked and code_of[i] == SKIP:
                                 d_ax, d_ah, d_before, d_own = no_gates(), no_recurrent(), d_state, no_per_unit()
                             if has_per_unit:
@@ -239,7 +235,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                 next_step, next_b0 = (step + 1, begin) if last else (step, b0 + SEQUENCES)
                 if next_step < steps:
                     next_t = t + move if last else t
-                    fetch_step(pairs, rows, next_t, direction, next_b0, owned, outputs_owned, reads_dy)
+                    fetch_step(of_thread, rows, next_t, direction, next_b0, owned, outputs_owned, reads_dy)
                     ahead = next_t + PREFETCH_STEPS * move
                     if 0 <= ahead and ahead < steps:
                         prefetch(saved_rows, ahead, next_b0, owned)

@@ -274,13 +274,13 @@ def make_own_parameters(cell, tile):
 
 @cache
 def make_load_parameters(cell, tile):
-    """A device function load(own, unit, i): those of the thread's i-th pair, of a unit of the block; own: has `shared`
-    and `per_unit`, where `make_own_parameters`' function has left them."""
+    """A device function load(thread, unit, i): those of the thread's i-th pair, of a unit of the block; thread: has
+    `shared` and `per_unit`, where `make_own_parameters`' function has left them."""
     V, U, PARAMETERS = cell.num_per_unit, tile.units, tile.parameters
     load = units.loader(V, BACKEND)
     if tile.unit_parameters:
-        return jit(lambda own, unit, i: load(own.shared, PARAMETERS + unit, U), BACKEND)
-    return jit(lambda own, unit, i: load(own.per_unit, i * V, 1), BACKEND)
+        return jit(lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U), BACKEND)
+    return jit(lambda thread, unit, i: load(thread.per_unit, i * V, 1), BACKEND)
 
 
 @cache

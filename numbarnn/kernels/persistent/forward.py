@@ -36,8 +36,7 @@ from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
 from numbarnn.kernels.persistent.weights import Fragments, make_matrix
-from numbarnn.kernels.persistent.within import Exchanged, OfWarp, Turn
-from numbarnn.kernels.persistent.within_forward import About, Own
+from numbarnn.kernels.persistent.within import Role, Thread, Turn
 from numbarnn.kernels.trouble import OTHER_LAYER, make_report
 
 
@@ -132,18 +131,16 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         gates_of = gates[place if keeps else direction] if keeps or reads else ()
         gate_rows = Rows(gates_of, own[BLOCK.gates_width], unit0)
         exchanged = (h + dropped + within_step.v + within_step.projected)[part[WARP.operand]]
-        of_thread = Own(shared, failed, now, code_of, per_unit, pre_activations, biases)
-        about = About(
-            owned, split, working, own[BLOCK.stage_warps], reads_gates, options, noise_row, own[BLOCK.trouble]
-        )  # fmt: skip
-        words, sums = within_step.words[place] if has_sums else (), within_step.sums[place] if keeps_sums else ()
-        fragments = Fragments(registers, weights, matrix_of(part))
-        v = within_step.v[place] if has_products else ()
-        of_warp = OfWarp(fragments, loaded, share, exchanged) if shares_warps else ()
-        of_stages = Exchanged(words, sums, v, of_warp, Patience(1, limit, trouble)) if staged or projects else ()
+        fragments, outputs = Fragments(registers, weights, matrix_of(part)), ()
         if projects:
             h_rows = Rows(h[layer], directions * own[BLOCK.width], direction * own[BLOCK.width] + unit0)
             outputs = Outputs(outputs_of(owned, own[BLOCK.outputs]), h_rows, 2 * direction, dropped, layer, mask)
+        role = Role(
+            owned, split, working, own[BLOCK.stage_warps], own[BLOCK.trouble], reads_gates, options, noise_row,
+            share, fragments, exchanged, Patience(1, limit, trouble), within_step.words[place] if has_sums else (),
+            within_step.sums[place] if keeps_sums else (), within_step.v[place] if has_products else (), outputs,
+        )  # fmt: skip
+        of_thread = Thread(shared, failed, loaded, code_of, per_unit, (), now, pre_activations, biases)
 
         if thread == 0:
             failed[0] = 0
@@ -203,7 +200,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     return
                 turn = Turn(step, t, b0)
                 if staged:
-                    within(of_thread, about, turn, of_stages)
+                    within(of_thread, role, turn)
                     if failed[0] != 0:
                         return
                 # 2. The cell, for the block's units
@@ -212,7 +209,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                     new_h, position = number(0), np.int64(0)
                     at_state = np.uint64(STATES + ((b0 - begin) * U + pair) * (1 + N))
                     if valid:
-                        arguments = arguments_of(of_thread, about, turn, i)
+                        arguments = arguments_of(of_thread, role, turn, i)
                         new_state, kept = forward(*arguments)
                         if masked and code_of[i] == SKIP:
                             new_state = arguments[2]
@@ -234,7 +231,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                             at = np.uint64((slot * batch + b) * c_rows.width + c_rows.column + unit)
                             store_private(c_rows.array, at, np.uint64(hidden), new_state[1:])
                 if projects:
-                    project(of_thread, about, turn, of_stages, outputs)
+                    project(of_thread, role, turn)
                     if failed[0] != 0:
                         return
                 # Not before the cell, which would wait for this. Results of a call that failed are overwritten.

@@ -52,14 +52,14 @@ def make_owned():
 
 @cache
 def make_forward(cell, tile, drops, masked):
-    """A device function project(own, about, turn, exchanged, outputs): a step's h, after m has been published. All
-    threads of the block call it together; afterwards `own.failed` says whether one of them has waited in vain.
+    """A device function project(thread, role, turn): a step's h, after m has been published. All
+    threads of the block call it together; afterwards `thread.failed` says whether one of them has waited in vain.
 
     Args:
         drops, masked: as of `forward.make_forward`.
 
     Args of project:
-        own, about: of `within_forward`. turn, exchanged: of `within`. outputs: `Outputs`.
+        thread, role, turn: of `within`.
     """
     dtype, product, P = tile.dtype, cell.num_products, tile.pairs
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
@@ -67,20 +67,21 @@ def make_forward(cell, tile, drops, masked):
     pair_of, number = block.make_pair(tile), np.dtype(compute_dtype(dtype)).type
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
-    def project(own, about, turn, exchanged, outputs):
-        multiply(own, about, turn, exchanged)
+    def project(thread, role, turn):
+        multiply(thread, role, turn)
+        outputs = role.outputs
         owned, (array, width, column) = outputs.owned, outputs.rows
         for i in range(P):
             pair, unit, b, valid = pair_of(i, turn.b0, owned)
             stored, position = narrow(number(0)), np.int64(0)
             if valid:
                 position = (turn.t * owned.batch + b) * width + column + unit
-                stored = narrow(sums(own, about, pair)[0])
-                if masked and own.code_of[i] == SKIP:
+                stored = narrow(sums(thread, role, pair)[0])
+                if masked and thread.code_of[i] == SKIP:
                     stored = array[position + outputs.before * owned.batch * width]
             publish(array, position + owned.batch * width, stored, valid)
             if drops and outputs.mask >= 0:
-                factor = dropout_factor(position, about.options.masks, outputs.mask, about.options.scale)
+                factor = dropout_factor(position, role.options.masks, outputs.mask, role.options.scale)
                 publish(outputs.dropped[outputs.layer], position, narrow(widen(stored) * factor), valid)
 
     return jit(project, BACKEND)
@@ -88,7 +89,7 @@ def make_forward(cell, tile, drops, masked):
 
 @cache
 def make_backward(cell, tile, inputs, drops, masked):
-    """A device function project(own, about, turn, exchanged, outputs, last): the gradient of a step's m, as that of the
+    """A device function project(thread, role, turn, last): the gradient of a step's m, as that of the
     state that comes from later steps, to where `within_backward.make_gather`'s function leaves this; what comes from
     above is in it. When it may be called: as forward's.
 
@@ -96,7 +97,7 @@ def make_backward(cell, tile, inputs, drops, masked):
         inputs, drops, masked: as of `forward.make_forward`.
 
     Args of project:
-        own, about: of `within_backward`. turn, exchanged, outputs: as forward. last: after the last step nothing but
+        thread, role, turn: of `within`. last: after the last step nothing but
             the gradients of the initial state is left.
     """
     dtype, product, P, U, STATES = tile.dtype, cell.num_products, tile.pairs, tile.units, tile.states
@@ -105,22 +106,23 @@ def make_backward(cell, tile, inputs, drops, masked):
     gather = within_backward.make_gather(cell, tile, inputs, drops, masked)
     publish, pair_of, narrow = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile), storage.narrow(dtype)
 
-    def project(own, about, turn, exchanged, outputs, last):
-        gather(own, about, turn)
+    def project(thread, role, turn, last):
+        gather(thread, role, turn)
         if last:
             return
+        outputs = role.outputs
         owned, (array, width, column) = outputs.owned, outputs.rows
         for i in range(P):
             pair, unit, b, valid = pair_of(i, turn.b0, owned)
             d_h = number(0)
-            if valid and not (masked and own.code_of[i] == SKIP):  # else all of it is that of the step before
-                d_h = own.came[i * M] + own.came[i * M + 1]
-                own.shared[STATES + ((turn.b0 - owned.begin) * U + pair) * (1 + N)] = number(0)
+            if valid and not (masked and thread.code_of[i] == SKIP):  # else all of it is that of the step before
+                d_h = thread.came[i * M] + thread.came[i * M + 1]
+                thread.shared[STATES + ((turn.b0 - owned.begin) * U + pair) * (1 + N)] = number(0)
             publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)
-        multiply(own, about, turn, exchanged)
+        multiply(thread, role, turn)
         for i in range(P):
-            pair, _, _, valid = pair_of(i, turn.b0, about.owned)
+            pair, _, _, valid = pair_of(i, turn.b0, role.owned)
             if valid:
-                own.came[i * M], own.came[i * M + 1] = number(0), sums(own, about, pair)[0]
+                thread.came[i * M], thread.came[i * M + 1] = number(0), sums(thread, role, pair)[0]
 
     return jit(project, BACKEND)

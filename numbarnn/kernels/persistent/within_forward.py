@@ -10,7 +10,6 @@ has used them.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -26,50 +25,10 @@ from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 
 
-class Own(NamedTuple):
-    """Arrays of a block, and local ones of a thread.
-
-    Attributes:
-        shared: shared memory, laid out as `Tile` says.
-        failed: shared (1,), whether a thread of the block has waited in vain.
-        now: x Wᵀ of the thread's pairs, as stored. code_of: their step mask. per_unit: their parameters.
-        gates: cells with stages: pre-activations with biases, those of ax and then those of ah, of each pair.
-        biases: with `Tile.keeps_biases`, those of each pair in the same order.
-    """
-
-    shared: Any
-    failed: Any
-    now: Any
-    code_of: Any
-    per_unit: Any
-    gates: Any
-    biases: Any = ()
-
-
-class About(NamedTuple):
-    """What does not change from step to step.
-
-    Attributes:
-        owned: `block.Owned`. split, working: see `block.make_decode`. stage_warps: see `columns.Block`.
-        reads_gates: whether x Wᵀ stands in `Own.now`.
-        options: `columns.Options`. noise: the row of random words, where the cell draws.
-        trouble: what the block adds a step to, to report it.
-    """
-
-    owned: Any
-    split: Any
-    working: Any
-    stage_warps: Any
-    reads_gates: Any
-    options: Any
-    noise: Any
-    trouble: Any
-
-
 @cache
 def make_gates(cell, tile, inputs, masked):
-    """A device function gates_of(own, about, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, the
-    block's `number`-th, with biases; of ah those that multiply h."""
+    """A device function gates_of(thread, role, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair,
+    the block's `number`-th, with biases; of ah those that multiply h."""
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
@@ -79,19 +38,19 @@ def make_gates(cell, tile, inputs, masked):
     index = products.make_index(len(cell.stages) > 0 or tile.projects)
     keeps_biases, count = tile.keeps_biases, tile.unit_biases
 
-    def gates_of(own, about, number, i):
-        shared, unit = own.shared, number % U
+    def gates_of(thread, role, number, i):
+        shared, unit = thread.shared, number % U
         at, bias_w = PARTIALS + number // U * ROW_STRIDE + unit, BIASES + unit
         if keeps_biases:
-            biases, bias_w, bias_r = own.biases, i * count, i * count + G
+            biases, bias_w, bias_r = thread.biases, i * count, i * count + G
         else:
             biases, bias_w, bias_r = shared, index(bias_w), index(bias_w + G * U)
-        ah = add_biases_r(recurrent_sums(shared, at, 0, about.split), biases, bias_r)
-        ax = load_x(own.now, i * G, 1)
-        if inputs and not about.reads_gates:
-            ax = input_sums(shared, at, about.split, about.working)
+        ah = add_biases_r(recurrent_sums(shared, at, 0, role.split), biases, bias_r)
+        ax = load_x(thread.now, i * G, 1)
+        if inputs and not role.reads:
+            ax = input_sums(shared, at, role.split, role.working)
         ax = add_biases_w(ax, biases, bias_w)
-        if masked and own.code_of[i] == RESET:
+        if masked and thread.code_of[i] == RESET:
             ah = load_biases_r(biases, bias_r)
         return ax, ah
 
@@ -100,7 +59,7 @@ def make_gates(cell, tile, inputs, masked):
 
 @cache
 def make_arguments(cell, tile, inputs, masked, draws):
-    """A device function arguments_of(own, about, turn, i): the arguments of the cell's forward for the thread's i-th
+    """A device function arguments_of(thread, role, turn, i): the arguments of the cell's forward for the thread's i-th
     pair, a valid one, and of those of its stages. Of a cell with stages they take the gates that `make_within` has
     gathered.
 
@@ -120,19 +79,19 @@ def make_arguments(cell, tile, inputs, masked, draws):
     if cell.stages:
         gates_of = _make_gathered(cell)
 
-    def arguments_of(own, about, turn, i):
-        owned = about.owned
+    def arguments_of(thread, role, turn, i):
+        owned = role.owned
         number, unit, b, _ = pair_of(i, turn.b0, owned)
-        ax, ah = gates_of(own, about, number, i)
-        state = load_state(own.shared, index(STATES + ((turn.b0 - owned.begin) * U + number) * (1 + N)), ONE)
-        if masked and own.code_of[i] == RESET:
+        ax, ah = gates_of(thread, role, number, i)
+        state = load_state(thread.shared, index(STATES + ((turn.b0 - owned.begin) * U + number) * (1 + N)), ONE)
+        if masked and thread.code_of[i] == RESET:
             state = no_state()
         element = np.uint64(b * owned.hidden + owned.unit + unit)
-        random = draw(about.options.chances, about.noise, element, np.uint64(turn.t))
+        random = draw(role.options.chances, role.noise, element, np.uint64(turn.t))
         sums = ()
         if has_sums:
-            sums = whole(number_of(owned.hidden), load_sums(own.shared, index(TOTALS + number // U), SEQUENCES))
-        given = Given(load_per_unit(own, unit, i), sums, random, settings_of(about.options))
+            sums = whole(number_of(owned.hidden), load_sums(thread.shared, index(TOTALS + number // U), SEQUENCES))
+        given = Given(load_per_unit(thread, unit, i), sums, random, settings_of(role.options))
         return ax, ah, state, given
 
     return jit(arguments_of, BACKEND)
@@ -143,25 +102,25 @@ def _make_gathered(cell):
     G, A = cell.num_gates, cell.num_ah
     load_ax, load_ah = units.loader(G, BACKEND), units.loader(A, BACKEND)
 
-    def gathered(own, about, number, i):
-        return load_ax(own.gates, i * (G + A), 1), load_ah(own.gates, i * (G + A) + G, 1)
+    def gathered(thread, role, number, i):
+        return load_ax(thread.gates, i * (G + A), 1), load_ah(thread.gates, i * (G + A) + G, 1)
 
     return jit(gathered, BACKEND)
 
 
 @cache
 def make_within(cell, tile, save, inputs, masked):
-    """A device function within(own, about, turn, exchanged): all stages of a step, in turn; of a cell without any it
+    """A device function within(thread, role, turn): all stages of a step, in turn; of a cell without any it
     does nothing.
 
     All threads of the block call it together, after a barrier behind the products; it ends with a barrier, after which
-    `own.failed` says whether one of them has waited in vain.
+    `thread.failed` says whether one of them has waited in vain.
 
     Args:
         save, inputs, masked: as of `forward.make_forward`.
     """
     if not cell.stages:
-        return jit(lambda own, about, turn, exchanged: None, BACKEND)
+        return jit(lambda thread, role, turn: None, BACKEND)
     arguments_of = make_arguments(cell, tile, inputs, masked, save and len(cell.noise) > 0)
 
     def sums_of(stages):
@@ -175,25 +134,25 @@ def make_within(cell, tile, save, inputs, masked):
     gates_of, pair_of, keep = make_gates(cell, tile, inputs, masked), block.make_pair(tile), _make_keep(cell, tile)
     store_ax, store_ah = units.storer(G, BACKEND), units.storer(cell.num_recurrent, BACKEND)
 
-    def within(own, about, turn, exchanged):
+    def within(thread, role, turn):
         for i in range(P):
-            number, _, _, valid = pair_of(i, turn.b0, about.owned)
+            number, _, _, valid = pair_of(i, turn.b0, role.owned)
             if valid:
-                ax, ah = gates_of(own, about, number, i)
-                store_ax(own.gates, i * (G + A), 1, ax)
-                store_ah(own.gates, i * (G + A) + G, 1, ah)
-        run(own, about, turn, exchanged)
+                ax, ah = gates_of(thread, role, number, i)
+                store_ax(thread.gates, i * (G + A), 1, ax)
+                store_ah(thread.gates, i * (G + A) + G, 1, ah)
+        run(thread, role, turn)
         if keeps:
-            keep(own, about, turn, exchanged)
+            keep(thread, role, turn)
 
     return jit(within, BACKEND)
 
 
 @cache
 def _make_terms(cell, tile, stage, arguments_of):
-    """A device function terms(own, about, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
+    """A device function terms(thread, role, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
     terms_of = specialise(cell.stages[stage].forward, tile.dtype, BACKEND)
-    return jit(lambda own, about, turn, i: terms_of(*arguments_of(own, about, turn, i)), BACKEND)
+    return jit(lambda thread, role, turn, i: terms_of(*arguments_of(thread, role, turn, i)), BACKEND)
 
 
 def _make_product(cell, tile, stage, arguments_of):
@@ -210,20 +169,20 @@ def _make_product(cell, tile, stage, arguments_of):
     store, index = units.storer(count, BACKEND), products.make_index(bool(cell.stages))
     PRE, GATE, BIASES = cell.num_gates + cell.num_ah, cell.num_gates + first_gate, tile.biases
 
-    def run(own, about, turn, exchanged):
-        owned = about.owned
+    def run(thread, role, turn):
+        owned = role.owned
         for i in range(P):
             _, unit, b, valid = pair_of(i, turn.b0, owned)
             vector, row = number(0), (turn.t * owned.batch + b) * S + product
             if valid:
-                vector = vector_of(*arguments_of(own, about, turn, i))
-            publish(exchanged.published, row * owned.hidden + owned.unit + unit, narrow(vector), valid)
-        multiply(own, about, turn, exchanged)
+                vector = vector_of(*arguments_of(thread, role, turn, i))
+            publish(role.published, row * owned.hidden + owned.unit + unit, narrow(vector), valid)
+        multiply(thread, role, turn)
         for i in range(P):
             pair, unit, _, valid = pair_of(i, turn.b0, owned)
             if valid:
-                ah = add_biases(sums(own, about, pair), own.shared, index(BIASES + GATE * U + unit))
-                store(own.gates, i * PRE + GATE, 1, ah)
+                ah = add_biases(sums(thread, role, pair), thread.shared, index(BIASES + GATE * U + unit))
+                store(thread.gates, i * PRE + GATE, 1, ah)
         return True
 
     return jit(run, BACKEND)
@@ -234,13 +193,13 @@ def _make_keep(cell, tile):
     Q, SEQUENCES, THREADS, TOTALS = cell.num_sums, tile.sequences, tile.threads, tile.stages
     index = products.make_index(bool(cell.stages))
 
-    def keep(own, about, turn, exchanged):
-        owned = about.owned
+    def keep(thread, role, turn):
+        owned = role.owned
         if owned.unit == 0:
             for item in range(cuda.threadIdx.x, Q * SEQUENCES, THREADS):
                 b = turn.b0 + item % SEQUENCES
                 if b < owned.end:
                     at = (turn.t * owned.batch + b) * Q + item // SEQUENCES
-                    exchanged.sums[index(at)] = own.shared[index(TOTALS + item)]
+                    role.kept_sums[index(at)] = thread.shared[index(TOTALS + item)]
 
     return jit(keep, BACKEND)
