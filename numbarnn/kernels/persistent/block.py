@@ -150,6 +150,27 @@ def make_biases(tile, count):
 
 
 @cache
+def make_share_biases(tile, G, A):
+    """A device function share_biases(shared, weights, bias_w, bias_r, owned): the biases of the block's units, of G
+    gates of W x and then of A gates of R h, to shared memory.
+
+    bias_w, bias_r: where the layer's biases begin in weights; below 0 there are none, and zeros stand for them.
+    """
+    U, THREADS, BIASES, widen = tile.units, tile.threads, tile.biases, storage.widen(tile.dtype)
+    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
+
+    def share_biases(shared, weights, bias_w, bias_r, owned):
+        for row in range(cuda.threadIdx.x, (G + A) * U, THREADS):
+            gate, unit = row // U, row % U
+            begin = bias_w + gate * owned.hidden if gate < G else bias_r + (gate - G) * owned.hidden
+            there = bias_w >= 0 if gate < G else bias_r >= 0
+            if unit < owned.units:
+                shared[BIASES + row] = widen(weights[begin + owned.unit + unit]) if there else zero
+
+    return jit(share_biases, BACKEND)
+
+
+@cache
 def make_own_biases(tile):
     """Return a device function own_biases(into, shared, owned) that copies the biases of the thread's pairs from shared
     memory to a local array, where they stay: all biases of the first pair, then of the next."""

@@ -59,16 +59,17 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     keep_order = ptx.keep_order
     reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
     multiplies, keeps = inputs or A > 0, save and K > 0
-    BIASES, PARTIALS, STATES = tile.biases, tile.partials, tile.states  # in shared memory
+    PARTIALS, STATES = tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
     fragment_words, fragment_word = max(1, tile.fragment_words), np.uint32
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
-    PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
+    PG, PV, staged, has_sums = P * G, P * V, len(cell.stages) > 0, cell.num_sums > 0
     PB, keeps_biases, own_biases = P * tile.unit_biases, tile.keeps_biases, block.make_own_biases(tile)
+    share_biases = block.make_share_biases(tile, G, A)
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     projects, shares_warps = tile.projects, has_products or tile.projects
-    in_shared, waits_within = tile.unit_parameters > 0, staged or projects
+    in_shared, waits_within, has_per_unit = tile.unit_parameters > 0, staged or projects, V > 0
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
@@ -111,9 +112,9 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         registers = cuda.local.array(fragment_words, fragment_word)
         loaded = cuda.local.array((octets, on_the_way, 4), np.uint32)
         now = cuda.local.array(PG, stored_number)  # x Wᵀ of the thread's pairs
-        code_of = cuda.local.array(P, np.uint8)  # likewise
+        code_of = cuda.local.array(P, np.uint8) if masked else ()  # likewise
         positions = cuda.local.array(P, np.int64)  # likewise, where their output of the step goes
-        per_unit = cuda.local.array(PV, number)
+        per_unit = cuda.local.array(PV, number) if has_per_unit else ()
         pre_activations = cuda.local.array(PRE, number) if staged else ()
         biases = cuda.local.array(PB, number) if keeps_biases else ()
 
@@ -148,14 +149,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
             load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
-        for row in range(thread, max(G, A) * U, THREADS):
-            j = row // U * hidden + unit0 + row % U
-            if row % U < owned.units:
-                at_w, at_r = own[BLOCK.bias_w], own[BLOCK.bias_r]
-                if row < G * U:
-                    shared[BIASES + row] = widen(weights[at_w + j]) if at_w >= 0 else number(0)
-                if row < A * U:
-                    shared[BIASES + G * U + row] = widen(weights[at_r + j]) if at_r >= 0 else number(0)
+        share_biases(shared, weights, own[BLOCK.bias_w], own[BLOCK.bias_r], owned)
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
         for pair in range(thread, (end - begin) * U, THREADS):
@@ -167,7 +161,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
                 state = whole(first_h, load_private(c_rows.array, at, hidden))
                 store_state(shared, STATES + pair * (1 + N), 1, state)
-        own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
+        if has_per_unit:
+            own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 0 else steps - 1
         if reads and reads_gates:
             fetch(now, gate_rows, t, begin, owned)
