@@ -1,21 +1,21 @@
-"""Ask a GPU everything that a short time with one should answer, the most valuable first.
+"""Measure and check on a GPU within a few minutes whatever is worth most, and go on where a run was cut off.
 
-    python tests/device --minutes 9 --out DIR --bundle ALL.zip   # with the same DIR it goes on where it was cut off
-    python tests/device --summary DIR                            # print what is there so far
-    python tests/device --record DIR FILE                        # write the times as a record of `numbarnn bench`
+    python tests/device --minutes 9 --out DIR --bundle ALL.zip   # the same DIR again: go on with what is missing
+    python tests/device --summary DIR                            # print the results so far
 
-Each part has its own time limit and one result file, DIR/PART.jsonl, with a line per answer. Parts run in processes of
-their own: what hangs is killed, what crashes is noted, and a failing part stops nothing. A part's module has
-`questions(run)`, `answer(name, run)`, which returns a dict with "ok" and figures, and `told(answers)`, lines of text.
+Each part has a time limit and one result file, DIR/PART.jsonl, with a line per answer. Parts run in processes of their
+own: a process that hangs is killed, one that crashes is noted, and a failing part stops nothing. A part's module has
+`questions(run, part)` and `answer(question, run, part)`, which returns a dict: "ok", and figures. The summary
+prints its lines "told", and over all answers the mean of "ratios" and the largest "share" of an error's limit.
 """
 
 import argparse
 import json
+import math
+import shutil
+import signal
 import sys
 import time
-import zipfile
-from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -32,153 +32,143 @@ if emulator.is_wanted():
 
 from numbarnn import engines
 from numbarnn.bench import console, info
-from numbarnn.bench.speed.record import kernels_digest, source_of
+from numbarnn.bench.speed.record import kernels_digest
 
-AT_THE_END_S = 5  # for killing, writing and the summary, within the minutes
+AT_THE_END_S = 5  # of the minutes, to kill workers and write the summary
 BUNDLE_EVERY_S = 5
-MANY = 15  # processes: each compiles on a core of its own
-MESSAGE = 1500  # characters of a message in the summary: its end
+MANY = 15  # processes, where compiling takes most of the time
+MESSAGE = 1500  # characters of a message that the summary prints: its end
 
 
 class Part(NamedTuple):
-    """A part: its limit and that of each question in seconds, how many processes answer, and which part of a module."""
+    """A group of questions: limits of all and of one in seconds, and how many processes answer."""
 
     name: str
     about: str
     module: str
     seconds: float
     question_s: float
-    together: int = 1
+    processes: int = 1
 
-    def __getattr__(self, function):  # questions, answer, told
-        return partial(getattr(import_module(self.module), function), of=self.name)
+    def questions(self, run):
+        return import_module(self.module).questions(run, self.name)
+
+    def answer(self, question, run):
+        return import_module(self.module).answer(question, run, self.name)
 
 
 PARTS = [
     Part("smoke", "does it run at all", "smoke", 40, 30, MANY),
-    Part("compile", "first calls of the recorded questions, and whether their grids fit", "smoke", 90, 80, MANY),
+    Part("compile", "first calls of the recorded problems; do their grids fit", "smoke", 90, 80, MANY),
     Part("times", "against cuDNN's standard and persist_static", "times", 150, 25),
-    Part("families", "the smallest case of every code path; the same bits from 500 replays", "families", 70, 50, MANY),
-    Part("more", "persist_dynamic and small_h; bfloat16, TF32, 3xTF32", "times", 80, 25),
+    Part("families", "each code path against float64; 500 replays give the same bits", "families", 70, 50, MANY),
+    Part("more", "bfloat16, TF32, 3xTF32; persist_dynamic and persist_static_small_h", "times", 80, 25),
     Part("compile_tilings", "first calls of the planner's five best tilings", "steps", 60, 60, MANY),
-    Part("tilings", "the planner's five best tilings of each recorded question", "steps", 60, 25),
+    Part("tilings", "times of the planner's five best tilings", "steps", 60, 25),
     Part("phases", "what a step's time is made of, by the clocks of the SMs", "steps", 40, 25),
-    Part("schedules", "the recorded questions step by step", "times", 30, 25),
-    Part("silent", "a kernel of which one block publishes nothing ends in an error", "tools", 40, 40),
-    Part("options", "numbarnn check, cell by cell, against float64 and cuDNN", "tools", 60, 60, MANY),
+    Part("schedules", "the recorded problems by the other schedules", "times", 30, 25),
+    Part("silent", "a block that never publishes ends the call in an error", "tools", 40, 40),
+    Part("options", "numbarnn check, cell by cell", "tools", 60, 60, MANY),
+    Part("cudnn", "what is assumed of cuDNN", "tools", 40, 40),
     Part("vectors", "cuDNN's results of small problems, as files for the tests", "tools", 20, 20),
-    Part("tests", "python -m pytest -m gpu, and what is assumed of cuDNN", "tools", 80, 80, 4),
+    Part("tests", "python -m pytest -m gpu, file by file", "tools", 80, 80, 4),
     Part("sanitizer", "compute-sanitizer: races, barriers, memory", "tools", 40, 30, 4),
 ]
-NAMES = [part.name for part in PARTS]
+BY_NAME = {part.name: part for part in PARTS}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python tests/device")
     add = parser.add_argument
-    add("--minutes", type=float, default=9.0, help="for all of it, at most; default %(default)s")
-    add("--out", type=Path, help="folder of the results")
-    add("--bundle", type=Path, help="write all files of DIR as one zip too, every few seconds")
-    add("--part", type=console.comma_list(NAMES), default=NAMES, help=f"from {', '.join(NAMES)}; default all")
-    add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, small")
-    add("--small", action="store_true", help="tiny problems, to see whether the script itself works")
-    add("--summary", type=Path, metavar="DIR", help="only print what a folder of results says")
-    add("--record", nargs=2, type=Path, metavar=("DIR", "FILE"), help="only write a record of `numbarnn bench`")
+    add("--minutes", type=float, default=9.0, help="time limit of the whole run; default %(default)s")
+    add("--out", type=Path, metavar="DIR", help="folder of the results")
+    add("--bundle", type=Path, metavar="ZIP", help="also write DIR as one zip, every few seconds")
+    add("--part", type=console.comma_list(list(BY_NAME)), default=list(BY_NAME), help=f"from {', '.join(BY_NAME)}")
+    add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, with tiny problems")
+    add("--small", action="store_true", help="tiny problems, to test the script itself")
+    add("--summary", type=Path, metavar="DIR", help="only print the results in a folder")
     add("--worker", nargs="+", help=argparse.SUPPRESS)  # a part and its questions
     args = parser.parse_args()
     if args.summary:
         print(summary(args.summary))
         return 0
-    if args.record:
-        return import_module("times").write_record(*args.record)
     if args.out is None:
         parser.error("--out DIR is missing: the folder for the results")
     if args.device == "cuda" and (problem := engines.why_not("cuda")):
-        parser.error(f"there is no GPU to ask: {problem}. --device sim asks the simulator, small")
+        parser.error(f"no GPU: {problem}. --device sim takes the simulator, with tiny problems")
     run = conduct.Run(args.device, args.small or args.device == "sim", str(args.out.resolve()))
     if args.worker:
-        return conduct.work(PARTS[NAMES.index(args.worker[0])], args.worker[1:], run)
-    return ask(args, run)
-
-
-def ask(args, run):
-    """Ask all parts, each within its limit, then what was cut off; return the exit code."""
-    begin = time.monotonic()
-    until, bundled = begin + 60 * args.minutes - AT_THE_END_S, begin
+        return conduct.work(BY_NAME[args.worker[0]], args.worker[1:], run)
+    head, path = {**run._asdict(), "kernels": kernels_digest("cuda"), "environment": info.collect()}, args.out / "head.json"
     args.out.mkdir(parents=True, exist_ok=True)
-    write_head(args.out, run)
-
-    def written(at_once=False):
-        nonlocal bundled
-        if args.bundle and (at_once or time.monotonic() - bundled > BUNDLE_EVERY_S):
-            bundled = time.monotonic()
-            with suppress(OSError):  # the next one may work; the files themselves are in DIR
-                bundle(args.out, args.bundle)
-
-    for turn in (1, 2):
-        for part in (PARTS[NAMES.index(name)] for name in args.part):
-            limit = until if turn == 2 or run.small else min(until, time.monotonic() + part.seconds)
-            conduct.ask(part, run, limit, written)
-            print(f"{time.monotonic() - begin:6.1f} s  {part.name}: {counts(conduct.read(run, part.name))}", flush=True)
-    text = summary(args.out)
-    console.write_bytes(args.out / "summary.txt", text.encode())
-    written(at_once=True)
-    print(text)
-    outcomes = {one["outcome"] for name in args.part for one in conduct.read(run, name).values()}
+    if not path.exists():
+        console.write_json(path, head)
+    elif (earlier := json.loads(path.read_text()))["kernels"] != head["kernels"] or earlier["small"] != run.small:
+        parser.error(f"{args.out} has results of other kernels or of other sizes: take another folder")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the workers and writes the summary
+    try:
+        conduct_all(args, run)
+    finally:
+        console.write_bytes(args.out / "summary.txt", (text := summary(args.out)).encode())
+        bundle(args)
+        print(text)
+    outcomes = {one["outcome"] for name in args.part for one in run.answers(name).values()}
     return 0 if outcomes and outcomes <= {"ok", "cannot"} else 1
 
 
-def write_head(out, run):
-    """Write what the results are of: code, device, versions. Results of other code are moved aside."""
-    found, path = info.collect(), out / "head.json"
-    commit, clean = source_of(found["commit"])
-    head = {"kernels": kernels_digest("cuda"), "commit": commit, "clean": clean, "environment": found, **run._asdict()}
-    if path.exists() and json.loads(path.read_text())["kernels"] != head["kernels"]:
-        aside = out / f"before-{time.time():.0f}"
-        aside.mkdir()
-        for file in [*out.glob("*.json*"), *out.glob("*.txt")]:
-            file.rename(aside / file.name)
-        print(f"results of other code are in {aside} now")
-    if not path.exists():
-        console.write_json(path, head)
+def conduct_all(args, run):
+    """Ask each part within its limit, then once more what was cut off."""
+    begin = bundled = time.monotonic()
+    until = begin + 60 * args.minutes - AT_THE_END_S
+
+    def tick():
+        nonlocal bundled
+        if time.monotonic() - bundled > BUNDLE_EVERY_S:
+            bundle(args)
+            bundled = time.monotonic()
+
+    for again in (conduct.AGAIN, ("cut off",)):
+        for part in (BY_NAME[name] for name in args.part):
+            in_full = run.small or again != conduct.AGAIN
+            conduct.ask(part, run, until if in_full else min(until, time.monotonic() + part.seconds), again, tick)
+            print(f"{time.monotonic() - begin:6.1f} s  {part.name}: {counts(run.answers(part.name))}", flush=True)
 
 
-def bundle(folder, path):
-    """Write all files below a folder as one zip."""
-    part = path.with_suffix(".part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-            archive.write(file, file.relative_to(folder).as_posix())
-    part.replace(path)
+def bundle(args):
+    """Write the folder of results as one zip; a zip is complete whenever it is there."""
+    if args.bundle:
+        made = shutil.make_archive(f"{args.bundle}.part", "zip", args.out)
+        Path(made).replace(args.bundle)
 
 
 def counts(answers):
-    """How many questions had which outcome, as text."""
+    """How many questions had which outcome, in words."""
     outcomes = [one["outcome"] for one in answers.values()]
     return ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)) or "no answer"
 
 
 def summary(folder):
-    """Every part with its figures, and the messages of what was not right."""
+    """All figures of a folder of results, and the messages of failures."""
     head = json.loads((folder / "head.json").read_text())
-    environment = head["environment"]
-    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items() if version)
-    device = [gpu.get("name") for gpu in environment["gpus"]] or head["device"]
-    lines = [f"{device}, driver {environment['driver']}, commit {head['commit']}, code {head['kernels']}; {versions}"]
+    found, run = head["environment"], conduct.Run(head["device"], head["small"], str(folder))
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+    device = ", ".join(gpu.get("name", "?") for gpu in found["gpus"]) or head["device"]
+    lines = [f"{device}, driver {found['driver']}, commit {found['commit']}, kernels {head['kernels']}; {versions}"]
     for part in PARTS:
-        answers = conduct.read(conduct.Run(head["device"], head["small"], str(folder)), part.name)
-        if not answers:
-            lines.append(f"\n{part.name}: not asked ({part.about})")
-            continue
+        answers = run.answers(part.name)
         lines.append(f"\n{part.name} ({part.about}): {counts(answers)}")
-        lines += [f"  {line}" for line in part.told(list(answers.values()))]
-        messages = {}
-        for one in answers.values():
+        if ratios := [math.log(ratio) for one in answers.values() for ratio in one.get("ratios", ())]:
+            mean, largest = math.exp(sum(ratios) / len(ratios)), math.exp(max(ratios))
+            lines.append(f"  geometric mean of {len(ratios)} ratios {mean:.3f}, the largest {largest:.2f}")
+        if shares := [(one["share"], name) for name, one in answers.items() if one.get("share") is not None]:
+            lines.append("  nearest to its limit: {:.2f} of it ({})".format(*max(shares)))
+        lines += [f"  {line}" for one in answers.values() for line in one.get("told", ())]
+        failures = {}
+        for name, one in answers.items():
             if one["outcome"] != "ok":
-                messages.setdefault((one["outcome"], one.get("message", "").strip()[-MESSAGE:]), []).append(one)
-        for (outcome, message), found in messages.items():
-            lines.append(f"  {outcome}: {found[0]['question']}{f' and {len(found) - 1} more' * (len(found) > 1)}")
-            lines += [f"    {line}" for line in message.splitlines()]
+                failures.setdefault((one["outcome"], one.get("message", "").strip()[-MESSAGE:]), []).append(name)
+        for (outcome, message), names in failures.items():
+            lines += [f"  {outcome}: {', '.join(names)}", *(f"    {line}" for line in message.splitlines())]
     return "\n".join(lines)
 
 

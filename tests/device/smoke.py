@@ -1,4 +1,4 @@
-"""Does it run at all on this device? What fails here is left out of the other parts, and stands first in the summary."""
+"""Check that the basics work on this device. Other parts leave out what failed here: the last word of a question."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ import numpy as np
 import times
 
 from numbarnn import engines
-from numbarnn.bench import console, info
+from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance, make_layer
 from numbarnn.bench.check.command import check_case
 from numbarnn.bench.peers import cudnn, peers
@@ -15,99 +15,86 @@ from numbarnn.cuda.launch import BoundKernel
 from numbarnn.kernels.trouble import waited
 from numbarnn.schedules.persistent.tilings import DoesNotFit
 
-PRODUCTS = {  # last word of a question -> (dtype, allow_tf32); other parts leave out what has the word in its name
+PRODUCTS = {  # dtype, allow_tf32
     "float16": ("float16", False), "float32": ("float32", False), "bfloat16": ("bfloat16", False),
     "TF32": ("float32", True), "3xTF32": ("float32", "3x"),
 }  # fmt: skip
-SEEN = 3  # calls after which a call is a replay of a graph
+CALLS = 6  # the last ones are replays of a graph
 
 
-def questions(run, of):
-    if of == "compile":
+def questions(run, part):
+    if part == "compile":
         return list(times.recorded(run))
-    return ["versions", *(f"product {name}" for name in PRODUCTS), "graph", "dlpack", "trouble", "cudnn"]
+    return [*(f"product {name}" for name in PRODUCTS), *OTHERS]
 
 
-def answer(name, run, of):
-    if of == "compile":
-        return _first_calls(times.recorded(run)[name], run)
-    kind, _, word = name.partition(" ")
-    return {"versions": _versions, "product": _product, "graph": _graph, "dlpack": _dlpack, "trouble": _trouble,
-            "cudnn": _cudnn}[kind](word, run)  # fmt: skip
+def answer(name, run, part):
+    if part == "compile":
+        return first_calls(times.recorded(run)[name], run)
+    return OTHERS[name](run) if name in OTHERS else product(run, *PRODUCTS[name.split()[-1]])
 
 
-def _versions(_, run):
-    found = info.collect()
-    return {"ok": True, "versions": found["versions"], "gpus": found["gpus"], "driver": found["driver"]}
-
-
-def _product(word, run):
-    """A small layer by every schedule, forward and backward, against float64."""
-    dtype, tf32 = PRODUCTS[word]
+def product(run, dtype, tf32):
+    """Check a small layer by two schedules, forward and backward, against float64."""
     sizes = (3, 2, 5, (8,)) if run.small else (4, 3, 9, (40, 40))
     case = Case("lstm", *sizes, dtype=dtype, allow_tf32=tf32, gradients="y")
-    rows = check_case(case, run.device, ["stepwise", "persistent"], with_torch=False)
-    return families.judged(case, rows)
+    return families.judged(case, check_case(case, run.device, ["stepwise", "persistent"], with_torch=False))
 
 
-def _layer(run, **options):
-    instance = make_instance(Case("lstm", 5, 3, 8, (16,), gradients="y", **options))
+def small_layer(run):
+    instance = make_instance(Case("lstm", 5, 3, 8, (16,), gradients="y"))
     layer = make_layer(instance.case, run.device, instance.parameters, "persistent")
-    return layer, peers.inputs(layer, instance)
+    return layer, *peers.inputs(layer, instance)[:2]
 
 
-def _graph(_, run):
-    """Replays of a call's graph give the same bits."""
-    layer, (x, state, dy) = _layer(run)
-    found = [layer.engine.to_host(layer(x, state)[0]) for _ in range(SEEN + 3)]
+def graph(run):
+    """Check that replays of a call's graph give the same bits."""
+    layer, x, state = small_layer(run)
+    results = [layer.engine.to_host(layer(x, state)[0]) for _ in range(CALLS)]
     replays = getattr(getattr(layer.engine, "streams", None), "replays", None)
-    return {"ok": all(np.array_equal(found[0], one) for one in found) and replays != 0, "replays": replays}
+    return {"ok": all(np.array_equal(results[0], one) for one in results) and replays != 0, "replays": replays}
 
 
-def _dlpack(_, run):
-    """Tensors of PyTorch on the GPU go in, and results go back, without a copy."""
-    if run.device != "cuda" or run.small:
-        raise console.CannotRun("tensors on a GPU need one")
+def dlpack(run):
+    """Check that PyTorch's tensors on the GPU go in, and results come back, without a copy."""
+    if run.small:
+        raise console.CannotRun("it takes a GPU")
     import torch
 
-    layer, (x, state, _) = _layer(run)
-    wanted = layer.engine.to_host(layer(x, state)[0])
+    layer, x, state = small_layer(run)
     tensor = torch.from_dlpack(x)
     y = layer(tensor, state)[0]
     back = torch.from_dlpack(y)
-    ok = np.array_equal(back.cpu().numpy(), wanted) and back.data_ptr() == y.data.ptr
-    return {"ok": ok and tensor.data_ptr() == x.data.ptr}
+    same = np.array_equal(back.cpu().numpy(), layer.engine.to_host(layer(x, state)[0]))
+    return {"ok": same and back.data_ptr() == y.data.ptr and tensor.data_ptr() == x.data.ptr}
 
 
-def _trouble(_, run):
-    """The word that kernels write to the host's memory arrives there."""
-    engine = engines.get(run.device)
-    trouble = engine.from_host(np.array([waited(0, 0, False) + 1], np.int64))
+def error_flag(run):
+    """Check that the error flag, which kernels write to the host's memory, arrives there."""
+    engine, message = engines.get(run.device), ""
+    flag = engine.from_host(np.array([waited(0, 0, False) + 1], np.int64))
     results = engine.from_host(np.ones(4, np.float32))
-    engine.spoil([results], trouble, "the smoke test")
-    message = ""
+    engine.spoil([results], flag, "the smoke test")
     try:
-        engine.to_host(results)
+        poisoned = np.isnan(engine.to_host(results)).all()
         getattr(engine, "check", engine.require_no_trouble)()
     except RuntimeError as error:
         message = str(error)
-    poisoned = np.isnan(engine.to_host(results)).all()
     return {"ok": bool(poisoned) and "smoke test" in message, "message": message}
 
 
-def _cudnn(_, run):
+def cudnn_found(run):
     if reason := cudnn.why_not():
         raise console.CannotRun(f"cuDNN cannot be called: {reason}")
-    return {"ok": True, "message": str(cudnn.default_session())}
+    return {"ok": True, "told": [str(cudnn.default_session())]}
 
 
-def _first_calls(question, run):
-    """First calls of both passes by our schedules, which compiles them; the grid of each launch beside the blocks that
-    the device holds."""
-    cell, dtype, tf32, shape = question
-    case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype, allow_tf32=tf32)
-    instance, grids, refused = make_instance(case), [], []
-    launch = BoundKernel.__call__
+OTHERS = {"graph": graph, "dlpack": dlpack, "error flag": error_flag, "cuDNN": cudnn_found}
+
+
+def first_calls(case, run):
+    """Call both passes by our schedules, which compiles them; note each launch's grid and the blocks that fit."""
+    instance, grids, launch = make_instance(case), [], BoundKernel.__call__
 
     def noted(bound, *ints):
         if bound.config.cooperative:
@@ -125,20 +112,8 @@ def _first_calls(question, run):
                     contender = peers.numbarnn_contender(instance, train, run.device, schedule)
                     contender.call()
                     contender.synchronize()
-                    continue
-                refused.append(schedule)
     finally:
         BoundKernel.__call__ = launch
-    fits = all(one["resident"] is None or one["grid"] <= one["resident"] for one in grids)
-    return {"ok": fits, "grids": grids, "refused": refused}
-
-
-def told(answers, of):
-    lines = []
-    for one in answers:
-        if one["outcome"] not in ("ok", "cannot"):
-            lines.append(f"FAILED: {one['question']}")
-        elif one.get("message") and one["question"] == "cudnn":
-            lines.append(one["message"])
-    spilled = {grid["kernel"] for one in answers for grid in one.get("grids", ()) if grid["spills"] > 0}
-    return lines + [f"spills: {', '.join(sorted(spilled))}"] * bool(spilled)
+    spilled = {one["kernel"] for one in grids if one["spills"]}
+    return {"ok": all(one["resident"] is None or one["grid"] <= one["resident"] for one in grids), "grids": grids,
+            "told": [f"spills: {kernel}" for kernel in sorted(spilled)]}  # fmt: skip

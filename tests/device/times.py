@@ -1,16 +1,15 @@
-"""Times of the recorded questions, paired with cuDNN's algorithms called directly, each as a CUDA graph.
+"""Time the recorded problems, paired with cuDNN's algorithms called directly, each as a CUDA graph.
 
 Results are compared before any time is taken: with PyTorch's in float64, and within twice the error of cuDNN's standard
-algorithm. An answer's rows are those of a record of `numbarnn bench`.
+algorithm. The rows of all answers are DIR/record.json too, a record of `numbarnn bench`.
 """
 
+import json
 from dataclasses import asdict
 from itertools import product
-from math import exp, log
+from pathlib import Path
 
-import conduct
-
-from numbarnn.bench import console, info
+from numbarnn.bench import info
 from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import SHORT, WHOLE, quantities
 from numbarnn.bench.cases.shapes import SETS, with_tf32
@@ -23,50 +22,49 @@ from numbarnn.bench.speed import record, timing, trust
 from numbarnn.bench.speed.lineup import LineUp, disagreement
 from numbarnn.common.precision import known_dtype
 
-ROUNDS = 3  # as many as a time that can be trusted needs
-RECORDED = (("lstm", "float16"), ("lstm", "float32"), ("gru", "float16"), ("gru", "float32"))
+ROUNDS = 3  # the fewest that a record may have
+BASE, OTHERS = ("standard", "persist_static"), ("persist_dynamic", "persist_static_small_h")
 
 
 def recorded(run):
-    """Name -> (cell, dtype, allow_tf32, shape) of the recorded questions; in a small run of two tiny ones."""
+    """Name -> Case of the recorded problems; two tiny ones in a small run."""
+    cells = (("lstm", "float16"), ("lstm", "float32"), ("gru", "float16"), ("gru", "float32"))
     shapes = SETS["schedules"]
-    kinds = RECORDED
     if run.small:
-        shapes, kinds = [shapes[0]._replace(T=3, B=2, I=8, H=8)], RECORDED[:2]
-    return {f"{cell} {shape} {dtype}": (cell, dtype, False, shape) for (cell, dtype), shape in product(kinds, shapes)}
+        shapes, cells = [shapes[0]._replace(T=3, B=2, I=8, H=8)], cells[:2]
+    return dict(named(cell, shape, dtype) for (cell, dtype), shape in product(cells, shapes))
 
 
-def questions(run, of):
-    """Name -> (cell, dtype, allow_tf32, shape, our schedules, cuDNN's algorithms)."""
-    found = {}
-    if of == "times":
-        for name, one in recorded(run).items():
-            found[name] = *one, ("persistent", "auto"), ("standard", "persist_static")
-    elif of == "schedules":
-        for name, one in recorded(run).items():
-            several = one[-1].L > 1
-            found[name] = *one, ("stepwise", "wavefront") if several else ("stepwise",), ()
-    else:
-        shapes = {one[-1]: None for one in recorded(run).values()}
-        for dtype, tf32, own in (
-            ("bfloat16", False, "auto"),
-            ("float32", "3x", "persistent"),
-            ("float32", True, "auto"),
-        ):
-            for shape in shapes:
-                name = f"lstm {shape} {with_tf32(dtype, tf32)}"
-                found[name] = "lstm", dtype, tf32, shape, (own,), ("standard", "persist_static")
-        for name, one in recorded(run).items():
-            found[f"{name} others"] = *one, ("persistent",), ("persist_dynamic", "persist_static_small_h")
-    return found
-
-
-def answer(name, run, of):
-    """The rows of a question, one for each pass and schedule."""
-    cell, dtype, tf32, shape, schedules, algorithms = questions(run, of)[name]
+def named(cell, shape, dtype, tf32=False):
     case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype, allow_tf32=tf32)
+    return f"{cell} {shape} {with_tf32(dtype, tf32)}", case
+
+
+def questions(run, part):
+    """Name -> (Case, our schedules, cuDNN's algorithms)."""
+    problems = recorded(run)
+    if part == "times":
+        return {name: (case, ("persistent", "auto"), BASE) for name, case in problems.items()}
+    if part == "schedules":
+        return {name: (case, ("stepwise", "wavefront")[: case.L], ()) for name, case in problems.items()}
+    shapes = dict.fromkeys(shape_of(case) for case in problems.values())
+    dtypes = ("bfloat16", False, "auto"), ("float32", "3x", "persistent"), ("float32", True, "auto")
+    found = {}
+    for (dtype, tf32, schedule), shape in product(dtypes, shapes):
+        name, case = named("lstm", shape, dtype, tf32)
+        found[name] = case, (schedule,), BASE
+    return found | {f"{name} others": (case, ("persistent",), OTHERS) for name, case in problems.items()}
+
+
+def shape_of(case):
+    return SETS["schedules"][0]._replace(T=case.T, B=case.B, I=case.I, H=case.hidden[0], L=case.L)
+
+
+def answer(name, run, part):
+    """The rows of a problem, one for each pass and schedule."""
+    case, schedules, algorithms = questions(run, part)[name]
     on_gpu = run.device == "cuda" and not run.small
-    where = timing.Machine(run.device, info.core_count(), ROUNDS, usage=False, gpu_clock=on_gpu)
+    machine = timing.Machine(run.device, info.core_count(), ROUNDS, usage=False, gpu_clock=on_gpu)
     load, instance = trust.Load(), make_instance(case)
     if on_gpu:
         exact = peers.torch_contender(instance.float64, train=True, device="cuda")
@@ -75,72 +73,55 @@ def answer(name, run, of):
         torch.cuda.empty_cache()
     else:
         truth = reference_results(instance)
-    about = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": run.device, "tf32": tf32}
-    rows = []
+    about = {"cell": case.cell, "shape": shape_of(case).sizes, "dtype": case.dtype, "device": run.device}
+    rows, told, ratios = [], [], []
     for what in WHOLE:
         line = line_up(instance, truth, what, algorithms)
-        found = speed.time_pass(instance, truth, about | {"what": what}, schedules, where, line)
-        rows += map(asdict, found)
-    made = {"results": rows} if run.small else record.as_record(rows, where, load)
-    fine = [(row["ok"] or (bool(row["refusal"]) and row["refusal"].startswith("DoesNotFit"))) for row in rows]
-    return {"ok": all(fine) and not any(disagreement(row["agreement"]) for row in rows), "record": made}
+        of_pass = speed.time_pass(
+            instance, truth, about | {"tf32": case.allow_tf32, "what": what}, schedules, machine, line
+        )
+        rows += map(asdict, of_pass)
+        ours = {row.schedule: times_of(row).get("numbarnn") for row in of_pass}
+        theirs = {peer: s for row in of_pass for peer, s in times_of(row).items() if peer != "numbarnn"}
+        text = ", ".join(f"{who} {1e6 * s:.0f}" if s else f"{who} -" for who, s in (ours | theirs).items())
+        if theirs and any(ours.values()):
+            ratios.append(min(filter(None, ours.values())) / min(theirs.values()))
+            text += f", ratio {ratios[-1]:.2f}"
+        told.append(f"{name} {SHORT[what]}, us: {text}")
+        told += [f"  {row.schedule}: {row.refusal[:200]}" for row in of_pass if row.refusal]
+        told += [f"  {peer}: {reason[:200]}" for peer, reason in line.left_out.items()]
+    made = {"results": rows} if run.small else record.as_record(rows, machine, load)
+    fine = [row["ok"] or (row["refusal"] or "").startswith("DoesNotFit") for row in rows]
+    ok = all(fine) and not any(disagreement(row["agreement"]) for row in rows)
+    return {"ok": ok, "told": told, "ratios": ratios, "record": made}
+
+
+def times_of(row):
+    """Contender -> seconds, by the GPU's clock where there is one."""
+    return row.device_median_s or row.median_s
 
 
 def line_up(instance, truth, what, algorithms):
-    """The `LineUp` of cuDNN's algorithms; what is wanted of everybody is cuDNN's, or else the truth in the case's
-    dtype."""
+    """The `LineUp` of cuDNN's algorithms. Everybody is compared with the first, or else with the rounded truth."""
     case = instance.case
     contenders, refusals = cudnn_contenders(instance, what, algorithms) if algorithms else ([], {})
     wanted = {name: value for name, value in truth.items() if name in quantities(what, instance.parameters)}
     if contenders:
-        given = contenders[0].results(contenders[0].call())
-        wanted = {name: given[name] for name in wanted if name in given}
+        results = contenders[0].results(contenders[0].call())
+        wanted = {name: results[name] for name in wanted if name in results}
     else:
-        kind = known_dtype(case.dtype)
-        wanted = {name: [one.astype(kind) for one in value] if isinstance(value, list) else value.astype(kind)
-                  for name, value in wanted.items()}  # fmt: skip
+        dtype = known_dtype(case.dtype)
+        for name, value in wanted.items():
+            several = isinstance(value, list)
+            wanted[name] = [one.astype(dtype) for one in value] if several else value.astype(dtype)
     line = LineUp([], wanted, left_out=refusals)
     line.add(contenders, case, truth)
     return line
 
 
-def told(answers, of):
-    """The best of our schedules against the best of cuDNN's algorithms, for each question and pass; and the mean."""
-    lines, ratios = [], []
-    for one in (one for one in answers if one.get("record")):
-        passes = {}
-        for row in one["record"]["results"]:
-            passes.setdefault(row["what"], []).append(row)
-        for what, rows in passes.items():
-            ours, theirs = {row["schedule"]: times_of(row).get("numbarnn") for row in rows}, {}
-            for row in rows:
-                theirs |= {peer: time for peer, time in times_of(row).items() if peer != "numbarnn"}
-            shown = ", ".join(
-                f"{who} {1e6 * time:.0f}" if time else f"{who} -" for who, time in (ours | theirs).items()
-            )
-            if theirs and any(ours.values()):
-                ratios.append(min(filter(None, ours.values())) / min(theirs.values()))
-                shown += f" us, ratio {ratios[-1]:.2f}"
-            lines.append(f"{one['question']} {SHORT[what]}: {shown}")
-            lines += [f"    {row['schedule']}: {row['refusal'][:200]}" for row in rows if row["refusal"]]
-    if ratios:
-        mean = exp(sum(map(log, ratios)) / len(ratios))
-        lines.insert(0, f"geometric mean of {len(ratios)} ratios {mean:.3f}; largest {max(ratios):.2f}")
-    return lines
-
-
-def times_of(row):
-    return row["device_median_s"] or row["median_s"]
-
-
-def write_record(folder, path):
-    """Write all times of a folder of results as one record of `numbarnn bench`; return the exit code."""
-    run = conduct.Run("cuda", False, str(folder))
-    answers = [one for name in ("times", "more", "schedules") for one in conduct.read(run, name).values()]
-    records = [one["record"] for one in answers if one.get("record")]
-    if not records:
-        console.say(f"{folder} has no times", error=True)
-        return 1
-    rows = [row for made in records for row in made["results"]]
-    console.write_json(path, records[-1] | {"results": rows})
-    return 0
+def write_record(run):
+    """Write all times as one record of `numbarnn bench`."""
+    answers = [one for part in ("times", "more", "schedules") for one in run.answers(part).values()]
+    if records := [one["record"] for one in answers if "record" in one]:
+        rows = [row for made in records for row in made["results"]]
+        Path(run.out, "record.json").write_text(json.dumps(records[-1] | {"results": rows}))
