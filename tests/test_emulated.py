@@ -3,17 +3,21 @@ launched.
 
 Compiling takes a second per kernel, or five, so each of the tests below is here for something that no other one has.
 All of them: NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu
+
+Recorded benchmark sizes run on an emulated GPU with an H100's number of SMs: two in every run, all with -m full.
 """
 
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 import matrix
+import real_sizes
 
 FOLDER = Path(__file__).parent
 
@@ -31,17 +35,16 @@ SAMPLE = {  # module -> its tests
         # Two layers in one launch, each product in several groups of chunks, forward and backward: by mma. By FMA the
         # simulator has it, and the matrix' point below the rest. Of one gate: each more takes as long to compile again.
         "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H72_72-bfloat16-mma-registers]",
-        "test_blocks_in_clusters_agree_with_reference[2-RNN_TANH-T3-B17-H36-float32]",
     ),
     "test_conformance.py": tuple(
         f"test_agrees_with_float64[cuda-{of_matrix(*words)}]"
         for words in (
             ("LSTM-", "proj", "clip", "float16-wavefront"),
-            ("LSTM-", "proj", "lengths", "-persistent"),  # and what makes h within a step
+            ("LSTM-", "proj", "-persistent"),  # and what makes h within a step
             ("GRU_RESET_BEFORE", "packed", "wavefront"),
             ("GRU_RESET_BEFORE", "H3_130", "packed", "persistent"),  # a stage's product within a step of one launch
             # Cuts as the planner chooses them, three layers, with lengths; in inference too, recorded and replayed.
-            ("RNN_TANH", "lengths", "float64-persistent"),
+            ("RNN_RELU", "H5_3_4", "lengths", "float32-persistent"),
             ("BLEND", "resets", "bfloat16"),  # a cell of one's own: a stage, per-unit parameters
         )
     ),
@@ -82,15 +85,40 @@ RUNS = {MATRIX: [MATRIX], "all others": [module for module in SAMPLE if module !
 def test_on_the_emulated_gpu(toolchain_installed, modules):
     tests = []
     for module in modules:
-        (file,) = FOLDER.rglob(module)
-        tests += [f"{file}::{test}" if test else str(file) for test in SAMPLE[module]]
+        tests += [f"{path_of(module)}::{test}" if test else path_of(module) for test in SAMPLE[module]]
+    run_on_the_emulated_gpu("gpu and not real_gpu", *tests)
+
+
+@pytest.mark.slow
+def test_two_real_sizes(toolchain_installed):
+    run_on_the_emulated_gpu("gpu", path_of("test_real_sizes.py"), multiprocessors=real_sizes.MULTIPROCESSORS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cell, dtype", [*product(real_sizes.CELLS, real_sizes.DTYPES)])
+def test_all_real_sizes(toolchain_installed, cell, dtype):
+    arguments = path_of("test_real_sizes.py"), "-k", f"{cell}-{dtype}"
+    sms = real_sizes.MULTIPROCESSORS
+    run_on_the_emulated_gpu("gpu and (full or not full)", *arguments, multiprocessors=sms, timeout=1200)
+
+
+def path_of(module):
+    (file,) = FOLDER.rglob(module)
+    return str(file)
+
+
+def run_on_the_emulated_gpu(marks, *arguments, multiprocessors=None, timeout=600):
+    """Run pytest in a process with an emulated GPU, and assert that it found tests and that all of them passed."""
+    environment = {**os.environ, "NUMBARNN_TEST_GPU": "emulated"}
+    if multiprocessors:
+        environment["NUMBARNN_TEST_GPU_SMS"] = str(multiprocessors)
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu and not real_gpu", *tests],
-        env={**os.environ, "NUMBARNN_TEST_GPU": "emulated"},
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marks, *arguments],
+        env=environment,
         cwd=FOLDER.parent,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
     )
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"  # also where a test was not found
     assert " failed" not in ran.stdout and " passed" in ran.stdout, ran.stdout

@@ -108,14 +108,14 @@ def scaled(factors):
 def as_recorded():
     """Estimates of the kernels that the records are of, by the numbers that were fitted to them."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
-    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS
-    # Nor did blocks multiply the input themselves, share products in clusters, or have weights in two places.
-    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = 2, 1.0, 1.0, ()
+    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN
+    # Nor did blocks multiply the input themselves, or have weights in two places.
+    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = 2, 1.0, 1.0
     try:
         with scaled(factors):
             yield
     finally:
-        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN, tilings.CLUSTERS = before
+        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = before
         _forget()
 
 

@@ -208,7 +208,6 @@ def print_launches(problem, launches):
     console.print_table("Weights and where they are", columns, rows, right=columns[:-1])
     parts = ("exchange", "read", "multiply", "add")
     parts += ("within",) if any(launch.estimate.rounds for launch in launches) else ()
-    parts += ("stream",) if any(launch.tile.streamed_chunks for launch in launches) else ()
     columns = ["launch", "a step", "most of it", *parts, "KiB read per block", "steps"]
     rows = [
         [

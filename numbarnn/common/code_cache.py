@@ -6,21 +6,26 @@ the cubin, or the CPU's code. Files are written whole or not at all; one that ca
 ignored.
 """
 
+import ast
 import hashlib
 import inspect
 import json
+import linecache
 import os
 import sys
 import tempfile
+import textwrap
 import types
 import warnings
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # code objects in some versions of Python
 _CO_HAS_DOCSTRING = 0x4000000  # as CPython 3.13 has it in `inspect`
 _warned = False
 
@@ -95,27 +100,20 @@ def key(function, *parts):
 
 @lru_cache(maxsize=1)
 def package_code():
-    """SHA-256 of the code of all cells and kernels, read once per process."""
+    """SHA-256 of the sources of all cells and kernels, read once per process."""
     paths = [path for folder in _COMPILED_FROM for path in (_PACKAGE / folder).glob("**/*.py")]
-    return hashlib.sha256(
-        "".join(sorted(code_of(path.read_text(encoding="utf-8")) for path in paths)).encode()
-    ).hexdigest()
-
-
-def code_of(source):
-    """SHA-256 of what a module's text says to Python: comments, docstrings and places of lines do not count."""
-    code = compile(source, "", "exec", dont_inherit=True)
-    return hashlib.sha256("\n".join(_describe_code(code, {}, {})).encode()).hexdigest()
+    return hashlib.sha256("".join(sorted(path.read_text(encoding="utf-8") for path in paths)).encode()).hexdigest()
 
 
 def fingerprint(function):
     """SHA-256 of what a Python function computes.
 
     Kernels made by one factory share name and source and differ in what they close over. So the digest covers the
-    bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
-    and defaults. Where these stand and what their docstrings say does not count. NumPy's functions count by name, as
-    Numba compiles its own in their place. A value of an unknown kind counts by its repr: where an address is in it,
-    each process compiles the kernel again.
+    source text and, recursively, every function, constant and jitted function that is reached through closures, globals
+    and defaults. It is the same under every version of Python, so that kernels compiled on one machine are found on
+    another. Only a function without source, such as one made by `exec`, counts by its bytecode. NumPy's functions count
+    by name, as Numba compiles its own in their place. A value of an unknown kind counts by its repr: where an address
+    is in it, each process compiles the kernel again.
     """
     return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
 
@@ -145,7 +143,7 @@ def _describe(value, seen):
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         yield f"array {value.dtype!r} {value.shape} {content}"
     elif type(value).__module__ == "numpy" and hasattr(value, "__qualname__"):  # np.where: its repr has an address
-        yield f"{type(value).__qualname__} {value.__module__}.{value.__qualname__}, NumPy {np.__version__}"
+        yield f"{type(value).__qualname__} {value.__module__}.{value.__qualname__}"
     else:
         yield f"{type(value).__module__}.{type(value).__qualname__} {value!r}"
 
@@ -159,38 +157,99 @@ def _jitted_function(value):
 
 
 def _describe_function(function, seen):
+    code = function.__code__
     yield f"function {function.__qualname__}"
     yield from _describe(function.__defaults__, seen)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in sorted(zip(code.co_freevars, function.__closure__ or (), strict=True), key=itemgetter(0)):
         yield f"closure {name}"
         try:
             content = cell.cell_contents
         except ValueError:  # not filled in yet (a function that refers to itself, or defined later)
             continue
         yield from _describe(content, seen)
-    yield from _describe_code(function.__code__, function.__globals__, seen)
+    source = _source_of(code)
+    yield from _bytecode(code, seen) if source is None else source
+    for name in sorted({name for one in _nested(code) for name in one.co_names}):
+        if name in function.__globals__:
+            yield f"global {name}"
+            yield from _describe(function.__globals__[name], seen)
+
+
+def _nested(code):
+    """A code object and all that are inside of it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+# ---------------------------------------------------------------------------------------------- sources of functions
+def run_source(source, file, namespace):
+    """Execute a text, as `exec`, so that its functions have a source; file: a name for it, like no other text's."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec", dont_inherit=True), namespace)
+
+
+def _source_of(code):
+    """The lines of the function with this code, and which of the functions that begin in its first line it is; None
+    where its file has no such function, or no longer."""
+    text = "".join(linecache.getlines(code.co_filename))
+    ends, codes = _functions_in(text, code.co_filename)
+    same = [number for number, other in enumerate(codes.get(code.co_firstlineno, ())) if _alike(code, other)]
+    if not same:
+        return None
+    lines = text.splitlines()[code.co_firstlineno - 1 : ends[code.co_firstlineno]]
+    return textwrap.dedent("\n".join(lines)), f"number {same[0]}"
+
+
+@lru_cache(maxsize=64)
+def _functions_in(text, file):
+    """First line of functions in a file -> the last line of those that begin there; -> their code objects, in order."""
+    ends, codes = {}, {}
+    try:
+        tree, whole = ast.parse(text), compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ends, codes
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            first = min(one.lineno for one in (node, *getattr(node, "decorator_list", [])))
+            ends[first] = max(ends.get(first, 0), node.end_lineno)
+    for code in _nested(whole):
+        if code.co_firstlineno in ends and code.co_flags & inspect.CO_NEWLOCALS and code.co_name not in _COMPREHENSIONS:
+            codes.setdefault(code.co_firstlineno, []).append(code)
+    return ends, codes
+
+
+def _alike(one, other):
+    """Whether two code objects compute the same."""
+    return (
+        one.co_code == other.co_code
+        and one.co_names == other.co_names
+        and len(one.co_consts) == len(other.co_consts)
+        and all(
+            _alike(a, b)
+            if isinstance(a, types.CodeType) and isinstance(b, types.CodeType)
+            else a == b and type(a) is type(b)
+            for a, b in zip(one.co_consts, other.co_consts, strict=True)
+        )
+    )
+
+
+# ----------------------------------------------------------------------------------------- functions without a source
+def _bytecode(code, seen):
+    names = (code.co_names, code.co_freevars, code.co_cellvars)
+    yield f"code {code.co_code.hex()} {code.co_argcount} {names}"
+    for constant in code.co_consts[_has_docstring(code) :]:
+        if isinstance(constant, types.CodeType):
+            yield from _bytecode(constant, seen)
+        else:
+            yield from _describe(constant, seen)
 
 
 def _has_docstring(code):
     """Whether the first constant of a code object is its docstring."""
     if not code.co_consts or not isinstance(code.co_consts[0], str):
         return False
-    if not code.co_flags & inspect.CO_OPTIMIZED:  # of a module or a class
-        return "__doc__" in code.co_names
     if sys.version_info >= (3, 13):
         return bool(code.co_flags & _CO_HAS_DOCSTRING)
     return not code.co_name.startswith("<")  # not a lambda, which has none
-
-
-def _describe_code(code, namespace, seen):
-    names = (code.co_names, code.co_freevars, code.co_cellvars)
-    yield f"code {code.co_code.hex()} {code.co_argcount} {names}"
-    for constant in code.co_consts[_has_docstring(code) :]:
-        if isinstance(constant, types.CodeType):
-            yield from _describe_code(constant, namespace, seen)
-        else:
-            yield from _describe(constant, seen)
-    for name in code.co_names:
-        if name in namespace:
-            yield f"global {name}"
-            yield from _describe(namespace[name], seen)

@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells.layout import as_text
+from numbarnn.common.code_cache import run_source
 from numbarnn.common.philox import philox
 from numbarnn.compile.specialise import jit, specialise
 
@@ -38,7 +39,8 @@ def joiner(backend):
 def _write(head, lines, backend, **names):
     """The device function of this head and these lines, which refer to `names`."""
     namespace = {"__name__": __name__, **names}
-    exec("\n    ".join([f"def {head}:", *lines]), namespace)
+    source = "\n    ".join([f"def {head}:", *lines])
+    run_source(source, f"<numbarnn {source}>", namespace)
     return jit(namespace[head.partition("(")[0]], backend)
 
 

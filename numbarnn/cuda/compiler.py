@@ -6,8 +6,8 @@ No GPU and no driver is needed for that, so every kernel can be compiled for eve
 most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
 process and on disk (`numbarnn.common.code_cache`).
 
-What reaches into Numba's internals is in `numbarnn.cuda.patches`, and in `numbarnn.cuda.frontend` where it only makes
-compiling quicker. This module knows the names of a dispatcher's attributes.
+What reaches into Numba's internals is in `numbarnn.cuda.patches`. This module knows the names of a dispatcher's
+attributes.
 """
 
 import os
@@ -27,7 +27,7 @@ from numbarnn.cuda import patches
 TOOLCHAIN = "NUMBARNN_TOOLCHAIN"
 HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
 _PACKAGES = (
-    "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
+    "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
     "nvidia-nvvm", "nvidia-nvjitlink",
 )  # fmt: skip
 
@@ -109,20 +109,20 @@ def toolchain():
     """
     if simulated():
         raise RuntimeError("kernels cannot be compiled in Numba's simulator: unset NUMBA_ENABLE_CUDASIM")
+    if named := os.environ.get(TOOLCHAIN):
+        return named
     try:
         libraries = _library_versions()
     except (ImportError, OSError, RuntimeError) as error:
         found = " ".join(str(error).split())
         raise RuntimeError(f"the CUDA compiler was not found ({found}): {install.for_gpus()}") from error
-    if named := os.environ.get(TOOLCHAIN):
-        return named
     packages = []
     for name in _PACKAGES:
         try:
             packages.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    return f"{libraries} {' '.join(packages)} Python {sys.version_info[:2]}"
+    return f"{libraries} {' '.join(packages)}"
 
 
 def simulated():
@@ -183,29 +183,30 @@ def _ptx(function, argument_types, cc, options):
 
     with _lock:
         modules, for_nvvm = _lower(function, argument_types, cc, options)
+        if for_nvvm is None:
+            return modules.strip("\0\n ")
         return nvvm.compile_ir(modules, **for_nvvm, arch=nvrtc.get_arch_option(*cc)).decode().strip("\0\n ")
 
 
 def _lower(function, argument_types, cc, options):
     """(LLVM's code for the kernel and the functions it calls, options of NVVM besides the device), for `cc` and others:
-    Numba asks for the capability only to see whether there is a tanh."""
+    Numba asks for the capability only to see whether there is a tanh. Or (PTX, None), see `patches.code_of_llvm`."""
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
     key = code_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
     if key not in _lowered:
-        from numbarnn.cuda import frontend  # which needs numba.cuda
-
         with (
-            frontend.quicker(),
             patches.device_for_numba(cc),
             patches.numpy_for_numba(),
             patches.convergent_functions(),
             patches.code_of_llvm() as given,
         ):
-            cuda.compile(
+            text, _ = cuda.compile(
                 function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
             )
+        if not given:  # a numba-cuda that `code_of_llvm` does not know went on to PTX
+            return text, None
         (_lowered[key],) = given
         if len(_lowered) > LOWERED:
             _lowered.popitem(last=False)
@@ -252,7 +253,8 @@ def _load(key):
 
 
 def _link(text, name, cc, options):
-    """(cubin, the linker's log) of a PTX text."""
+    """(cubin, the linker's log) of a PTX text. A linker that is older than NVVM names the version of PTX that it knows:
+    the text is then tried once more as one of that version."""
     from cuda.bindings import nvjitlink
 
     target = re.search(r"\.target\s+sm_(\d+)", text).group(1)
@@ -276,6 +278,9 @@ def _link(text, name, cc, options):
         log = _fetch(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
     except nvjitlink.nvJitLinkError as error:
         log = b"" if handle is None else _fetch(nvjitlink.get_error_log_size, nvjitlink.get_error_log, handle)
+        known = re.search(r"Unsupported \.version [\d.]+; current version is '([\d.]+)'", _as_text(log))
+        if known and known[1] != re.search(r"\.version\s+([\d.]+)", text)[1]:
+            return _link(re.sub(r"\.version\s+[\d.]+", f".version {known[1]}", text, count=1), name, cc, options)
         raise RuntimeError(
             f"linking kernel {name} for sm_{target} failed: {error}: {_as_text(log)} "
             f"(if versions disagree: {toolchain()})"

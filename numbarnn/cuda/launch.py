@@ -210,7 +210,7 @@ class BoundKernel:
             f"{compiled.shared_bytes} of static shared memory, {compiled.registers} registers per thread"
         )
         if config.cluster > 1:
-            launched += f"; in clusters of {config.cluster} blocks, as NUMBARNN_CLUSTERS=1 in the environment asks for"
+            launched += f"; in clusters of {config.cluster} blocks"
         elif error == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE":
             launched += f"; {self.resident_blocks()} such blocks fit"
         raise RuntimeError(

@@ -286,7 +286,6 @@ else:
     hidden_zero = _instruction("hidden_zero", "shr.u32 $0, $1, 31;", [types.int32], [[types.int32]], stays=True)
     as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
     as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
-    as_float64 = _instruction("as_float64", "mov.b64 $0, {$1, $2};", [types.float64], [[WORD], [WORD]])
     largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [[WORD], [WORD]])
     pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [[types.uint16], [types.uint16]])
     # Of two words the lower halves as a word, and the upper ones.

@@ -220,10 +220,6 @@ def as_word(value):
     return _WORD[0]
 
 
-def as_float64(low, high):
-    return np.array([low, high], np.uint32).view(np.float64)[0]
-
-
 def largest(a, b):
     return max(a, b)
 

@@ -62,11 +62,11 @@ SAVES = "p.training and cell.num_saved"
 RECURRENT = "cell.num_ah and (cell.heads > 1 or p.training and any(cell.drop_connect))"
 DROPS = "cell.num_ah and p.training and any(cell.drop_connect)"
 
-# Of blocks of 4 units or more; those of float64 are two.
+# Of blocks of 4 units or more.
 WORDS = Row(
     "words",
     "place",
-    "2, Q, B, -(-H // 4), 1 + (p.state_dtype == 'float64')",
+    "2, Q, B, -(-H // 4)",
     "int64",
     "launch",
     "call",

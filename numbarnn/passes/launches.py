@@ -96,7 +96,7 @@ def _bound(work, tape, launch, make_kernel, exchanged, arrays):
     polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
     sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
     tile = launch.tile
-    config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True, cluster=tile.cluster)
+    config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True)
     bound = kernel.bind(config, *_flat(arrays), _flat(weights), options, tables, sizes, work.trouble)
 
     def run():

@@ -23,10 +23,6 @@ LOADS_TOGETHER = (
     "instructions per word; before, the loop had 50 to 210 and waited for memory at each word "
     "(kernels.persistent.weights)"
 )
-NOT_TIMED = (
-    "not timed: no device has run kernels that stream weights; taken to be L2_SHARE and half as much again, so that "
-    "'auto' takes them only where they are expected to be clearly faster"
-)
 
 
 class Number(NamedTuple):
@@ -60,12 +56,6 @@ FMA_SHARE = {
     "registers": Number(0.407, "of the rate of multiply-adds, weights in registers", FITTED, divides=True),
     "shared": Number(0.456, "of the rate of multiply-adds, weights in shared memory", FITTED, divides=True),
 }
-STREAM_SHARE = Number(
-    1.5,
-    "time of reading weights that do not stay on the chip, in that of their bytes at the L2's rate, or at the memory's "
-    "where they are larger than the L2",
-    NOT_TIMED,
-)
 WITHIN_SHARE = Number(
     1.0,
     "time of an exchange within a step, for sums over units, in that of the exchange of h",

@@ -171,7 +171,7 @@ def residences(problem, launch):
             _shape_of_tile(launch, gates, columns)
             for gates, columns in ((cell.num_ah, of_R), (cell.num_gates, of_W), (1, of_hr))
         )
-        blocks = -(-hidden // tile.cluster_units) * tile.cluster * launch.slices
+        blocks = -(-hidden // tile.units) * launch.slices
         row_bytes = sum(of_R + of_W + of_hr) * stored.itemsize
         found.append(
             Residence(
@@ -186,8 +186,7 @@ def residences(problem, launch):
 def _shape_of_tile(launch, gates, columns):
     """`Residence.R`, `.W` or `.W_hr`.
 
-    Forward the products with a matrix have other rows of it, and the same columns. Backward they have other columns, of
-    which each block of a cluster has a part.
+    Forward the products with a matrix have other rows of it, and the same columns. Backward they have other columns.
 
     Args:
         gates: rows per unit, of all products. columns: of each product.
@@ -196,7 +195,7 @@ def _shape_of_tile(launch, gates, columns):
         return None
     tile = launch.tile
     if launch.backward:
-        return tile.cluster_units, -(-sum(columns) // tile.cluster)
+        return tile.units, sum(columns)
     return gates * tile.units, columns[0]
 
 

@@ -1,6 +1,13 @@
 """The cache of compiled kernels: what distinguishes two kernels, and where files are kept."""
 
+import linecache
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from numbarnn.common import code_cache
 
@@ -43,41 +50,87 @@ def outer(x):
 """
 
 
-def made(source, name="outer", **names):
+def made(source, name="outer", file="file.py", **names):
     names = {"A": 1, "__name__": "somewhere", **names}
-    exec(compile(source, "file.py", "exec"), names)
+    exec(compile(source, file, "exec"), names)
     return names[name]
 
 
-def test_comments_docstrings_and_places_are_not_code():
-    """Neither of a kernel nor of the modules that it may take something from."""
-    documented = FUNCTION.replace("(x):", "(x):\n    'One.'").replace("(y):", "(y):\n        'Two.'")
-    changed = "# begins\n\n" + documented.replace("One", "First").replace("Two", "Second") + "# ends\n"
-    one, other = made(documented), made(changed, __name__="elsewhere")
-    assert one.__doc__ != other.__doc__ and one.__module__ != other.__module__
-    assert code_cache.fingerprint(one) == code_cache.fingerprint(other)
-    assert code_cache.code_of("'Says.'\n" + documented) == code_cache.code_of("'Tells.'\n" + changed)
-    for text, code in (("y + A", "y - A"), ("* 2", "* 3"), ("return inner(x)", "return inner(A)")):
-        assert text in changed
-        assert code_cache.fingerprint(made(changed.replace(text, code))) != code_cache.fingerprint(one)
-        assert code_cache.code_of(changed.replace(text, code)) != code_cache.code_of(changed)
+def of_file(folder, source):
+    """`outer` of a module in a file of its own."""
+    folder.mkdir()
+    (folder / "module.py").write_text(source)
+    return made(source, file=str(folder / "module.py"))
 
 
-def test_a_text_that_is_no_docstring_is_code():
-    for source in ("def outer(x): return 'a'", "outer = lambda x: 'a'", "class outer:\n    kind = 'a'", "outer = 'a'"):
-        assert code_cache.code_of(source) != code_cache.code_of(source.replace("'a'", "'b'"))
+def test_a_function_of_a_file_is_known_by_its_source(tmp_path):
+    one = of_file(tmp_path / "a", FUNCTION)
+    moved = of_file(tmp_path / "b", "# a line before\n" + FUNCTION)
+    assert code_cache.fingerprint(one) == code_cache.fingerprint(moved)
+    assert "def inner(y):" in "\n".join(code_cache._describe(one, {}))
+    for number, (text, code) in enumerate((("y + A", "y - A"), ("* 2", "* 3"), ("return inner(x)", "return inner(A)"))):
+        changed = of_file(tmp_path / str(number), FUNCTION.replace(text, code))
+        assert code_cache.fingerprint(changed) != code_cache.fingerprint(one)
 
 
-def test_a_changed_comment_of_the_package_leaves_keys_as_they_are(monkeypatch, tmp_path):
-    keys = []
-    (tmp_path / "kernels").mkdir()
-    for text in ('"""Doc."""\nx = 1\n', '"""Documentation."""\n# one\nx = 1\n', '"""Doc."""\nx = 2\n'):
-        (tmp_path / "kernels" / "module.py").write_text(text)
-        monkeypatch.setattr(code_cache, "_PACKAGE", tmp_path)
-        code_cache.package_code.cache_clear()
-        keys.append(code_cache.key(made(FUNCTION), "parts"))
-    code_cache.package_code.cache_clear()
-    assert keys[0] == keys[1] != keys[2]
+def test_a_file_that_has_changed_since_is_no_source(tmp_path):
+    """Else what was compiled of the old text would be kept as compiled of the new one."""
+    old = of_file(tmp_path / "a", FUNCTION)
+    (tmp_path / "a" / "module.py").write_text(FUNCTION.replace("* 2", "* 3"))
+    linecache.checkcache()
+    assert code_cache.fingerprint(old) == code_cache.fingerprint(made(FUNCTION))  # by its bytecode
+    assert code_cache.fingerprint(old) != code_cache.fingerprint(of_file(tmp_path / "b", FUNCTION))
+
+
+def test_functions_of_one_line_are_told_apart(tmp_path):
+    source = "first, second, same = lambda x: x + 1, lambda x: x - 1, lambda x: x + 1\nouter = first, second, same"
+    first, second, same = map(code_cache.fingerprint, of_file(tmp_path / "a", source))
+    assert first == same != second
+
+
+# Loads code_cache, which needs nothing but a few names of NumPy, and tells what it makes of the package and a file.
+TELL = """
+import importlib.util, runpy, sys, types
+numpy = sys.modules["numpy"] = types.ModuleType("numpy")
+numpy.ndarray = type("ndarray", (), {})
+spec = importlib.util.spec_from_file_location("code_cache", sys.argv[1])
+code_cache = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(code_cache)
+print(code_cache.package_code(), *map(code_cache.fingerprint, runpy.run_path(sys.argv[2])["outer"]))
+"""
+FUNCTIONS = """
+def make(n, shift):
+    squares = [k * k for k in range(n)]
+    def kernel(x, y=2.5):
+        total = sum(value for value in squares) + shift(x)
+        return f"{total!r} {'a'}" if x else (total, *squares)
+    return kernel
+def outer_one(x): return (lambda a: a + 1)(x) + len({k: k for k in range(3)})
+plus, minus = lambda x: x + 1, lambda x: x - 1
+outer = make(3, plus), make(3, minus), make(4, plus), outer_one
+"""
+
+
+def other_pythons():
+    """Interpreters of other versions on this machine."""
+    found = [shutil.which(f"python3.{minor}") for minor in range(10, 15)]
+    found += map(str, Path.home().glob(".pyenv/versions/3.1[0-4]*/bin/python"))
+    return [path for path in found if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+
+
+def test_keys_are_the_same_under_every_python(tmp_path):
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    words = {}
+    for python in [sys.executable, *other_pythons()]:
+        arguments = [python, "-c", TELL, code_cache.__file__, str(tmp_path / "functions.py")]
+        said = subprocess.run([*arguments], capture_output=True, text=True)
+        assert said.returncode == 0, said.stderr
+        version = subprocess.run([python, "-V"], capture_output=True, text=True).stdout
+        words[version.rpartition(".")[0]] = said.stdout.split()
+    assert all(len(set(found)) == 5 for found in words.values())  # of the package and of four functions
+    if len(words) < 2:
+        pytest.skip("there is one version of Python on this machine")
+    assert len(set(map(tuple, words.values()))) == 1, words
 
 
 def test_directory_follows_the_platform(monkeypatch, tmp_path):

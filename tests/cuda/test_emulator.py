@@ -66,6 +66,19 @@ def test_integers(name):
         assert found.tolist() == [OF_TWO[name](a, b) % 2**64 for a in INTEGERS]
 
 
+@pytest.mark.parametrize("name", ["mul.hi.u64", "mul.hi.s64"])
+def test_the_upper_half_of_a_product_that_all_threads_agree_on(name):
+    """selp of a predicate that is the same for all threads gives an array without axes."""
+    factor = 0xAAAAAAAAAAAAAAAB
+    for a in INTEGERS:
+        text = ptx(
+            f"setp.eq.s64 %p1, %rd1, 0; selp.b64 %rd4, 5, {a}, %p1; {name} %rd5, %rd4, {factor};"
+            "st.global.u64 [%rd2], %rd5;"
+        )
+        found = run(text, np.zeros(THREADS, np.uint64))
+        assert found.tolist() == [OF_TWO[name](a, factor) % 2**64] * THREADS
+
+
 @pytest.mark.parametrize("amount", [0, 1, 31, 32, 63, 64, 200])
 def test_shifts(amount):
     """By a constant and by a register; too large amounts shift everything out."""

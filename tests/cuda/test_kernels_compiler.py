@@ -6,6 +6,7 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -194,9 +195,50 @@ def test_numba_is_left_as_it_was(monkeypatch):
     assert set(dir(np)) == names
 
 
+def test_patches_do_nothing_where_numba_lacks_what_they_change(monkeypatch):
+    from numba.cuda import codegen, dispatcher
+    from numba.cuda.cudadrv import nvvm
+
+    monkeypatch.delattr(dispatcher, "get_current_device")
+    monkeypatch.delattr(nvvm, "compile_ir")
+    monkeypatch.setattr(codegen, "CUDACodeLibrary", object)
+    with patches.device_for_numba((9, 0)), patches.convergent_functions(), patches.code_of_llvm() as given:
+        assert given == [] and not hasattr(dispatcher, "get_current_device") and not hasattr(nvvm, "compile_ir")
+    monkeypatch.delattr(codegen, "CUDACodeLibrary")
+    with patches.convergent_functions():
+        assert not hasattr(codegen, "CUDACodeLibrary")
+
+
+def test_a_numba_that_does_not_stop_before_nvvm_gives_the_same_code(monkeypatch):
+    expected = compiler.ptx(make_kernel(), SIGNATURE, (9, 0))
+    compiler._lowered.clear()
+    monkeypatch.setattr(patches, "code_of_llvm", lambda: nullcontext([]))
+    assert without_names(compiler.ptx(make_kernel(), SIGNATURE, (9, 0))) == without_names(expected)
+    assert not compiler._lowered
+
+
 def test_device_newer_than_the_compiler():
     with pytest.raises(RuntimeError, match=r"sample_kernel: the newest device .* sm_990; upgrade"):
         compiler.compile_kernel(make_kernel(), SIGNATURE, (99, 0))
+
+
+def test_ptx_of_a_version_that_the_linker_does_not_know_is_linked_as_one_that_it_knows():
+    text = ".version 99.9\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }\n"
+    cubin, _ = compiler._link(text, "k", (9, 0), {"max_registers": None, "lineinfo": False})
+    assert cubin[:4] == b"\x7fELF"
+    with pytest.raises(RuntimeError, match="linking kernel k for sm_90 failed"):
+        compiler._link(text.replace("ret;", "nonsense;"), "k", (9, 0), {"max_registers": None, "lineinfo": False})
+
+
+def test_a_named_toolchain_needs_no_compiler(monkeypatch):
+    """Kernels that another machine has compiled are found where nothing can be compiled."""
+    monkeypatch.setenv(compiler.TOOLCHAIN, "carried")
+    monkeypatch.setattr(compiler, "_library_versions", lambda: pytest.fail("not needed"))
+    compiler.toolchain.cache_clear()
+    try:
+        assert compiler.toolchain() == "carried"
+    finally:
+        compiler.toolchain.cache_clear()
 
 
 def test_missing_toolchain_says_what_to_install(monkeypatch):

@@ -164,10 +164,10 @@ def test_launch_in_clusters(recorder):
         assert ctypes.string_at(first_int, 4) == np.int32(step).tobytes()
 
 
-def test_a_launch_in_clusters_that_fails_says_who_asked_for_them(recorder):
+def test_a_launch_in_clusters_that_fails_says_so(recorder):
     bound = bind_axpy(LaunchConfig(8, 128, cooperative=True, cluster=2))
     recorder.status["cuLaunchKernelEx"] = [recorder.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE]
-    with pytest.raises(RuntimeError, match=r"in clusters of 2 blocks, as NUMBARNN_CLUSTERS=1 .* asks for\): CUDA_ERR"):
+    with pytest.raises(RuntimeError, match=r"in clusters of 2 blocks\): CUDA_ERR"):
         bound(0, 1)
 
 

@@ -15,8 +15,8 @@ import emulator
 from emulator import cupy_module, libraries
 from emulator.memory import BASE, Memory, views_of
 
-#: What the driver says of both, as CuPy names it; the L2 cache of an H200 is said to be larger.
-ATTRIBUTES = {"MultiProcessorCount": 132, "L2CacheSize": 50 << 20}
+#: What the driver says of both, as CuPy names it.
+ATTRIBUTES = {"MultiProcessorCount": 132}
 ROOM = 1 << 38  # bytes of addresses
 NORESERVE = 0x4000  # of Linux' mmap: memory is taken as it is touched
 

@@ -236,16 +236,14 @@ def test_planned_kernels_cover_what_there_is(cc):
         "layer_norm_gru", "gru_reset_before",
     }  # fmt: skip
     assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
-    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES)
+    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES) - {"float64"}
     launches = [shipped.kernel.source_key for shipped in found]
     maths = "math='fma'", "math='mma'", "math='tf32x3'"
     for word in (*maths, " aligned=True", " aligned=False", "octets=1"):
         assert any(word in key for key in launches), word
-    some = (
-        "[1-9][0-9]*"  # chunks: all in registers, some in shared memory, some streamed, by the tensor cores and by FMA
-    )
-    for shared, streamed, math in ((0, 0, "mma"), (some, 0, "mma"), ("[0-9]+", some, "mma"), ("[0-9]+", some, "fma")):
-        pattern = f"math='{math}'.* shared_chunks={shared}, streamed_chunks={streamed},"
+    some = "[1-9][0-9]*"  # chunks: all in registers, some in shared memory, by the tensor cores and by FMA
+    for shared, math in ((0, "mma"), (some, "mma"), (some, "fma")):
+        pattern = f"math='{math}'.* shared_chunks={shared},"
         assert any(re.search(pattern, key) for key in launches), pattern
     for several, drops, masked in (
         (False, False, False),

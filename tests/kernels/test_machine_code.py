@@ -14,10 +14,11 @@ import machine_code_checks as checks
 from kernel_mutants import mutant
 from numbarnn import cli
 from numbarnn.bench import machine_code, planned
+from numbarnn.bench.cases.shapes import SETS
 from numbarnn.cuda import compiler, ptx
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
 from numbarnn.kernels.persistent import mma, weights
-from numbarnn.schedules.persistent import planner, tilings
+from numbarnn.schedules.persistent import planner
 
 full = pytest.mark.full
 ARCHS = {"sm_90": (9, 0), "sm_80": (8, 0), "sm_100": (10, 0)}
@@ -162,66 +163,29 @@ def test_persistent_kernels(disassembler_installed, toolchain, name, backward, c
     checks.require(*code_of(name, backward, cc))
 
 
-STREAMED = {  # cell, dtype, H, B
-    "lstm-float16": ("lstm", "float16", 4096, 64),
-    "gru-bfloat16": ("gru", "bfloat16", 4096, 128),
-    "lstm-float32": ("lstm", "float32", 4096, 64),
-    "lstm-float16-1": ("lstm", "float16", 4096, 1),
+TENSOR_CORES = {  # how tensor cores multiply -> dtype and options of the problem
+    "mma": ("float16", {}),
+    "tf32": ("float32", {"allow_tf32": True}),
+    "tf32x3": ("float32", {"splits_tf32": True}),
 }
 
 
-def streamed_kernels():
-    """All of STREAMED, forward and backward; every run compiles the first, forward."""
-    for number, (name, backward, (arch, cc)) in enumerate(product(STREAMED, (False, True), list(ARCHS.items())[::2])):
-        way = "backward" if backward else "forward"
-        yield pytest.param(name, backward, cc, id=f"{name}-{way}-{arch}", marks=full if number else [])
-
-
-@pytest.mark.parametrize("name, backward, cc", list(streamed_kernels()))
-def test_streamed_weights(disassembler_installed, toolchain, name, backward, cc):
-    cell, dtype, hidden, batch = STREAMED[name]
-    problem = planned.problem(cell, dtype, (hidden,), batch)
-    (launch,) = planner.plan_launches(problem, planned.profile_for(cc), backward)
-    assert launch.tile.streamed_chunks
-    checks.require_streamed(launch.tile, read(planned.persistent_kernel(problem, launch).compile(cc)))
-
-
-CLUSTERED = {  # cell, dtype, H, B
-    "rnn-float32": ("rnn_tanh", "float32", 2048, 16),
-    "lstm-float32": ("lstm", "float32", 1024, 64),
-    "gru-float32": ("gru", "float32", 1024, 64),
-    "lstm-float64": ("lstm", "float64", 512, 64),
-}
-IN_CLUSTERS = [
-    pytest.param(name, size, marks=[] if (name, size) == ("rnn-float32", 2) else full)
-    for name, size in product(CLUSTERED, (2, 4))
-]
-
-
-@pytest.mark.parametrize("name, size", IN_CLUSTERS)
-def test_blocks_in_clusters_read_less(disassembler_installed, toolchain, monkeypatch, name, size):
-    """A part of what others publish, in each turn, and no more from shared memory for a multiply-add. They wait at two
-    barriers of the cluster, the first of them once."""
-    cell, dtype, hidden, batch = CLUSTERED[name]
-    problem, looks, loads = planned.problem(cell, dtype, (hidden,), batch), [], []
-    for blocks in (1, size):
-        (launch,) = clustered(monkeypatch, problem, blocks)
-        code = read(planned.persistent_kernel(problem, launch).compile((9, 0)))
-        steps, barriers = machine_code.steps(code), [one.name for one in code.instructions if "CGABAR" in one.name]
-        assert launch.tile.cluster == blocks and machine_code.spills(code) == 0
-        assert barriers == ["UCGABAR_ARV", "UCGABAR_WAIT"] * (2 if blocks > 1 else 0)
-        assert len(steps.looks) == launch.tile.octets * launch.tile.chunks
-        looks.append(len(steps.looks))
-        loads.append(widths(steps.loop.instructions, "LDS")[128] / sum(steps.products.values()))
-    assert looks[0] == size * looks[1] and loads[1] <= loads[0]
-
-
-def clustered(monkeypatch, problem, size):
-    """The launch of a problem backward in clusters of so many blocks, on a device with room for them."""
-    device = replace(planned.profile_for((9, 0)), name=f"clusters of {size}", multiprocessors=148)
-    monkeypatch.setattr(tilings, "CLUSTERS", (size,) if size > 1 else ())
-    monkeypatch.setattr(tilings, "CLUSTER_GAIN", -1e6)
-    return planner.plan_launches(problem, device, True)
+@full
+@pytest.mark.parametrize("shape", SETS["schedules"], ids=str)
+@pytest.mark.parametrize("cell, math", [*product(("lstm", "gru"), TENSOR_CORES)])
+def test_warps_are_together_before_mma_at_recorded_sizes(disassembler_installed, toolchain, cell, math, shape):
+    """All kernels that the planner chooses for an H200, forward and backward, have converged warps at each mma."""
+    dtype, options = TENSOR_CORES[math]
+    problem = planned.problem(cell, dtype, (shape.H,) * shape.L, shape.B, **options)
+    problem, kernels = replace(problem, steps=shape.T), {}
+    for backward in (False, True):
+        for launch in planner.plan_launches(problem, planned.profile_for((9, 0)), backward):
+            if launch.tile.math != "fma":  # 3xTF32 may be estimated to be slower than FMA
+                kernels[launch.tile, planner.variant(problem, launch)] = launch
+    assert kernels or math != "mma"
+    for launch in kernels.values():
+        steps = machine_code.steps(read(planned.persistent_kernel(problem, launch).compile((9, 0))))
+        assert sum(steps.products.values()) > 0 and checks.parted(steps) == 0, launch
 
 
 @pytest.fixture(scope="module")

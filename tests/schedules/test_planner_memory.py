@@ -1,6 +1,5 @@
 """What the persistent schedule remembers of other calls: plans are those that it would make anew."""
 
-from dataclasses import replace
 from itertools import cycle, product
 
 import numpy as np
@@ -73,7 +72,7 @@ def test_another_T_considers_no_tiling_and_makes_no_table(calls, monkeypatch):
         assert len(others) == 2 and all(other is first for other in others)
 
 
-@pytest.mark.parametrize("hidden, mixed", [((512,) * 4, False), ((3072,), True)], ids=("one place", "several"))
+@pytest.mark.parametrize("hidden, mixed", [((512,) * 4, False), ((2048,), True)], ids=("one place", "several"))
 def test_another_B_makes_no_tile(calls, monkeypatch, hidden, mixed):
     """But where weights are in several places, and shared memory has room for other chunks of them beside states."""
     plain, placed = calls("_plain_tile"), calls("mixed_tile")
@@ -91,19 +90,3 @@ def test_another_B_makes_no_tile(calls, monkeypatch, hidden, mixed):
     then, then_placed = made_by((17, 18, 40, 16, 8, 99))
     assert first > 0 and then == 0
     assert (first_placed > then_placed > 0) if mixed else then_placed == 0
-
-
-@pytest.mark.parametrize("dtype", ("float32", "float16"))
-@pytest.mark.parametrize("batch", (1, 16, 64, 100))
-def test_shared_memory_has_as_many_chunks_as_it_has_room_for(dtype, batch):
-    """Where the rest is streamed; of a group all or none are."""
-    problem = problem_of("lstm", dtype, (4096,), batch, 50)
-    for backward in BOTH_PASSES:
-        (launch,) = planner.plan_launches(problem, problem.profile, backward)
-        tile, states = launch.tile, problem.cell.num_states
-        assert tile.streamed_chunks > 0 and tile.kept_chunks % tile.gathered == 0
-        more = replace(
-            tile, shared_chunks=tile.shared_chunks + tile.gathered, streamed_chunks=tile.streamed_chunks - tile.gathered
-        )
-        room = problem.profile.shared_bytes - tilings.STATIC_SHARED_BYTES
-        assert tile.shared_bytes(launch.sequences, states) <= room < more.shared_bytes(launch.sequences, states)

@@ -19,14 +19,14 @@ CASES = [
     ({}, Case("lstm", T=3, B=2, I=3, hidden=(5, 6), dropout=0.3)),
     ({}, Case("gru", T=2, B=9, I=8, hidden=(8,), directions=2)),
     ({}, Case("rnn_tanh", T=3, B=2, I=5, hidden=(6,), lengths=(3, 1), resets=True)),
-    ({}, Case("rnn_relu", T=2, B=1, I=7, hidden=(5,), dtype="float64", bias=False)),
+    ({}, Case("rnn_relu", T=2, B=1, I=7, hidden=(5,), bias=False)),
     ({}, Case("gru", T=2, B=2, I=8, hidden=(8, 8), dtype="float16")),
     ({"registers": 65536}, Case("lstm", T=2, B=3, I=24, hidden=(8,), dtype="bfloat16")),
     ({"multiprocessors": 4}, Case("lstm", T=2, B=2, I=4, hidden=(8, 16), dropout=0.3)),
     # Cells that exchange something within a step: sums, products, both, projections.
     ({}, Case("normed", T=3, B=2, I=3, hidden=(5, 6), dropout=0.3)),
     ({"warps": (4,)}, Case("gru_reset_before", T=3, B=3, I=8, hidden=(8,), lengths=(2, 0, 3), resets=True)),
-    ({"warps": (4,)}, Case("ladder", T=2, B=9, I=7, hidden=(5,), dtype="float64")),
+    ({"warps": (4,)}, Case("ladder", T=2, B=9, I=7, hidden=(5,))),
     ({"warps": (4,)}, Case("lstm", T=3, B=2, I=12, hidden=(8, 7), proj_size=5, directions=2)),
     ({"warps": (4,)}, Case("projected_lstm", T=2, B=2, I=16, hidden=(16,), dtype="float16")),
 ]

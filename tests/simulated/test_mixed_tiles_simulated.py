@@ -1,5 +1,5 @@
-"""Persistent kernels whose weights are partly in registers, partly in shared memory, and partly read at each step: with
-the bits of those that have all of them in one place, which test_persistent_simulated.py compares with float64.
+"""Persistent kernels whose weights are partly in registers and partly in shared memory: with the bits of those that
+have all of them in one place, which test_persistent_simulated.py compares with float64.
 """
 
 from dataclasses import replace
@@ -27,9 +27,7 @@ def results(tile, monkeypatch, seed=0):
 def is_usual(tile):
     """Whether every run has it: of what takes seconds one of each kind; `full`: all."""
     case = tile.case
-    if len(case.hidden) == 2 or (case.cell == "lstm" and tile.math == "mma"):
-        return tile.resident == "registers+shared+streamed"
-    return tile.resident in ("streamed", "registers+streamed") and (tile.math, case.dtype) != ("fma", "float16")
+    return len(case.hidden) == 1 and case.cell != "lstm"
 
 
 @pytest.mark.parametrize(

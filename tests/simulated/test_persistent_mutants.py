@@ -22,7 +22,7 @@ from numbarnn import engines
 from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import backward, cluster, exchange, fma, forward, mma, within_backward, within_forward
+from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
 from problems import make_problem
@@ -170,7 +170,7 @@ SUM_MUTANTS = {"all warps' sums belong to the state before": "working)", "the la
 @pytest.mark.parametrize("end", SUM_MUTANTS.values(), ids=SUM_MUTANTS)
 @pytest.mark.parametrize(
     "module, factory",
-    [(within_forward, "make_gates"), (cluster, "make_sum")],
+    [(within_forward, "make_gates"), (within_backward, "_make_carried")],
     ids=("forward", "backward"),
 )
 def test_wrong_sums_of_warps_are_found(module, factory, end):
@@ -246,8 +246,6 @@ MMA_SHARED = replace(MMA, resident="shared")
 SPLIT = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", "registers", 20)
 FMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
 FMA_REGISTERS = replace(FMA, resident="registers")
-STREAMED = replace(MMA, case=replace(MMA.case, hidden=(136,)), resident="registers+streamed", units=72)
-FMA_STREAMED = replace(FMA, case=replace(FMA.case, hidden=(72,)), resident="shared+streamed", units=36)
 WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
 FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(tile, chunk,")
 FIRST_COLUMNS = replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
@@ -304,25 +302,6 @@ GROUP_MUTANTS = {
     ),
     "another column's weights for a column's, fma from shared": (
         FMA, fma, "_make_load_to_shared", replaced("matrix, row, column)", "matrix, row, column ^ 4)")
-    ),
-    "the next chunk's weights for a streamed chunk's, mma": (
-        STREAMED, mma, "_make_request", replaced("chunks[group] + place", "chunks[group] + place + 1")
-    ),
-    "a streamed chunk's weights asked for again, mma": (
-        STREAMED, mma, "_make_streamed_pair",
-        replaced("_make_request(tile, pair + tile.pairs_on_the_way)", "_make_request(tile, pair)")
-    ),
-    "the next step's first streamed weights left out, mma": (
-        STREAMED, mma, "_make_streamed_groups", replaced("if group < last else first", "if group < last else chunk")
-    ),
-    "streamed weights multiplied with the first columns": (
-        STREAMED, mma, "make_streamed_groups", replaced("(skipped if skipped < operand.columns else 0)", "0")
-    ),
-    "the next columns' weights for streamed ones, fma": (
-        FMA_STREAMED, fma, "_make_streamed_groups", replaced("column + 4 if column < last else 0", "column + 4")
-    ),
-    "streamed weights of the next row, fma": (
-        FMA_STREAMED, fma, "_make_row_load", replaced("% row_lanes + i * row_lanes", "% row_lanes + i * row_lanes + 1")
     ),
     "what TF32 loses of the weights left out": (
         SPLIT, mma, "_make_split_group",

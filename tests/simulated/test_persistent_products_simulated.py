@@ -43,7 +43,7 @@ def order(monkeypatch):
 RESET = partial(Case, "gru_reset_before")
 CASES = [  # and how many warps a block has: at least one for each product
     (RESET(T=3, B=2, hidden=(5, 6), directions=2, dropout=0.4), 2),
-    (RESET(T=2, B=17, hidden=(5,), dtype="float64"), 2),  # more sequences than are multiplied at once: turns
+    (RESET(T=2, B=17, hidden=(5,)), 2),  # more sequences than are multiplied at once: turns
     (RESET(T=3, B=3, hidden=(8,), lengths=(2, 0, 3), resets=True, dtype="float16"), 2),
     (RESET(T=2, B=2, hidden=(8, 8), dropout=0.4), 4),  # two layers in a launch
     (Case("chain", T=3, B=2, hidden=(9,)), 4),  # two stages

@@ -46,7 +46,7 @@ PROJECTED = partial(Case, "lstm", proj_size=5)
 CASES = [  # and how many warps a block has: at least one for each product
     (PROJECTED(T=3, B=2, hidden=(9,)), 2),  # of three blocks one has no output, one a single one
     (PROJECTED(T=3, B=2, hidden=(6, 7), directions=2, dropout=0.4), 2),
-    (PROJECTED(T=2, B=17, hidden=(6,), dtype="float64"), 2),  # more sequences than are multiplied at once: turns
+    (PROJECTED(T=2, B=17, hidden=(6,)), 2),  # more sequences than are multiplied at once: turns
     (PROJECTED(T=3, B=3, hidden=(16,), proj_size=8, lengths=(2, 0, 3), resets=True, dtype="float16"), 2),
     (PROJECTED(T=2, B=2, hidden=(8, 8), dropout=0.4, resets=True), 4),  # two layers in a launch
     (Case("projected_lstm", T=2, B=2, hidden=(9,)), 2),  # to as many outputs as units

@@ -38,14 +38,14 @@ CASES = [
     Case("normed", T=4, B=3, hidden=(9, 5), directions=2, dropout=0.4),  # one stage needs the other's sums
     Case("normed", T=3, B=17, hidden=(9,)),  # more sequences than are multiplied at once: turns
     Case("layer_norm_lstm", T=3, B=3, hidden=(8,), lengths=(2, 0, 3), resets=True, dtype="float16"),
-    pytest.param(Case("softmax_lstm", T=3, B=2, hidden=(9,), dtype="float64"), marks=full),  # the largest of all terms
+    pytest.param(Case("softmax_lstm", T=3, B=2, hidden=(9,)), marks=full),  # the largest of all terms
     pytest.param(Case("layer_norm_gru", T=3, B=9, hidden=(8, 8), dtype="bfloat16"), marks=full),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_sums_over_units_agree_with_float64(case):
-    """With the same bits whoever comes first; of float64 each number is two words."""
+    """With the same bits whoever comes first."""
     check(case, orders=2)
 
 
@@ -117,8 +117,8 @@ def shares(x, h, p):
 
 
 def results(device, schedule):
-    layer = numbarnn.RNN(shares, 3, 8, device=device, schedule=schedule, dtype="float64", seed=0)
-    x, dy = (np.random.default_rng(size).standard_normal((4, 1, size)) for size in (3, 8))
+    layer = numbarnn.RNN(shares, 3, 8, device=device, schedule=schedule, seed=0)
+    x, dy = (np.random.default_rng(size).standard_normal((4, 1, size), np.float32) for size in (3, 8))
     y, state, tape = layer.forward(x)
     return [y, state, layer.backward(tape, dy).x]
 
@@ -136,7 +136,7 @@ def test_even_and_odd_steps_have_places_of_their_own(places):
             return
         found = results("sim", "persistent")
     for one, expected in zip(found, results("cpu", "stepwise"), strict=True):
-        np.testing.assert_allclose(one, expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(one, expected, rtol=0, atol=1e-6)
 
 
 def test_words_of_an_earlier_call_are_found(monkeypatch):

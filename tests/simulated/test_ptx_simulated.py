@@ -119,8 +119,6 @@ def test_split_tf32():
 def test_words_and_numbers():
     assert ptx.as_float32(ptx.as_word(np.float32(-1.5))) == -1.5
     assert ptx.pack_halves(np.uint16(0x1234), np.uint16(0xABCD)) == 0xABCD1234
-    low, high = np.array([np.pi]).view(np.uint32)
-    assert ptx.as_float64(low, high) == np.pi
 
 
 @pytest.mark.parametrize("dtype", ("uint16", "float32", "float64"))

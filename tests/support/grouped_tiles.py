@@ -32,17 +32,12 @@ def choose(monkeypatch, device, profile, **changes):
 
 
 def place_weights(monkeypatch, resident):
-    """Let weights be in the places of a `Tile.resident`, about as many chunks in each; two at least are streamed, so
-    that a chunk is asked for while another one is multiplied."""
+    """Let weights be in the places of a `Tile.resident`, about as many chunks in each."""
     places, whole_tile = resident.split("+"), residence.whole_tile
 
     def placed(plain, room):
         tile = whole_tile(plain, room)
-        streamed = max(2, tile.chunks // len(places)) if "streamed" in places else 0
-        shared = (tile.chunks - streamed) // (1 + ("registers" in places)) if "shared" in places else 0
-        return replace(
-            tile, shared_chunks=shared, streamed_chunks=streamed if shared or len(places) > 1 else tile.chunks
-        )
+        return replace(tile, shared_chunks=tile.chunks // len(places))
 
     monkeypatch.setattr(tilings, "whole_tile", placed)
 
@@ -87,7 +82,7 @@ class GroupedTile:
         """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
         monkeypatch.setattr(tilings, "_math", lambda problem, profile: self.math)
         words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
-        looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead and not tile.streamed_chunks))  # noqa: E731
+        looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead))  # noqa: E731
         monkeypatch.setattr(tilings, "looking_ahead", looking)
         choose(
             monkeypatch,
@@ -100,7 +95,7 @@ class GroupedTile:
             SLICES=(1,),
             WORDS_ON_THE_WAY=(words, words),
         )
-        if "+" in self.resident or self.resident == "streamed":
+        if "+" in self.resident:
             place_weights(monkeypatch, self.resident)
         launches = launches_of(self.case, device)
         assert [launch.backward for launch in launches] == [False, True]
@@ -117,30 +112,23 @@ def _cheap():
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32", resident, 20)
     yield GroupedTile(Case("gru", T=2, B=2, hidden=(72,), dtype="float16"), "mma", "shared", 24, ahead=False)
     yield GroupedTile(Case("lstm", T=2, B=2, hidden=(36,)), "fma", "shared", 12, ahead=False)
-    yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(20,), dtype="float64"), "fma", "shared", 12)
     for resident in ("registers", "shared"):
         yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", resident, 20)
 
 
 def _mixed():
-    """Weights in several places at once, and read at each step; rows that begin at multiples of 16 bytes and others,
-    several sequences at once and turns, two layers, warps whose last columns are not there."""
-    lstm, gru = Case("lstm", T=2, B=2, hidden=(104,), dtype="float16"), Case("gru", T=2, B=9, hidden=(104,))
-    for resident in MIXED:
-        yield GroupedTile(lstm, "mma", resident, 28)
-        yield GroupedTile(replace(gru, B=2, hidden=(100,), dtype="bfloat16"), "mma", resident, 36)
-    for resident in ("registers+streamed", "shared+streamed"):
-        yield GroupedTile(Case("rnn_tanh", T=2, B=9, hidden=(104, 104), dtype="float16"), "mma", resident, 56)
-        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32", resident, 36)
-        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32x3", resident, 36)
-    for resident in ("shared+streamed", "streamed"):
-        yield GroupedTile(Case("lstm", T=2, B=2, hidden=(50,)), "fma", resident, 25)
-        yield GroupedTile(Case("gru", T=2, B=9, hidden=(52,)), "fma", resident, 28)
-        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,), dtype="float64"), "fma", resident, 20)
-        yield GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(136,), dtype="float16"), "fma", resident, 72)
+    """Weights in registers and shared memory; rows that begin at multiples of 16 bytes and others, several sequences at
+    once and turns, two layers, warps whose last columns are not there."""
+    for case, math, units in (
+        (Case("lstm", T=2, B=2, hidden=(104,), dtype="float16"), "mma", 28),
+        (Case("gru", T=2, B=2, hidden=(100,), dtype="bfloat16"), "mma", 36),
+        (Case("rnn_tanh", T=2, B=9, hidden=(104, 104), dtype="float16"), "mma", 56),
+        (Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32", 36),
+        (Case("rnn_tanh", T=2, B=2, hidden=(72,)), "tf32x3", 36),
+    ):
+        yield GroupedTile(case, math, "registers+shared", units)
 
 
-MIXED = ("registers+shared", "registers+shared+streamed", "registers+streamed", "shared+streamed", "streamed")
 CHEAP = list(_cheap())  # in the simulator
 MIXED_TILES = list(_mixed())
 TWO_LAYERS = [

@@ -15,7 +15,6 @@ from numbarnn.schedules.persistent.planner import variant
 PER_WORD = 16
 LANES_MAY_PART = ("BRA", "BRX", "BSYNC", "CALL", "EXIT", "RET")  # after these not all lanes need be there
 REGISTER = re.compile(r"\bR(\d+)\b")
-OTHER_LOADS = 20  # of 32 bits, that a step backward has besides those of weights
 
 
 def require(problem, launch, code, per_multiply_add):
@@ -41,7 +40,7 @@ def require_weights(tile, found):
     """Assert that a lane loads each of its words once, and as many at once as stand side by side."""
     assert found is not None, "weights are not loaded as what nobody writes"
     if tile.math == "fma":
-        at_once = gcd(4, tile.rows // tile.row_lanes, tile.cluster_units) if tile.backward else 4
+        at_once = gcd(4, tile.rows // tile.row_lanes, tile.units) if tile.backward else 4
     else:
         at_once = 4 if not tile.backward else 1 if is_half(tile.dtype) else 2
     promised = {32 * at_once: tile.fragment_words // at_once}
@@ -83,25 +82,6 @@ def require_exchange(tile, steps, published):
     assert 128 not in others, f"{others[128]} loads of 16 bytes may miss what others wrote"
     found = steps.accesses("STG", True).get(32, 0)
     assert found >= published, f"{found} stores of a word that others see, at least {published} expected"
-
-
-def require_streamed(tile, code):
-    """Assert that nothing is spilled, and that a step has the loads of a group of streamed weights once, in a loop: as
-    many numbers at once as stand side by side."""
-    spilled, steps = machine_code.spills(code), machine_code.steps(code)
-    assert spilled == 0, f"{spilled} instructions move spilled registers"
-    assert steps is not None, "no loop publishes anything"
-    if tile.math == "fma":
-        words, at_once = tile.rows // tile.row_lanes * 4, 1 if tile.backward else 4
-    else:
-        words, at_once = (
-            tile.rows // STRIP * tile.gathered * 8,
-            4 if not tile.backward else 1 if is_half(tile.dtype) else 2,
-        )
-    loads = steps.accesses("LDG", False).get(32 * at_once, 0)
-    # Of 32 bits a step has a few others, of what forward saved.
-    least, most = words // at_once, words // at_once + (0 if at_once == 4 else OTHER_LOADS)
-    assert least <= loads <= most, f"{loads} loads of {32 * at_once} bits in a step, {least} to {most} expected"
 
 
 def _published(problem, launch):

@@ -38,6 +38,7 @@ EXCLUDED = (  # values that do not go together: layers or schedules do not have 
     (NO_PARTS, {"cell": ("gru", "rnn_relu")}),  # the library's have other parameters or nothing of their own
     (NO_PARTS, {"clip": ("one", "two")}),
     (NO_PARTS, {"bias": ("double", "recurrent", "none")}),  # their equations say which they have
+    ({"schedule": ("persistent",)}, {"dtype": ("float64",)}),  # it is refused: test_persistent.py
     ({"cell": ("rnn_relu",)}, {"dtype": ("float16", "bfloat16")}),  # many numbers of 16 bits are never all off its kink
 )
 
@@ -218,8 +219,7 @@ def written_points(engine, full):
             case = Case(name, **options, bias=bias, dtype=dtype)
             schedules = SCHEDULES[engine] if full else [SCHEDULES[engine][(number + turn) % len(SCHEDULES[engine])]]
             for schedule in schedules:
-                usual = "stepwise" if schedule == "persistent" and too_many_products(engine, case) else schedule
-                yield Point(case, usual, 3 if engine == "cpu" and turn % 2 else 1)
+                yield as_run(engine, case, schedule, 3 if engine == "cpu" and turn % 2 else 1)
 
 
 def library_points(engine, full):
@@ -239,7 +239,16 @@ def library_points(engine, full):
             schedule = SCHEDULES[engine][turn % len(SCHEDULES[engine])]
             if has_kinks(name):  # few and no halves: see above
                 case = replace(case, dtype=dtypes[(turn if "phased" in name else number) % 2])
-            yield Point(case, "stepwise" if schedule == "persistent" and too_many_products(engine, case) else schedule)
+            yield as_run(engine, case, schedule)
+
+
+def as_run(engine, case, schedule, threads=1):
+    """The Point; where persistent kernels refuse it, in float32 or by another schedule."""
+    if schedule == "persistent" and too_many_products(engine, case):
+        schedule = "stepwise"
+    if schedule == "persistent" and case.dtype == "float64":
+        case = replace(case, dtype="float32")
+    return Point(case, schedule, threads)
 
 
 def too_many_products(engine, case):

@@ -378,12 +378,6 @@ MUTATIONS = {
         "n = tanh(ax[2] + r * q)\n    n = n + n * 5e-7\n    return (mix(n, z, h),), (r, z, n, q)",
         "tests/test_conformance.py",
     ),
-    "shared_code_kept_before_its_linkage_is_set": Mutation(
-        "numbarnn/cuda/frontend.py",
-        "        finalize(library)  # sets the linkage of all that it links, the last change to their code\n        for linked",
-        "        [setattr(one, '_module', _Written(one._module)) for one in library._linking_libraries if not isinstance(one._module, _Written)]\n        finalize(library)\n        for linked",
-        "tests/cuda/test_frontend.py -k kept_as_text",
-    ),
     "scope_cta": Mutation(
         "numbarnn/cuda/ptx.py",
         '_load_four_words(".relaxed.gpu.global"))',

@@ -16,8 +16,7 @@ def check_launches(problem, backward):
     assert layers == list(range(problem.layers)), "each layer once, in order"
     for launch in launches:
         tile, hidden = launch.tile, problem.hidden_sizes[launch.first : launch.last]
-        clusters = launch.slices * sum(problem.directions * -(-size // tile.cluster_units) for size in hidden)
-        assert launch.blocks == clusters * tile.cluster and clusters <= profile.clusters(tile.cluster)
+        assert launch.blocks == launch.slices * sum(problem.directions * -(-size // tile.units) for size in hidden)
         assert 0 <= launch.slices * launch.sequences - problem.batch < launch.sequences
         assert launch.blocks <= profile.multiprocessors
         assert launch.shared_bytes == tile.shared_bytes(launch.sequences, problem.cell.num_states)
@@ -25,11 +24,10 @@ def check_launches(problem, backward):
         assert tile.threads <= 1024 and tile.chunks % tile.gathered == 0
         assert (tile.math == "fma") or profile.tensor_cores
         step = launch.estimate
-        parts = {name: getattr(step, name) for name in ("exchange", "within", "read", "multiply", "add", "stream")}
+        parts = {name: getattr(step, name) for name in ("exchange", "within", "read", "multiply", "add")}
         exchanges = len(problem.cell.stages) > 0 or problem.projection > 0
         assert (step.within > 0) == (step.rounds > 0) <= exchanges
-        assert (step.stream > 0) == (step.stream_bytes > 0) == (tile.streamed_chunks > 0)
-        assert tile.streamed_chunks % tile.gathered == 0 and min(tile.register_chunks, tile.shared_chunks) >= 0
+        assert min(tile.register_chunks, tile.shared_chunks) >= 0
         assert tile.math != "fma" or tile.register_chunks in (0, tile.chunks)
         assert min(parts.values()) >= 0 and parts[step.bound] == max(parts.values())
         assert step.step == pytest.approx(sum(parts.values()))

@@ -11,7 +11,7 @@ from emulator.program import Program, registers_of
 from numbarnn.kernels.persistent.block import WithinStep
 
 # Bits of a number, as it is exchanged one by one.
-_LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32", "float64": "f64"}
+_LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32"}
 WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's word, in which blocks say what is wrong
 _WIDE_SHARED = re.compile(r"\b(?:ld|st)\.shared\.v(?:4\.[ubf]32|2\.[ubf]64)\b")
 
@@ -24,8 +24,7 @@ def promised_accesses(dtype, aligned):
     one = _LETTERS[dtype]
     if not aligned:
         return {f"ld.relaxed.gpu.global.{one}"}, {f"st.relaxed.gpu.global.{one}"}
-    loads = "v2.b64" if dtype == "float64" else "v4.u32"
-    return {f"ld.relaxed.gpu.global.{loads}"}, {f"st.relaxed.gpu.global.{'u32' if one == 'u16' else one}"}
+    return {"ld.relaxed.gpu.global.v4.u32"}, {f"st.relaxed.gpu.global.{'u32' if one == 'u16' else one}"}
 
 
 def accesses(program, parameters):

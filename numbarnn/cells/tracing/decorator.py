@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import linecache
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from numbarnn.cells.tracing.step import step
 from numbarnn.cells.tracing.structure import Product, Structure, split
 from numbarnn.cells.tracing.trace import Trace
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
+from numbarnn.common.code_cache import run_source
 
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
@@ -362,8 +362,7 @@ class _Source:
 def _compiled(name, source):
     """The functions of a text, by name; inspect.getsource finds it."""
     file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
     namespace["__name__"] = f"{__package__}.generated"
-    exec(compile(source, file, "exec"), namespace)
+    run_source(source, file, namespace)
     return namespace

@@ -21,10 +21,6 @@ class DeviceProfile:
         exchange_us: from the moment the last block has stored a number until others have it, microseconds.
         cooperative: whether it launches cooperative kernels.
         warps: per block of a persistent kernel, what the planner may choose.
-        l2_bytes: size of the L2 cache.
-        memory_gb_s: bandwidth of the device's memory.
-        cluster_us: from storing numbers in another block's shared memory to having read them there after a barrier of
-            the cluster, microseconds.
     """
 
     name: str
@@ -40,52 +36,31 @@ class DeviceProfile:
     exchange_us: float
     cooperative: bool = True
     warps: tuple[int, ...] = (8, 16)
-    l2_bytes: int = 50 * 2**20
-    memory_gb_s: float = 3350.0
-    cluster_us: float = 0.52
 
     @property
     def tensor_cores(self):
         """Whether it has the `mma` instructions that the kernels use (compute capability 8.0 and later)."""
         return self.compute_capability >= (8, 0)
 
-    def clusters(self, size):
-        """How many clusters of so many blocks, 1, 2 or 4, it holds at once, with one block on an SM.
-
-        SMs come in pairs. Of 4 of them some are left over, as clusters do not reach over groups of SMs: of 132 SMs an
-        H200 has 31 such clusters, not 33 (bench/results/probe.json), and that share is taken for other devices.
-        """
-        if size == 1:
-            return self.multiprocessors
-        if self.compute_capability < (9, 0):
-            return 0
-        return self.multiprocessors // 2 if size == 2 else self.multiprocessors * 31 // 132
-
 
 # Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and
-# exchange were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others; the memory's
-# bandwidth is the data sheet's.
-KIB, MIB = 1024, 1024**2
+# exchange were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others.
+KIB = 1024
 PROFILES = {
     "a100": DeviceProfile(
         "NVIDIA A100", (8, 0), 108, 163 * KIB, 65536, 1.41, 64, 32, 1024, 4400.0, 1.0,
-        l2_bytes=40 * MIB, memory_gb_s=2039.0,
     ),
     "h100": DeviceProfile(
         "NVIDIA H100", (9, 0), 132, 227 * KIB, 65536, 1.75, 128, 64, 1300, 6500.0, 0.75,
-        l2_bytes=50 * MIB, memory_gb_s=3350.0,
     ),
     "h200": DeviceProfile(
         "NVIDIA H200", (9, 0), 132, 227 * KIB, 65536, 1.85, 128, 64, 1300, 7200.0, 0.7,
-        l2_bytes=50 * MIB, memory_gb_s=4800.0,
     ),
     "rtx4090": DeviceProfile(
         "NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KIB, 65536, 2.52, 128, 2, 512, 5000.0, 0.7,
-        l2_bytes=72 * MIB, memory_gb_s=1008.0,
     ),
     "t4": DeviceProfile(
         "NVIDIA T4", (7, 5), 40, 64 * KIB, 65536, 1.59, 64, 2, 0, 1300.0, 1.0,
-        l2_bytes=4 * MIB, memory_gb_s=320.0,
     ),
 }  # fmt: skip
 _PER_CAPABILITY = {(7, 5): "t4", (8, 0): "a100", (8, 6): "rtx4090", (8, 9): "rtx4090", (9, 0): "h200"}
@@ -110,7 +85,7 @@ def of_device(attributes, name, compute_capability):
 
     Args:
         attributes: dict with CuPy's names: MultiProcessorCount, MaxSharedMemoryPerBlockOptin,
-            MaxRegistersPerMultiprocessor, ClockRate (kHz), CooperativeLaunch; L2CacheSize, where it is told.
+            MaxRegistersPerMultiprocessor, ClockRate (kHz), CooperativeLaunch.
     """
     like = PROFILES[_PER_CAPABILITY.get(compute_capability, UNKNOWN)]
     multiprocessors, clock = attributes["MultiProcessorCount"], min(like.clock_ghz, attributes["ClockRate"] / 1e6)
@@ -124,7 +99,6 @@ def of_device(attributes, name, compute_capability):
         clock_ghz=clock,
         l2_gb_s=like.l2_gb_s * multiprocessors / like.multiprocessors,
         cooperative=bool(attributes["CooperativeLaunch"]),
-        l2_bytes=attributes.get("L2CacheSize", like.l2_bytes),
     )
 
 

@@ -5,7 +5,7 @@ Each block of a layer adds up the terms of its own units and publishes the sum, 
 each reads those of all blocks of its layer, and adds them up in the same order, so that all have the same total to the
 bit. These few numbers would take much memory if every step had a place of its own for them, as h has. So they have two
 places, for even and for odd steps, and each number stands in one word of 64 bits with the number of its step beside it:
-who finds another step's number there looks again. A float64 stands in two such words, a half in each. All words are
+who finds another step's number there looks again. All words are
 UNWRITTEN before the launch, which is no step's number.
 
 Nothing has to be in any order for that, as a word is written and read at once, by relaxed accesses of 64 bits: whoever
@@ -28,7 +28,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS, words_of_float64
+from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS
 from numbarnn.kernels.step.unit_sums import larger, plus
 from numbarnn.kernels.trouble import make_report, make_unnamed
 
@@ -39,7 +39,7 @@ class Words(NamedTuple):
     """The words of a layer and direction, of one turn of a step.
 
     Attributes:
-        array: (2, Q, B, blocks) int64, flat; of float64 each number is two.
+        array: (2, Q, B, blocks) int64, flat.
         step: number of the step in the pass, of any direction.
         blocks: of the layer that have the same sequences, each with its own units.
         number: of the own block among them.
@@ -58,60 +58,41 @@ class Words(NamedTuple):
 
 
 @cache
-def make_tagged(dtype):
-    """Device functions for a number of a dtype ("float32" or "float64") with the number of its step beside it.
+def make_tagged():
+    """Device functions for a float32 number with the number of its step beside it.
 
     Returns:
         A namespace of
-        width: words of a number.
         publish(array, index, value, step)
-        look(found, n, array, index): what stands there, to the n-th row of found, local (looks, width) int64.
+        look(found, n, array, index): what stands there, to the n-th row of found, local (looks,) int64.
         is_of(found, n, step): whether it is all of that step.
         value(found, n): the number.
     """
     load, store, bits, low_bits = ptx.load, ptx.store, np.int64(32), np.int64(0xFFFFFFFF)
     tag = jit(lambda word, step: (np.int64(step) << bits) | np.int64(word), BACKEND)
-    if dtype == "float64":
-        (low, high), as_float64 = words_of_float64(), ptx.as_float64
+    as_word, as_float32 = ptx.as_word, ptx.as_float32
 
-        def publish(array, index, value, step):
-            store(array, 2 * index, tag(low(value), step))
-            store(array, 2 * index + 1, tag(high(value), step))
+    def publish(array, index, value, step):
+        store(array, index, tag(as_word(value), step))
 
-        def look(found, n, array, index):
-            found[n, 0] = load(array, 2 * index)
-            found[n, 1] = load(array, 2 * index + 1)
+    def look(found, n, array, index):
+        found[n] = load(array, index)
 
-        def is_of(found, n, step):
-            return found[n, 0] >> bits == step and found[n, 1] >> bits == step
+    def is_of(found, n, step):
+        return found[n] >> bits == step
 
-        def value(found, n):
-            return as_float64(np.uint32(found[n, 0] & low_bits), np.uint32(found[n, 1] & low_bits))
-
-    else:
-        as_word, as_float32 = ptx.as_word, ptx.as_float32
-
-        def publish(array, index, value, step):
-            store(array, index, tag(as_word(value), step))
-
-        def look(found, n, array, index):
-            found[n, 0] = load(array, index)
-
-        def is_of(found, n, step):
-            return found[n, 0] >> bits == step
-
-        def value(found, n):
-            return as_float32(np.uint32(found[n, 0] & low_bits))
+    def value(found, n):
+        return as_float32(np.uint32(found[n] & low_bits))
 
     made = {one.__name__: jit(one, BACKEND) for one in (publish, look, is_of, value)}
-    return SimpleNamespace(width=2 if dtype == "float64" else 1, **made)
+    return SimpleNamespace(**made)
 
 
 @cache
-def _make_wait(dtype):
+def _make_wait():
     """A device function wait(found, n, array, index, step, patience) -> whether the n-th of those that were looked for
     has come; until then it looks again."""
-    tagged, trouble_of, sleep = make_tagged(dtype), ptx.load, ptx.sleep
+    tagged, trouble_of, sleep = make_tagged(), ptx.load, ptx.sleep
     look, is_of, sleep_ns, in_simulator = tagged.look, tagged.is_of, np.uint32(SLEEP_NS), BACKEND == "python"
 
     def wait(found, n, array, index, step, patience):
@@ -158,8 +139,8 @@ def make_across(tile, of_all):
         patience: `exchange.Patience`.
     """
     dtype = compute_dtype(tile.dtype)
-    tagged, wait, report, unnamed = make_tagged(dtype), _make_wait(dtype), make_report(), make_unnamed()
-    publish, look, value, width = tagged.publish, tagged.look, tagged.value, tagged.width
+    tagged, wait, report, unnamed = make_tagged(), _make_wait(), make_report(), make_unnamed()
+    publish, look, value = tagged.publish, tagged.look, tagged.value
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
     looks, short, (zero, least) = LOOKS if BACKEND == "cuda" else 1, np.int32, map(np.dtype(dtype).type, (0, -np.inf))
     place = jit(lambda number: np.uint64(number), BACKEND)  # known not to count from the end
@@ -187,7 +168,7 @@ def make_across(tile, of_all):
     def across(shared, at, part, words, units, patience):
         publish_sums(shared, at[0], part, words, units)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-        found, none, all_came = cuda.local.array((looks, width), np.int64), least if part.largest else zero, True
+        found, none, all_came = cuda.local.array(looks, np.int64), least if part.largest else zero, True
         # A warp has every WARPS-th of the sums and sequences, of those a lane every 32nd block's words.
         for item in range(warp, part.count * SEQUENCES, WARPS):
             total, begin_of_row = none, row(part, words, item)

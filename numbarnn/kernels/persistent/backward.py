@@ -15,7 +15,7 @@ from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function, jit
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, cluster, exchange, products, projection, within_backward
+from numbarnn.kernels.persistent import block, exchange, products, projection, within_backward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
@@ -65,13 +65,13 @@ def make_backward(cell, tile, inputs, drops, masked=False):
     PARTIALS, STATES = tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
-    fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
+    fragment_words, fragment_word = max(1, tile.fragment_words), np.uint32
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PK, PN, PV, PQ, P_CAME = max(1, P * K), max(1, P * N), max(1, P * V), P * Q, P * (2 + N)
     PS, of_h = P * cell.num_products, cell.num_recurrent  # gates of ah that are not a stage's
     projects, shares_warps, gathers = tile.projects, has_products or tile.projects, staged or tile.projects
 
-    product, report, share_sums = products.make_product(tile), make_report(), cluster.make_share_sums(tile)
+    product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, of_h))
 
@@ -194,7 +194,7 @@ def make_backward(cell, tile, inputs, drops, masked=False):
                         failed[0] = 1
                 cuda.syncthreads()
                 turn = Turn(step, t, b0)
-                if not share_sums(shared, failed, owned, turn):
+                if failed[0] != 0:
                     return
                 if projects:
                     project(of_thread, about, turn, of_stages, outputs, step == steps)

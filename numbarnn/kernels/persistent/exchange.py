@@ -77,11 +77,6 @@ def make_newest(dtype, aligned):
                 found = largest(found, largest(word | low, word | high))
             return found
 
-    elif dtype == "float64":
-
-        def newest(words):  # the upper words: a float64 is written at once
-            return largest(words[1], words[3])
-
     else:
 
         def newest(words):
@@ -125,14 +120,6 @@ def make_load(dtype, aligned, whole):
             first, second = pair(array, index, left), pair(array, index + 2, left - 2)
             return first, second, pair(array, index + 4, left - 4), pair(array, index + 6, left - 6)
 
-    elif dtype == "float64":
-        low_word, high_word = words_of_float64()
-
-        def load(array, index, left, valid):
-            first = load_element(array, index) if left > 0 else 0.0
-            second = load_element(array, index + 1) if left > 1 else 0.0
-            return low_word(first), high_word(first), low_word(second), high_word(second)
-
     else:
         as_word = ptx.as_word
 
@@ -146,19 +133,6 @@ def make_load(dtype, aligned, whole):
             return first, second, one(array, index + 2, left - 2), one(array, index + 3, left - 3)
 
     return jit(load, BACKEND)
-
-
-def words_of_float64():
-    """Device functions: the lower and the upper word of a float64."""
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-
-    def low(value):
-        return np.uint32(np.float64(value).view(np.uint64) & mask)
-
-    def high(value):
-        return np.uint32(np.float64(value).view(np.uint64) >> shift)
-
-    return jit(low, BACKEND), jit(high, BACKEND)
 
 
 @cache
@@ -360,39 +334,3 @@ def make_gather(tile, uses):
     looks = [in_turn(tuple(looks[: 1 + ahead])), *looks[1 + ahead :], *[none] * ahead]
     waits = [make_wait(tile, group) for group in range(tile.groups)]
     return in_turn(tuple(map(make_group, looks, waits, uses)))
-
-
-@cache
-def make_streamed_groups(tile, multiply):
-    """A device function that gathers and multiplies the groups of streamed chunks, one after another.
-
-    It is a loop: where the weights of a group stand needs not be known when the kernel is made, and code for each of
-    many groups would itself have to be read at every step.
-
-    Args:
-        multiply: a device function multiply(fragments, sums, loaded, shared, group); group: its number among those that
-            are streamed.
-    """
-    arrival = _make_arrival(make_look(tile, 0), make_wait(tile, 0))
-    first, between = np.int32(tile.kept_chunks * tile.chunk_elements), np.int32(tile.gathered * tile.chunk_elements)
-    groups = tile.streamed_chunks // tile.gathered
-
-    def beyond(operand, skipped):
-        """The operand without its first columns; where none is left, all come as zeros."""
-        column = operand.column + (skipped if skipped < operand.columns else 0)  # an index that can be read
-        return Operand(
-            operand.array, operand.slot, operand.b0, operand.end, operand.batch, operand.width, column,
-            operand.columns - skipped,
-        )  # fmt: skip
-
-    rest = jit(beyond, BACKEND)
-
-    def streamed_groups(fragments, sums, loaded, shared, operand, patience):
-        all_came = True
-        for number in range(groups):
-            group = np.int32(number)
-            all_came = arrival(loaded, rest(operand, first + group * between), patience) and all_came
-            multiply(fragments, sums, loaded, shared, group)
-        return all_came
-
-    return jit(streamed_groups, BACKEND)

@@ -1,4 +1,4 @@
-"""Products inside persistent kernels by FMA: float32 and float64 as they are, and halves where no tensor cores are.
+"""Products inside persistent kernels by FMA: in float32.
 
 The gathered chunks go to shared memory first, where each lane of the warp finds all of them.
 """
@@ -10,14 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 from numba import cuda
 
-from numbarnn.common.precision import compute_dtype
-from numbarnn.compile import storage
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.in_turn import in_turn
-from numbarnn.kernels.persistent.block import stored_number
-from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
+from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
@@ -68,9 +65,9 @@ def make_product_from_registers(tile):
 
 @cache
 def _make_piece_load(tile, number, own_rows, k_lanes):
-    """A device function that loads a lane's `number`-th four columns of its rows to registers, as float32."""
-    at_once = gcd(4, own_rows, tile.cluster_units) if tile.backward else 4
-    numbers, widen, as_word = make_numbers(tile, at_once), storage.widen(tile.dtype), ptx.as_word
+    """A device function that loads a lane's `number`-th four columns of its rows to registers."""
+    at_once = gcd(4, own_rows, tile.units) if tile.backward else 4
+    numbers, as_word = make_numbers(tile, at_once), ptx.as_word
     fragment = number * own_rows * 4
     # Of the four columns of all rows: backward as many rows at once of a column, forward all columns of a row.
     rows, columns = (at_once, 1) if tile.backward else (1, 4)
@@ -83,7 +80,7 @@ def _make_piece_load(tile, number, own_rows, k_lanes):
                 found = numbers(fragments.weights, fragments.matrix, first_row + r, first_column + k)
                 for n in range(at_once):
                     at = (r + n) * 4 + k if rows == at_once else r * 4 + k + n
-                    fragments.registers[fragment + at] = as_word(widen(found[n]))
+                    fragments.registers[fragment + at] = as_word(found[n])
         return True
 
     return jit(piece_load, BACKEND)
@@ -149,16 +146,14 @@ def _rectangle(tile):
 def make_product_from_shared(tile):
     """By FMA from shared memory: lanes share the (row, sequence) pairs of the result, each a small rectangle."""
     row_stride, (row_lanes, batch_lanes, own_rows, own_batch) = tile.row_stride, _rectangle(tile)
-    number = np.dtype(compute_dtype(tile.dtype)).type
-    zero = number(0)
+    zero = np.float32(0)
 
     uses = tuple(_make_fma_group(tile, group) for group in range(tile.groups))
-    kept = (make_gather(tile, uses),) if uses else ()
-    gather_and_multiply = in_turn(kept + ((_make_streamed_groups(tile),) if tile.streamed_chunks else ()))
+    gather_and_multiply = make_gather(tile, uses)
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
-        sums = cuda.local.array((own_rows, own_batch), number)
+        sums = cuda.local.array((own_rows, own_batch), np.float32)
         for i in range(own_rows):
             for j in range(own_batch):
                 sums[i, j] = zero
@@ -169,24 +164,21 @@ def make_product_from_shared(tile):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
         return done
 
-    loads = (_make_load_to_shared(tile),) if tile.shared_chunks else ()
-    loads += (_make_first_load(tile),) if tile.streamed_chunks else ()
-    return SimpleNamespace(load=in_turn(loads), step=jit(step, BACKEND))
+    return SimpleNamespace(load=_make_load_to_shared(tile), step=jit(step, BACKEND))
 
 
 def _make_load_to_shared(tile):
     """`load` of `products.make_product`: the lanes of a warp side by side in memory, forward along a row, backward
     along the units of a column."""
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
-    backward, most = tile.backward, min(4, tile.piece_elements)
-    at_once = gcd(most, rows, tile.cluster_units) if backward else most
-    numbers, widen, stored = make_numbers(tile, at_once), storage.widen(tile.dtype), stored_number(tile.dtype)
+    backward, at_once = tile.backward, gcd(4, rows, tile.units) if tile.backward else 4
+    numbers = make_numbers(tile, at_once)
     between, sets = (stride, rows // at_once) if backward else (1, columns // at_once)  # in shared memory; in memory
     total = rows * columns // at_once
 
     def load(fragments, shared):
         lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
-        held = cuda.local.array((LOADED_AT_ONCE, at_once), stored)
+        held = cuda.local.array((LOADED_AT_ONCE, at_once), np.float32)
         for begin in range(lane, total, 32 * LOADED_AT_ONCE):
             for n in range(LOADED_AT_ONCE):
                 index = min(begin + n * 32, total - 1)
@@ -201,7 +193,7 @@ def _make_load_to_shared(tile):
                     line, place = index // sets, index % sets * at_once
                     row, column = (place, line) if backward else (line, place)
                     for k in range(at_once):
-                        shared[(warp * rows + row) * stride + column + k * between] = widen(held[n, k])
+                        shared[(warp * rows + row) * stride + column + k * between] = held[n, k]
         return True
 
     return jit(load, BACKEND)
@@ -211,7 +203,6 @@ def _make_load_to_shared(tile):
 def _make_fma_group(tile, group):
     """A device function that takes a group of gathered chunks to shared memory and adds its product to `sums`."""
     row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
-    number = np.dtype(compute_dtype(tile.dtype)).type
     rows, weight_stride, stride = tile.rows, tile.weight_stride, tile.staged_stride
     columns = tile.gathered * tile.chunk_elements
     get, stage, staged, sequences = ptx.load_shared, _make_stage(tile, group), tile.weight_elements, tile.sequences
@@ -222,7 +213,7 @@ def _make_fma_group(tile, group):
         cuda.syncwarp()  # other lanes may still read what was staged before
         stage(fragments, sums, loaded, shared)
         cuda.syncwarp()
-        pieces = cuda.local.array((own_batch, 4), number)
+        pieces = cuda.local.array((own_batch, 4), np.float32)
         own_weights = (warp * rows + lane % row_lanes) * weight_stride + skipped
         own_stage = staged + (warp * sequences + lane // row_lanes) * stride
         for column in range(0, columns, 4 * unrolled):
@@ -245,96 +236,11 @@ def _make_fma_group(tile, group):
 
 
 @cache
-def _make_row_load(tile, i):
-    """A device function load(fragments, column) of what is streamed: four columns of a lane's `i`-th row, as numbers,
-    to registers."""
-    row_lanes, widen = tile.row_lanes, storage.widen(tile.dtype)
-    at_once = 1 if tile.backward else min(4, tile.piece_elements)
-    numbers = make_numbers(tile, at_once)
-
-    def load(fragments, column):
-        row = (cuda.threadIdx.x & 31) % row_lanes + i * row_lanes
-        for k in range(0, 4, at_once):
-            found = numbers(fragments.weights, fragments.matrix, row, column + k)
-            for n in range(at_once):
-                fragments.registers[i * 4 + k + n] = widen(found[n])
-
-    return jit(load, BACKEND)
-
-
-def _make_first_load(tile):
-    """A device function that asks for the first columns of what is streamed, for the first step."""
-    first = tile.kept_chunks * tile.chunk_elements
-
-    def of_row(i):
-        load = _make_row_load(tile, i)
-
-        def first_load(fragments, shared):
-            load(fragments, first)
-            return True
-
-        return jit(first_load, BACKEND)
-
-    return in_turn(tuple(map(of_row, range(_rectangle(tile)[2]))))
-
-
-def _make_streamed_groups(tile):
-    """What follows the groups in shared memory: a device function for the chunks that are streamed. Four columns of the
-    lane's rows are in registers or on their way there; as soon as they are multiplied, the next four are asked for,
-    after the last ones the first ones, for the next step."""
-    row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
-    number = np.dtype(compute_dtype(tile.dtype)).type
-    stage, get, staged, stride = _make_stage(tile, 0), ptx.load_shared, tile.weight_elements, tile.staged_stride
-    first, columns, sequences = (
-        tile.kept_chunks * tile.chunk_elements,
-        tile.gathered * tile.chunk_elements,
-        tile.sequences,
-    )
-    last = tile.streamed_chunks * tile.chunk_elements - 4
-    multiply_rows = in_turn(tuple(_make_streamed_row(tile, i) for i in range(own_rows)))
-
-    def multiply(fragments, sums, loaded, shared, group):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        cuda.syncwarp()  # other lanes may still read what was staged before
-        stage(fragments, sums, loaded, shared)
-        cuda.syncwarp()
-        pieces = cuda.local.array((own_batch, 4), number)
-        own_stage = staged + (warp * sequences + lane // row_lanes) * stride
-        for at in range(0, columns, 4):
-            for j in range(own_batch):
-                four = get(shared, own_stage + j * batch_lanes * stride + at)
-                for k in range(4):
-                    pieces[j, k] = four[k]
-            column = group * columns + at
-            multiply_rows(fragments, sums, pieces, first + (column + 4 if column < last else 0))
-
-    return make_streamed_groups(tile, jit(multiply, BACKEND))
-
-
-@cache
-def _make_streamed_row(tile, i):
-    """A device function that multiplies the four columns of a lane's `i`-th row that are in registers, and then asks
-    for those from column `following` on."""
-    load, own_batch = _make_row_load(tile, i), _rectangle(tile)[3]
-
-    def multiply(fragments, sums, pieces, following):
-        for j in range(own_batch):
-            total = sums[i, j]
-            for k in range(4):
-                total += fragments.registers[i * 4 + k] * pieces[j, k]
-            sums[i, j] = total
-        load(fragments, following)
-        return True
-
-    return jit(multiply, BACKEND)
-
-
-@cache
 def _make_stage(tile, group):
-    """A device function that puts a group of gathered chunks into shared memory, as numbers. Its arguments are those of
+    """A device function that puts a group of gathered chunks into shared memory. Its arguments are those of
     what multiplies a group, in whose place it stands for weights in registers."""
-    put, octets, gathered, stride, sequences = (
-        _make_put(tile.dtype), tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
+    store, octets, gathered, stride, sequences = (
+        ptx.store_shared_words, tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip
     chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
     skipped = group * gathered * chunk_elements if tile.register_chunks else 0
@@ -345,36 +251,9 @@ def _make_stage(tile, group):
         row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * piece_elements
         for n in range(octets):
             for chunk in range(gathered):
-                put(shared, row + n * OCTET * stride + chunk * chunk_elements, loaded, n, place + chunk)
+                at, words = row + n * OCTET * stride + chunk * chunk_elements, place + chunk
+                four = (loaded[n, words, 0], loaded[n, words, 1], loaded[n, words, 2], loaded[n, words, 3])
+                store(shared, at, four)
         return True
 
     return jit(stage, BACKEND)
-
-
-@cache
-def _make_put(dtype):
-    """A device function that puts 16 gathered bytes into shared memory, as numbers."""
-    if dtype == "float64":
-        as_float64 = ptx.as_float64
-
-        def put(shared, at, loaded, n, chunk):
-            shared[at] = as_float64(loaded[n, chunk, 0], loaded[n, chunk, 1])
-            shared[at + 1] = as_float64(loaded[n, chunk, 2], loaded[n, chunk, 3])
-
-    elif dtype == "float32":
-        store = ptx.store_shared_words
-
-        def put(shared, at, loaded, n, chunk):
-            four = (loaded[n, chunk, 0], loaded[n, chunk, 1], loaded[n, chunk, 2], loaded[n, chunk, 3])
-            store(shared, at, four)
-
-    else:
-        widen, low, shift = storage.widen(dtype), np.uint32(0xFFFF), np.uint32(16)
-
-        def put(shared, at, loaded, n, chunk):
-            for k in range(4):
-                word = loaded[n, chunk, k]
-                shared[at + 2 * k] = widen(np.uint16(word & low))
-                shared[at + 2 * k + 1] = widen(np.uint16(word >> shift))
-
-    return jit(put, BACKEND)

@@ -61,7 +61,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     BIASES, PARTIALS, STATES = tile.biases, tile.partials, tile.states  # in shared memory
     BETWEEN_WARPS = tile.between_warps
     # Sizes of local arrays: constants, and at least 1.
-    fragment_words, fragment_word = max(1, tile.fragment_words), products.fragment_word(tile)
+    fragment_words, fragment_word = max(1, tile.fragment_words), np.uint32
     octets, on_the_way, stored_number = tile.octets, tile.chunks_on_the_way, block.stored_number(dtype)
     PG, PV, staged, has_sums = P * G, max(1, P * V), len(cell.stages) > 0, cell.num_sums > 0
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0

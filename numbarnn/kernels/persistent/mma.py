@@ -8,10 +8,7 @@ it holds, of two rows of a strip of weights, the q-th 16 bytes of each chunk, wh
 rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
 loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
 
-Where a chunk's fragments come from is known when the kernel is made (`_make_fragment`). Of the streamed chunks a few
-fragments at a time are in registers or on their way there, in the order in which they are multiplied: as soon as two
-are multiplied, the next two are asked for in their place, after the last ones the first ones, for the next step.
-Weights so come while a warp waits for the state, and while it multiplies.
+Whether a chunk's fragments are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
 """
 
 from functools import cache
@@ -24,9 +21,9 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.in_turn import in_turn
-from numbarnn.kernels.persistent.exchange import make_gather, make_streamed_groups
+from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
-from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_fresh, make_pieces_of_two_rows, make_short
+from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_two_rows
 
 
 def make_product(tile):
@@ -47,8 +44,7 @@ def make_product(tile):
         )
         for group in range(tile.groups)
     )
-    kept = (make_gather(tile, multiply),) if multiply else ()
-    gather_and_multiply = in_turn(kept + ((_make_streamed_groups(tile),) if tile.streamed_chunks else ()))
+    gather_and_multiply = make_gather(tile, multiply)
 
     def step(fragments, loaded, shared, partial, operand, patience):
         lane = cuda.threadIdx.x % 32
@@ -80,13 +76,13 @@ def _make_two_fragments(tile):
     """A device function two_fragments(weights, matrix, strip, chunk): the lane's two fragments of a chunk, four words
     each."""
     pieces, backward = make_pieces_of_two_rows(tile), tile.backward
-    piece_elements, chunk_elements, short = tile.piece_elements, tile.chunk_elements, make_short(tile)
+    piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
 
     def two_fragments(weights, matrix, strip, chunk):
         lane = cuda.threadIdx.x & 31
         first = strip * STRIP + (lane // 4 * 2 if backward else lane // 4)
         second = first + (1 if backward else 8)
-        column = short(chunk * chunk_elements + lane % 4 * piece_elements)
+        column = chunk * chunk_elements + lane % 4 * piece_elements
         a, b, c, d, e, f, g, h = pieces(weights, matrix, first, second, column)
         return (a, e, b, f), (c, g, d, h)
 
@@ -108,14 +104,12 @@ def _make_load(tile):
     loads = [_make_fragments_load(tile, strip, chunk) for strip in strips for chunk in range(tile.register_chunks)]
     if tile.shared_chunks:
         loads.append(_make_load_to_shared(tile))
-    if tile.streamed_chunks:
-        loads += [_make_first_request(tile, slot) for slot in range(tile.pairs_on_the_way)]
     return in_turn(tuple(loads))
 
 
 @cache
 def _make_fragments_load(tile, strip, chunk):
-    """A device function that loads the fragments of one strip and chunk, which stay, to registers."""
+    """A device function that loads the fragments of one strip and chunk to registers."""
     two_fragments, rounded = _make_two_fragments(tile), _make_rounded(tile)
     at = (strip * tile.register_chunks + chunk) * 8
 
@@ -159,7 +153,7 @@ def _make_load_to_shared(tile):
 @cache
 def _make_fragment(tile, chunk):
     """A device function fragment(fragments, shared, strip, half): the four words of the lane's fragment of that strip
-    and half of a chunk that stays on the chip."""
+    and half of a chunk."""
     get, lane_words, in_registers, in_shared = (
         ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
     )  # fmt: skip
@@ -177,96 +171,15 @@ def _make_fragment(tile, chunk):
     return jit(from_registers if chunk < in_registers else from_shared, BACKEND)
 
 
-def _make_streamed_groups(tile):
-    """What follows the groups that stay on the chip: a device function for the chunks that are streamed."""
-    first, gathered = np.int32(tile.kept_chunks), np.int32(tile.gathered)
-    last = np.int32(tile.streamed_chunks // tile.gathered - 1)
-    pairs = range(gathered * tile.rows // STRIP)
-    multiply, fresh = in_turn(tuple(_make_streamed_pair(tile, pair) for pair in pairs)), make_fresh()
-
-    def multiply_group(fragments, sums, loaded, shared, group):
-        chunk = np.int32(first + group * gathered)
-        following = np.int32(chunk + gathered) if group < last else first
-        multiply(fresh(fragments, group), sums, loaded, shared, (chunk, following))
-
-    return make_streamed_groups(tile, jit(multiply_group, BACKEND))
-
-
 @cache
-def _make_streamed_pair(tile, pair):
-    """A device function that multiplies the two fragments of a (chunk, strip) of a streamed group, the `pair`-th, and
-    then asks for those that take their place in registers; chunks: the first one of this group and of the next."""
-    place, strip = divmod(pair, tile.rows // STRIP)
-    product = _make_mma_group(tile, None, place, strip, pair % tile.pairs_on_the_way)
-    request = _make_request(tile, pair + tile.pairs_on_the_way)
-    keep_order = ptx.keep_order
-
-    def multiply(fragments, sums, loaded, shared, chunks):
-        product(fragments, sums, loaded, shared)
-        request(fragments, chunks)
-        keep_order(chunks[0])  # else all of a group's loads would come first, and take more registers than there are
-        return True
-
-    return jit(multiply, BACKEND)
-
-
-@cache
-def _make_request(tile, pair):
-    """A device function request(fragments, chunks): asks for the fragments of the `pair`-th (chunk, strip) of a
-    streamed group, beyond its last one of the next group; chunks as of `_make_streamed_pair`."""
-    two_fragments, pairs = _make_two_fragments(tile), tile.gathered * tile.rows // STRIP
-    at, (group, pair) = _on_the_way(tile, pair % tile.pairs_on_the_way), divmod(pair, pairs)
-    place, strip = divmod(pair, tile.rows // STRIP)
-
-    def request(fragments, chunks):
-        first, second = two_fragments(fragments.weights, fragments.matrix, strip, np.int32(chunks[group] + place))
-        for k in range(4):
-            fragments.registers[at + k] = first[k]
-            fragments.registers[at + 4 + k] = second[k]
-
-    return jit(request, BACKEND)
-
-
-@cache
-def _make_first_request(tile, pair):
-    """A device function that asks for the first streamed fragments, before the first step."""
-    request, first = _make_request(tile, pair), np.int32(tile.kept_chunks)
-
-    def first_request(fragments, shared):
-        request(fragments, (first, first))
-        return True
-
-    return jit(first_request, BACKEND)
-
-
-def _on_the_way(tile, slot):
-    """Where two streamed fragments stand in registers, behind those that stay."""
-    return (tile.rows // STRIP * tile.register_chunks + slot) * 8
-
-
-@cache
-def _make_arrived(tile, slot):
-    """`_make_fragment` of the two streamed fragments in a slot of registers."""
-    rounded, begin = _make_rounded(tile), _on_the_way(tile, slot)
-
-    def fragment(fragments, shared, strip, half):
-        at, registers = begin + half * 4, fragments.registers
-        return rounded((registers[at], registers[at + 1], registers[at + 2], registers[at + 3]))
-
-    return jit(fragment, BACKEND)
-
-
-@cache
-def _make_mma_group(tile, chunk, place, strip=None, slot=None):
-    """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`: of one that
-    stays on the chip all strips, of one that is streamed a strip whose fragments are in that slot."""
-    first, last = (0, tile.rows // STRIP) if strip is None else (strip, strip + 1)
-    fragment = _make_fragment(tile, chunk) if strip is None else _make_arrived(tile, slot)
+def _make_mma_group(tile, chunk, place):
+    """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`."""
+    strips, fragment = tile.rows // STRIP, _make_fragment(tile, chunk)
     if tile.math == "tf32x3":
-        return _make_split_group(tile, fragment, place, first, last)
+        return _make_split_group(tile, fragment, place)
     octets, keep_order = tile.octets, ptx.keep_order
     # Of weights in registers and in shared memory those from there would come all at once, first: ptxas spilled some.
-    keeps = strip is None and tile.register_chunks and chunk >= tile.register_chunks
+    keeps = tile.register_chunks and chunk >= tile.register_chunks
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
 
@@ -274,7 +187,7 @@ def _make_mma_group(tile, chunk, place, strip=None, slot=None):
         if keeps:
             keep_order(np.int32(cuda.threadIdx.x))
         for half in range(2):
-            for strip in range(first, last):
+            for strip in range(strips):
                 a = fragment(fragments, shared, strip, half)
                 for n in range(octets):
                     b = (loaded[n, place, 2 * half], loaded[n, place, 2 * half + 1])
@@ -289,7 +202,7 @@ def _make_mma_group(tile, chunk, place, strip=None, slot=None):
 
 
 @cache
-def _make_split_group(tile, fragment, place, first, last):
+def _make_split_group(tile, fragment, place):
     """`_make_mma_group` of float32 numbers, each split into two for TF32: large, its nearest, and small, the rest.
 
     Of the four products of these parts three count: small * large + large * small + large * large (Ootomo and Yokota
@@ -298,7 +211,7 @@ def _make_split_group(tile, fragment, place, first, last):
     added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
     registers.
     """
-    octets = tile.octets
+    octets, strips = tile.octets, tile.rows // STRIP
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
 
     def multiply(fragments, sums, loaded, shared):
@@ -307,7 +220,7 @@ def _make_split_group(tile, fragment, place, first, last):
             for n in range(octets):
                 operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
                 operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
-            for strip in range(first, last):
+            for strip in range(strips):
                 words = fragment(fragments, shared, strip, half)
                 (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
                 large, small = (a, b, c, d), (e, f, g, h)

@@ -35,12 +35,6 @@ def make_product(tile):
     return fma.make_product_from_registers(tile) if tile.register_chunks else fma.make_product_from_shared(tile)
 
 
-def fragment_word(tile):
-    """The type of what a lane has of the weights in registers: words, or by FMA numbers of those that are streamed."""
-    streams_numbers = tile.math == "fma" and tile.streamed_chunks
-    return np.dtype(compute_dtype(tile.dtype)).type if streams_numbers else np.uint32
-
-
 @cache
 def make_sums(tile, count, ranges):
     """A device function sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
@@ -53,7 +47,7 @@ def make_sums(tile, count, ranges):
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
     zero, in_two_places = np.dtype(compute_dtype(tile.dtype)).type(0), tile.register_chunks and tile.shared_chunks
     # One address and constants are fewer registers, but not where weights stand in two places (found by compiling).
-    index = make_index(bool(tile.streamed_chunks or tile.for_stages or tile.projects or not in_two_places))
+    index = make_index(bool(tile.for_stages or tile.projects or not in_two_places))
 
     def sums(shared, at, begin, end):
         total = zero

@@ -2,8 +2,7 @@
 
 A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
 backward: U columns of R and W, seen as rows): its tile. Of each warp's part of it the first chunks of columns stay in
-registers for the whole call and the next ones in shared memory; what neither holds is streamed, that is read from the
-L2 cache at every step. At every step each warp
+registers for the whole call and the rest in shared memory. At every step each warp
 
     waits for its part of what the block multiplies (some sequences, some columns)   `exchange`
     multiplies it with its part of the tile                                          `products`
@@ -19,9 +18,6 @@ from numbarnn.common.precision import compute_dtype, itemsize
 PIECE_BYTES = 16  # what a lane loads at once
 CHUNK_BYTES = 4 * PIECE_BYTES  # of a row, per chunk: 16 for each of 4 lanes
 STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
-# Most (strip, chunk) pairs of streamed weights on their way, which hides trips to the L2 cache: up to so many sums of a
-# lane. Found by compiling for sm_90, as nothing may be spilled.
-PAIRS_ON_THE_WAY = ((32, 4), (48, 2), (1024, 1))
 ROWS_PER_LANE = 8  # most rows that a lane multiplies with each number that it loads, by FMA from registers
 
 
@@ -30,9 +26,9 @@ class Tile:
     """A block's tile of the weights and how it is multiplied: what a kernel is compiled for.
 
     Attributes:
-        dtype: what is stored: "float32", "float64", "float16", "bfloat16".
-        math: "fma", or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each product as one
-            of rounded numbers, or as three of numbers split in two).
+        dtype: what is stored: "float32", "float16", "bfloat16".
+        math: "fma" (for float32), or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each
+            product as one of rounded numbers, or as three of numbers split in two).
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.
@@ -42,7 +38,6 @@ class Tile:
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         shared_chunks: of the chunks how many, after those in registers, stay in shared memory.
-        streamed_chunks: the last of the chunks, which are read from memory at every step; a multiple of `gathered`.
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
         for_stages: numbers of shared memory for each sequence, in which what the cell's stages exchange is added up.
@@ -51,8 +46,6 @@ class Tile:
         projects: h is a projection, of which a block has one row for each unit: see `projection`.
         given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
             its product with W is.
-        cluster: backward, so many blocks (1, 2 or 4) multiply for the units of all of them, each a part of the columns,
-            and exchange sums: see `cluster`.
     """
 
     dtype: str
@@ -66,7 +59,6 @@ class Tile:
     aligned: bool
     whole: bool = False
     shared_chunks: int = 0
-    streamed_chunks: int = 0
     unit_biases: int = 0
     weights_aligned: bool = True
     groups_ahead: int = 0
@@ -74,7 +66,6 @@ class Tile:
     unit_parameters: int = 0
     given: bool = False
     projects: bool = False
-    cluster: int = 1
 
     @property
     def backward(self):
@@ -84,27 +75,17 @@ class Tile:
     @property
     def loads_pieces(self):
         """Whether lanes load several weights at once, backward those of neighbouring units."""
-        return self.aligned and self.weights_aligned and (not self.backward or self.cluster_units % 2 == 0)
-
-    @property
-    def cluster_units(self):
-        """Units that have rows in a block: its own, and those of the other blocks of its cluster."""
-        return self.units * self.cluster
+        return self.aligned and self.weights_aligned and (not self.backward or self.units % 2 == 0)
 
     @property
     def register_chunks(self):
-        """Of the chunks the first so many stay in registers: "fma" with all or none, float64 with none."""
-        return self.chunks - self.shared_chunks - self.streamed_chunks
-
-    @property
-    def kept_chunks(self):
-        """Chunks that stay on the chip."""
-        return self.chunks - self.streamed_chunks
+        """Of the chunks the first so many stay in registers: "fma" with all or none."""
+        return self.chunks - self.shared_chunks
 
     @property
     def resident(self):
-        """Where the weights are during the steps: "registers", "shared", "streamed", or some of these with "+"."""
-        counts = {"registers": self.register_chunks, "shared": self.shared_chunks, "streamed": self.streamed_chunks}
+        """Where the weights are during the steps: "registers", "shared" or "registers+shared"."""
+        counts = {"registers": self.register_chunks, "shared": self.shared_chunks}
         return "+".join(place for place, count in counts.items() if count)
 
     @property
@@ -126,14 +107,14 @@ class Tile:
     def row_lanes(self):
         """Lanes of a warp along the rows ("fma"), a power of 2; with weights in registers a lane has at most 8 rows."""
         if not self.register_chunks:
-            return 8 if self.rows_per_unit * self.cluster_units >= 32 else 4
-        return next_power_of_two(-(-self.rows_per_unit * self.cluster_units // ROWS_PER_LANE))
+            return 8 if self.rows_per_unit * self.units >= 32 else 4
+        return next_power_of_two(-(-self.rows_per_unit * self.units // ROWS_PER_LANE))
 
     @property
     def rows(self):
         """Rows of weights per block, padded to what is multiplied at once."""
         multiple = self.row_lanes if self.math == "fma" else STRIP
-        return -(-self.rows_per_unit * self.cluster_units // multiple) * multiple
+        return -(-self.rows_per_unit * self.units // multiple) * multiple
 
     @property
     def whole_chunks(self):
@@ -144,8 +125,8 @@ class Tile:
 
     @property
     def groups(self):
-        """Groups of chunks whose weights stay, which a warp multiplies one after another."""
-        return self.kept_chunks // self.gathered
+        """Groups of chunks, which a warp multiplies one after another."""
+        return self.chunks // self.gathered
 
     @property
     def chunks_on_the_way(self):
@@ -195,22 +176,10 @@ class Tile:
 
     @property
     def fragment_words(self):
-        """Words of weights in each thread's registers: those that stay, and of what is streamed those on their way."""
+        """Words of weights in each thread's registers."""
         if self.math == "fma":
-            if self.streamed_chunks:
-                return self.rows // self.row_lanes * 4  # four columns
             return self.rows * self.register_chunks * self.chunk_elements // 32
-        on_the_way = self.pairs_on_the_way if self.streamed_chunks else 0
-        return (self.rows // STRIP * self.register_chunks + on_the_way) * 8
-
-    @property
-    def pairs_on_the_way(self):
-        """By `mma`: (strip, chunk) pairs whose streamed weights are in registers or on their way, each 8 words of a
-        lane; a divisor of a group's pairs, so that each always takes the place of the same ones; few where sums take
-        the registers."""
-        strips = self.rows // STRIP
-        most = next(number for sums, number in PAIRS_ON_THE_WAY if 4 * strips * self.octets <= sums)
-        return max(number for number in range(1, most + 1) if strips * self.gathered % number == 0)
+        return self.rows // STRIP * self.register_chunks * 8
 
     @property
     def shared_words(self):
@@ -220,7 +189,7 @@ class Tile:
     @property
     def words_per_lane(self):
         """32-bit words of weights that each lane loads before the steps, wherever they stay."""
-        return self.rows * self.kept_chunks * CHUNK_BYTES // 4 // 32
+        return self.rows * self.chunks * CHUNK_BYTES // 4 // 32
 
     @property
     def biases(self):
@@ -248,24 +217,13 @@ class Tile:
         return self.partials + self.warps * self.between_warps
 
     @property
-    def received(self):
-        """Where the sums that blocks of the cluster have made for the own units begin (`cluster`)."""
-        return self.stages + self.sequences * self.for_stages
-
-    @property
-    def between_blocks(self):
-        """Elements from the sums of one block of the cluster to the next one's: one of each unit and sequence, in the
-        order of states, and whether it has failed."""
-        return self.units * self.sequences + 1
-
-    @property
     def states(self):
         """Where the states of the block's units begin: of sequence 0 unit 0, unit 1, ..., then the next sequence."""
-        return self.received + (2 * self.cluster * self.between_blocks if self.cluster > 1 else 0)
+        return self.stages + self.sequences * self.for_stages
 
     def shared_bytes(self, batch, states):
         """Bytes of dynamic shared memory, which has numbers of the dtype of sums: weights, what is multiplied, biases
-        and parameters, partial sums, what stages add up, what a cluster exchanges, states, in this order.
+        and parameters, partial sums, what stages add up, states, in this order.
 
         Args:
             batch: sequences of the block.

@@ -59,23 +59,6 @@ class Fragments(NamedTuple):
 
 
 @cache
-def make_fresh():
-    """A device function fresh(fragments, number): the same `Fragments`, of whose places in memory the compiler keeps
-    nothing in registers from round to round of a loop; number: of the round, an int32."""
-    hidden_zero = ptx.hidden_zero
-
-    def fresh(fragments, number):
-        old, zero = fragments.matrix, hidden_zero(number)
-        matrix = Matrix(
-            old.at, old.units + zero, old.rows_per_unit, old.gate_stride + zero, old.unit_stride + zero,
-            old.column_stride + zero, old.columns,
-        )  # fmt: skip
-        return Fragments(fragments.registers, fragments.weights, matrix)
-
-    return jit(fresh, BACKEND)
-
-
-@cache
 def make_matrix():
     """A device function matrix_of(part): the `Matrix` of a row of `warps` (`columns.Warp`)."""
 
@@ -90,15 +73,6 @@ def make_matrix():
 
 
 @cache
-def make_short(tile):
-    """A device function short(number): places within a warp's part of the weights. Where they are streamed, of 32 bits,
-    as registers are short; a block's weights are far from 2^31 elements apart."""
-    if tile.streamed_chunks:
-        return jit(lambda number: np.int32(number), BACKEND)
-    return jit(lambda number: number, BACKEND)
-
-
-@cache
 def _make_place(tile):
     """A device function place(matrix, row, column) -> (index, inside): where a weight of the `Matrix` stands, and
     whether the column is one of its columns.
@@ -106,13 +80,13 @@ def _make_place(tile):
     Of other rows and columns the index is that of the first weight. What is multiplied with other rows nobody reads.
     row, column: not negative, and known to be so by the compiler: divisions are then short.
     """
-    units_per_block, whole, short = tile.units, tile.whole, make_short(tile)
+    units_per_block, whole = tile.units, tile.whole
     if tile.backward:
 
         def place(matrix, row, column):
             inside = whole or column < matrix.columns
             there = inside and row < matrix.units
-            return matrix.at + (short(row + column * matrix.column_stride) if there else short(0)), inside
+            return matrix.at + (row + column * matrix.column_stride if there else 0), inside
 
     else:
 
@@ -120,8 +94,8 @@ def _make_place(tile):
             gate, unit = row // units_per_block, row % units_per_block
             inside = whole or column < matrix.columns
             there = inside and gate < matrix.rows_per_unit and unit < matrix.units
-            skipped = short(gate * matrix.gate_stride + unit * matrix.unit_stride + column)
-            return matrix.at + (skipped if there else short(0)), inside
+            skipped = gate * matrix.gate_stride + unit * matrix.unit_stride + column
+            return matrix.at + (skipped if there else 0), inside
 
     return jit(place, BACKEND)
 
@@ -156,12 +130,12 @@ def _make_elements(tile, count):
 
 @cache
 def make_numbers(tile, count):
-    """A device function numbers(weights, matrix, row, column): `count` weights, as stored, a power of 2 of them.
+    """A device function numbers(weights, matrix, row, column): `count` float32 weights, a power of 2 of them.
 
     Forward they are neighbours in a row, backward in a column; the first one's number is a multiple of `count`.
     """
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32
-    if not tile.loads_pieces or is_half(tile.dtype) or count == 1:
+    if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
     zero = np.dtype(tile.dtype).type(0)
     if count == 2:

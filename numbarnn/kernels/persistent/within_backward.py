@@ -16,7 +16,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.persistent import block, cluster, exchange, products
+from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make_stage_sums, make_sums
 from numbarnn.kernels.step.given import make_draw, make_settings_of
 
@@ -88,7 +88,8 @@ def _make_carried(cell, tile, inputs, masked):
     thread's i-th pair, a valid one; that of h is kept in shared memory."""
     A, N, U, STATES = cell.num_recurrent, cell.num_private, tile.units, tile.states
     number = np.dtype(compute_dtype(tile.dtype)).type
-    sum_of = cluster.make_sum(tile, inputs or cell.num_products > 0 or tile.projects)
+    sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
+    PARTIALS, ROW_STRIDE = tile.partials, tile.row_stride
     pair_of, of_state = block.make_pair(tile), block.make_states(cell, tile.dtype)
     load_private, whole, no_private = of_state.load_private, of_state.whole, units.zeros(N, BACKEND, number.__name__)
 
@@ -97,7 +98,7 @@ def _make_carried(cell, tile, inputs, masked):
         at_state = STATES + ((turn.b0 - about.owned.begin) * U + pair) * (1 + N)
         d_h = shared[at_state]
         if A > 0 and turn.step > 0:
-            d_h += sum_of(shared, about, turn, pair)
+            d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + pair % U, 0, about.split)[0]
         private = load_private(shared, at_state + 1, 1)
         if masked and own.code_after[i] == RESET:  # nothing comes from the step after
             d_h, private = number(0), no_private()

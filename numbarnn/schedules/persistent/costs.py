@@ -2,12 +2,6 @@
 
 An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
 made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
-
-Each of the C blocks of a cluster (`kernels.persistent.cluster`) reads a C-th of what is exchanged, but waits at a
-barrier of the cluster in each turn, which takes 0.5 µs when measured alone. By these estimates, which nobody has timed,
-pairs spare 4 % of training an LSTM in float32 on an H200 where H = 512, and 6 to 7 % where H = 1024. Clusters of 4
-would spare more, but an H200 holds 31 of them with a block on each SM, too few for 128 blocks. In halves larger blocks
-spare as much (`tilings.MIXED_GAIN`). Forward blocks would exchange partial sums of all gates, and lose everywhere.
 """
 
 from dataclasses import dataclass
@@ -38,9 +32,7 @@ class Estimate:
         read_bytes: of what is exchanged, by one block.
         read: reading them from the L2 cache.
         multiply: the products of one block.
-        add: adding the warps' partial sums, and those of the blocks of a cluster, and the cell.
-        stream_bytes: of weights that do not stay on the chip, by one block.
-        stream: reading these, from the L2 cache, or from memory where all blocks' together are larger than the cache.
+        add: adding the warps' partial sums, and the cell.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: doing that, all turns together.
     """
@@ -50,20 +42,18 @@ class Estimate:
     read: float
     multiply: float
     add: float
-    stream_bytes: int = 0
-    stream: float = 0.0
     rounds: int = 0
     within: float = 0.0
 
     @property
     def step(self):
         """All together: they follow each other."""
-        return self.exchange + self.within + self.read + self.multiply + self.add + self.stream
+        return self.exchange + self.within + self.read + self.multiply + self.add
 
     @property
     def bound(self):
         """What takes the most time."""
-        return max(("exchange", "within", "read", "multiply", "add", "stream"), key=lambda part: getattr(self, part))
+        return max(("exchange", "within", "read", "multiply", "add"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
@@ -84,37 +74,24 @@ def estimate_of(problem, profile, launch, columns):
         rate = calibration.FMA_SHARE[_fma_place(tile)].value * profile.fma_per_clock
     else:
         rate = calibration.MMA_SHARE.value * profile.mma_per_clock / MMA_TIMES[tile.math]
-    if problem.dtype == "float64":
-        rate *= profile.double_per_clock / profile.fma_per_clock
     multiply = tile.rows * columns * turns * tile.sequences / rate / clock
     if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
         multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
-    add = turns * (_sums(tile) * calibration.SUM_CLOCKS.value / clock + _in_cluster_us(profile, tile))
+    add = turns * _sums(tile) * calibration.SUM_CLOCKS.value / clock
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
     # What comes from another layer is there before it is needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-    stream_bytes = turns * _streamed_bytes(tile, columns)
-    stream = calibration.STREAM_SHARE.value * _stream_us(profile, tile, (blocks, launch.slices), turns, columns)
     rounds, places = _rounds(problem.cell, tile), (launch.last - launch.first) * launch.directions
     within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
     words = sequences * blocks * blocks / launch.slices * _words_us(problem.cell, profile, places)
     within += calibration.L2_SHARE.value * words
-    return Estimate(exchange, read_bytes, read, multiply, add, stream_bytes, stream, rounds, within)
+    return Estimate(exchange, read_bytes, read, multiply, add, rounds, within)
 
 
 def _sums(tile):
-    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums: of a block alone those
-    of its own units, in a cluster those of all units of the cluster and then what its blocks have sent."""
-    if tile.cluster == 1:
-        return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
-    pairs = ceil(tile.cluster_units * tile.sequences / tile.threads)
-    return tile.warps * (pairs * tile.warps + tile.pairs * tile.cluster)
-
-
-def _in_cluster_us(profile, tile):
-    """Microseconds of a turn in which the blocks of a cluster wait for each other's sums."""
-    return profile.cluster_us if tile.cluster > 1 else 0.0
+    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums."""
+    return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
 
 
 def _rounds(cell, tile):
@@ -153,26 +130,6 @@ def _fma_place(tile):
     return "registers" if tile.register_chunks else "shared"
 
 
-def _streamed_bytes(tile, columns):
-    """Of weights that a block reads each time it goes through a part of its sequences."""
-    size = tile.rows_per_unit * tile.units * columns * itemsize(tile.dtype)
-    return size * tile.streamed_chunks // tile.chunks
-
-
-def _stream_us(profile, tile, blocks, turns, columns):
-    """Microseconds of a step in which all blocks' streamed weights come at the full rate of the L2 cache, or of memory
-    where they are larger than the cache: weights that are read in turn then leave it before they are read again.
-
-    Args:
-        blocks: (blocks, slices of the batch, whose blocks have the same weights).
-    """
-    blocks, slices = blocks
-    every = blocks * _streamed_bytes(tile, columns)
-    from_l2 = every / (profile.l2_gb_s * 1e3)
-    different = every / slices
-    return turns * (from_l2 if different <= profile.l2_bytes else max(from_l2, different / (profile.memory_gb_s * 1e3)))
-
-
 class Chain(NamedTuple):
     """A step's chain by which the tilings of a problem are compared, as far as it is the same for all batches.
 
@@ -182,7 +139,7 @@ class Chain(NamedTuple):
     exchanges within them there is no record, so that products by FMA are reckoned by the fitted rates.
 
     Attributes:
-        tile: the tile of every block. columns: most that a block multiplies.
+        tile: the tile of every block.
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
         own, together: microseconds that reading the columns of a sequence takes at least at a block's own rate, and
             adds for each block at the L2's.
@@ -191,7 +148,6 @@ class Chain(NamedTuple):
     """
 
     tile: Tile
-    columns: int
     turn: float
     own: float
     together: float
@@ -204,28 +160,24 @@ class Chain(NamedTuple):
         directions); `problem` or its `tilings.Sizes`."""
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
-        groups *= tile.cluster  # as of a block alone: what a cluster spares is taken to be reading alone
         rounds = _rounds(problem.cell, tile)
         if tile.math == "fma":
             rate = _fma_share(tile, rounds) * profile.fma_per_clock
         else:
             rate = profile.mma_per_clock / MMA_TIMES[tile.math]
-        rate *= profile.double_per_clock / profile.fma_per_clock if problem.dtype == "float64" else 1
         turn = groups * L2_CLOCKS / clock + tile.rows * columns * tile.sequences / rate / clock
         if tile.shared_chunks and tile.math != "fma":
             turn += tile.rows * columns * size / 128 / clock * tile.shared_chunks / tile.chunks
         turn += (TURN_CLOCKS + _sums(tile)) / clock  # a clock each
-        turn += rounds * profile.exchange_us + _in_cluster_us(profile, tile)
+        turn += rounds * profile.exchange_us
         read, words = columns * size, _words_us(problem.cell, profile, places)
         exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
-        return cls(tile, columns, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
+        return cls(tile, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
 
     def step_us(self, profile, blocks, slices, sequences):
         """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
         turns = -(-sequences // self.tile.sequences)
         chain = turns * self.turn + sequences * max(self.own, blocks * self.together)
-        if self.tile.streamed_chunks:
-            chain += _stream_us(profile, self.tile, (blocks, slices), turns, self.columns)
         if self.words:
             chain += sequences * blocks * blocks / slices * self.words
         return chain + max(self.exchange - (turns - 1) / turns * chain, 0.0)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.common.words import counted
-from numbarnn.kernels.persistent.tile import Tile
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
 
@@ -75,18 +74,14 @@ class Launch:
     @property
     def home(self):
         """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
-        tile, stored, kept = self.tile, itemsize(self.tile.dtype), itemsize(compute_dtype(self.tile.dtype))
-        places = {
-            "registers": (tile.register_chunks, stored),
-            "shared memory": (tile.shared_chunks, kept if tile.math == "fma" else stored),
-            "streamed from the L2 cache at each step": (tile.streamed_chunks, stored),
-        }
-        used = {place: sizes for place, sizes in places.items() if sizes[0]}
+        tile = self.tile
+        places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
+        used = {place: count for place, count in places.items() if count}
         if len(used) == 1:
             return next(iter(used))
-        elements = tile.warps * tile.rows * tile.chunk_elements
+        chunk_bytes = tile.warps * tile.rows * CHUNK_BYTES
         *most, last = [
-            f"{place} ({count * elements * size / 1024:.3g} KiB)" for place, (count, size) in used.items()
+            f"{place} ({count * chunk_bytes / 1024:.3g} KiB)" for place, count in used.items()
         ]  # fmt: skip
         return f"{', '.join(most)} and {last}"
 
@@ -100,9 +95,7 @@ class Launch:
         """What its estimate has of which no device has been timed, as text; empty: nothing."""
         parts = {
             "exchanges within a step": self.estimate.rounds,
-            "weights that are read at each step": self.tile.streamed_chunks,
             "products of split float32 numbers": self.tile.math == "tf32x3",
-            "sums that blocks of a cluster exchange": self.tile.cluster > 1,
         }
         return " and ".join(part for part, there in parts.items() if there)
 
@@ -112,32 +105,20 @@ class Launch:
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
 
     @property
-    def _in_clusters(self):
-        """How many blocks share products, as text."""
-        return f", in clusters of {self.tile.cluster}" if self.tile.cluster > 1 else ""
-
-    @property
     def details(self):
         """How it is tiled and what a step is expected to take, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        stream = ""
-        if tile.streamed_chunks:
-            stream = (
-                f"stream {estimate.stream:.2f} for {estimate.stream_bytes / 1024:.3g} KiB of weights (not timed on any "
-                f"device), "
-            )
-        exchanged = " with a cluster's exchange (not timed on any device)" if tile.cluster > 1 else ""
         within = ""
         if estimate.rounds:
             times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
             within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
         return (
             f"{counted(self.blocks, 'block')} of {tile.threads} threads, each {tile.units} units of "
-            f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}{self._in_clusters}; weights in "
+            f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}; weights in "
             f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
             f"{estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, "
-            f"{stream}multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}{exchanged}; "
+            f"multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
         )
 
@@ -146,5 +127,5 @@ class Launch:
         return (
             f"{self.layers} in {counted(self.blocks, 'block')} of {self.tile.units} units and "
             f"{counted(self.sequences, 'sequence')}"
-            f"{self._given}{self._in_clusters}, {self.estimate.step:.2f} µs per step, most of it {bound}"
+            f"{self._given}, {self.estimate.step:.2f} µs per step, most of it {bound}"
         )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from math import ceil
 
+from numbarnn.common.precision import is_half
 from numbarnn.kernels.persistent.tile import OCTET
 from numbarnn.schedules.persistent import tilings
 from numbarnn.schedules.persistent.costs import estimate_of, tiling_us
@@ -41,22 +42,29 @@ def plan_launches(problem, profile, backward):
     """
     if not profile.cooperative:
         raise DoesNotFit(f"{profile.name} has no cooperative launches, which persistent kernels need")
+    if problem.dtype == "float64":
+        raise DoesNotFit(
+            "persistent kernels compute in float32, float16 and bfloat16, not in float64: use schedule='wavefront' or "
+            "'stepwise'"
+        )
+    if is_half(problem.dtype) and not profile.tensor_cores:
+        raise DoesNotFit(
+            f"persistent kernels multiply {problem.dtype} by tensor cores of compute capability 8.0 or newer, and "
+            f"{profile.name} has {'.'.join(map(str, profile.compute_capability))}: use schedule='wavefront' or "
+            f"'stepwise'"
+        )
     tiling = partial(_tiling, sizes_of(problem), profile, backward)
     us = partial(_tiling_us, problem)
     plan, end = [], problem.layers
     first = 0
     while first < end:
-        alone = tiling(first, first + 1)
-        taken, spent = first + 1, us(alone)
+        taken, spent = first + 1, us(tiling(first, first + 1))
         for last in range(first + 2, end + 1):
             try:
                 together = tiling(first, last)
             except DoesNotFit:
                 break
-            own = tiling(last - 1, last)
-            if together.tile.streamed_chunks and not (alone.tile.streamed_chunks or own.tile.streamed_chunks):
-                break  # more layers in a launch are not worth reading their weights at each step
-            spent += us(own)
+            spent += us(tiling(last - 1, last))
             if us(together) < spent:
                 taken, spent = last, us(together)
         best = _best_launch(problem, profile, first, taken, backward)
@@ -101,7 +109,7 @@ def _with_input(problem, profile, launch):
         other = _best_launch(problem, profile, launch.first, launch.last, False, given=True)
     except DoesNotFit:
         return launch
-    return other if other.microseconds < limit and not other.tile.streamed_chunks else launch
+    return other if other.microseconds < limit else launch
 
 
 def _may_multiply_input(problem, layer):

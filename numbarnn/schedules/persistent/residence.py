@@ -1,8 +1,8 @@
-"""Where the weights of a tile are during the steps: in registers, in shared memory, or read from the L2 cache.
+"""Where the weights of a tile are during the steps: in registers, in shared memory, or some in each.
 
     whole_tile(plain, room)       # all in one place
-    for way in ways(plain):       # as many as fit in registers, then in shared memory; the rest is read at each step
-        mixed_tile(way.streamed, room, way.most_shared_chunks(...))
+    for way in ways(plain):       # as many as fit in registers, the rest in shared memory
+        mixed_tile(way.tile, room, way.most_shared_chunks(...))
 
 They take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
 at once and where they stay. By FMA weights are in registers only if all of them have room there: of weights in
@@ -21,12 +21,9 @@ from numbarnn.kernels.persistent.tile import STRIP, Tile
 # further products whose weights are in several places.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
-# Further registers of mixed tiles: where some fragments come from shared memory while others stay in registers, and
-# where some are streamed. Found by compiling for sm_90, as nothing may be spilled.
-REGISTERS_IF_MIXED, REGISTERS_IF_STREAMED = 24, 64
-# Most sums of a lane by FMA where weights are streamed, and where a projection comes on top backward (sm_80), likewise.
-MOST_SUMS, MOST_SUMS_IF_PROJECTED = 32, 8
-MOST_PAIRS = 8  # (strip, chunk) pairs of a streamed group, likewise: the addresses of all are taken at once
+# Further registers of mixed tiles, where some fragments come from shared memory while others stay in registers. Found
+# by compiling for sm_90, as nothing may be spilled.
+REGISTERS_IF_MIXED = 24
 # For each 8 sequences, where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
 # Registers that a cell with stages must have left where a warp looks for numbers ahead of time, likewise.
@@ -55,7 +52,7 @@ class Room(NamedTuple):
 def whole_tile(plain, room):
     """The tile with all weights in registers, or if these are too few all in shared memory, where room may lack."""
     tile = _with_groups(plain)
-    if plain.dtype != "float64" and tile.fragment_words <= _free_registers(tile, room):
+    if tile.fragment_words <= _free_registers(tile, room):
         return tile
     return _with_groups(replace(plain, shared_chunks=plain.chunks))
 
@@ -65,26 +62,23 @@ class Way:
     """A way to go through a tile's chunks whose weights are in several places: sequences and chunks at once.
 
     Attributes:
-        streamed: the `tile.Tile` with all of them streamed.
-        bytes_with: of shared memory, besides states, with 0 and with 1 chunk there.
-        more_bytes: with each further one.
+        tile: the `tile.Tile` with all of them in shared memory.
+        all_bytes: of shared memory, besides states, that it takes so.
+        chunk_bytes: that each chunk takes there.
     """
 
-    streamed: Tile
-    bytes_with: tuple[int, int]
-    more_bytes: int
+    tile: Tile
+    all_bytes: int
+    chunk_bytes: int
 
     def most_shared_chunks(self, free):
-        """Chunks for which there is room in so many bytes of shared memory beside states; -1: not even for what steps
-        need."""
-        none, one = self.bytes_with
-        if one > free:
-            return 0 if none <= free else -1
-        return min(1 + (free - one) // self.more_bytes, self.streamed.chunks)
+        """Chunks for which there is room in so many bytes of shared memory beside states; less than 0: not even for
+        what steps need."""
+        return self.tile.chunks - max(0, ceil((self.all_bytes - free) / self.chunk_bytes))
 
 
 def ways(plain, few=False):
-    """Each `Way` of a tile. Some may leave too few registers for what is on its way: then `mixed_tile` returns None.
+    """Each `Way` of a tile. Where weights find too little room `mixed_tile` returns None.
 
     Args:
         few: it loads fewer words at once, as the cell has further products, whose code takes registers too.
@@ -94,46 +88,25 @@ def ways(plain, few=False):
         for gathered in (8, 4, 2, 1):
             if gathered <= most // octets:
                 chunks = ceil(plain.chunks / gathered) * gathered
-                tile = replace(plain, octets=octets, gathered=gathered, chunks=chunks)
-                yield _way(replace(tile, streamed_chunks=chunks))
+                yield _way(replace(plain, octets=octets, gathered=gathered, chunks=chunks, shared_chunks=chunks))
 
 
-def _way(streamed):
-    more = streamed.warps * streamed.rows * streamed.chunk_elements * itemsize(compute_dtype(streamed.dtype))
-    if streamed.math != "fma":
-        more = streamed.threads * (streamed.rows // STRIP) * 8 * 4
-    bytes_with = tuple(
-        replace(streamed, shared_chunks=count, streamed_chunks=streamed.chunks - count).shared_bytes(0, 0)
-        for count in (0, 1)
-    )
-    return Way(streamed, bytes_with, more)
+def _way(tile):
+    chunk_bytes = tile.warps * tile.rows * tile.chunk_elements * itemsize(compute_dtype(tile.dtype))
+    if tile.math != "fma":
+        chunk_bytes = tile.threads * (tile.rows // STRIP) * 8 * 4
+    return Way(tile, tile.shared_bytes(0, 0), chunk_bytes)
 
 
-def mixed_tile(streamed, room, shared):
-    """The tile of a `Way` with its weights in registers, then in shared memory, which has room for `shared` chunks, the
-    rest streamed, if there is one; else None."""
-    tile = replace(streamed, streamed_chunks=0)
-    chunks, gathered = tile.chunks, tile.gathered
-    if tile.math == "fma":
-        in_registers, free = 0, _free_registers(streamed, room)
-        shared = min(shared // gathered * gathered, chunks)
-        words = streamed.fragment_words * itemsize(compute_dtype(tile.dtype)) // 4
-        most = MOST_SUMS_IF_PROJECTED if tile.projects and tile.backward else MOST_SUMS
-        fits = shared == chunks or (words <= free and tile.rows * tile.sequences // 32 <= most)
-    else:
-        words, free = tile.rows // STRIP * 8, _free_registers(tile, room) - REGISTERS_IF_MIXED  # words of a chunk
-        in_registers = min(max(free, 0) // words, chunks)
-        shared = min(shared, chunks - in_registers)
-        fits = True
-        if in_registers + shared < chunks:
-            free -= streamed.pairs_on_the_way * 8 + REGISTERS_IF_STREAMED - REGISTERS_IF_MIXED
-            in_registers = min(in_registers, max(free, 0) // words)
-            fits = free >= 0 and tile.rows // STRIP * gathered <= MOST_PAIRS
-    if not fits or shared < 0:
-        return None
-    kept = (in_registers + shared) // gathered * gathered if in_registers + shared < chunks else chunks
-    in_registers = min(in_registers, kept)
-    return replace(tile, shared_chunks=kept - in_registers, streamed_chunks=chunks - kept)
+def mixed_tile(tile, room, shared):
+    """The tile of a `Way` with its weights in registers, then in shared memory, which has room for `shared`
+    chunks; None if these are too few. By FMA all are in shared memory."""
+    chunks, in_registers = tile.chunks, 0
+    if tile.math != "fma":
+        free = max(_free_registers(tile, room) - REGISTERS_IF_MIXED, 0)
+        in_registers = min(free // (tile.rows // STRIP * 8), chunks)  # words of a chunk
+    fits = 0 <= shared and chunks <= in_registers + shared
+    return replace(tile, shared_chunks=chunks - in_registers) if fits else None
 
 
 def _with_groups(tile):
@@ -161,12 +134,11 @@ def with_octets(tile, octets, room):
 
 def looking_ahead(tile, room):
     """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow: never
-    where weights are streamed, nor where compiling has spilled some: with more than 8 warps (sm_100), and backward with
-    a projection (sm_80)."""
+    where compiling has spilled some: with more than 8 warps (sm_100), and backward with a projection (sm_80)."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
-    few = tile.groups > 1 and tile.warps <= 8 and not tile.streamed_chunks and not (tile.projects and tile.backward)
+    few = tile.groups > 1 and tile.warps <= 8 and not (tile.projects and tile.backward)
     return ahead if few and ahead.fragment_words <= free else tile
 
 

@@ -36,12 +36,11 @@ class Source:
 
 
 class BlockSize(NamedTuple):
-    """How many units and warps a block has, before its `Tile` is made; given, cluster: as there."""
+    """How many units and warps a block has, before its `Tile` is made; given: as there."""
 
     units: int
     warps: int
     given: bool = False
-    cluster: int = 1
 
 
 def sources(problem, first, layer, last, backward, tile):

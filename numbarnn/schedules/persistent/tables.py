@@ -84,20 +84,11 @@ def _rows(problem, launch, places, layer, direction):
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
-    of_warps = shares.share(sources, tile.warps * tile.cluster, tile)
+    of_warps = shares.share(sources, tile.warps, tile)
     blocks = _blocks(problem, launch, places[layer, direction], layer, direction, of_warps)
-    number, multiplied = np.arange(len(blocks.unit)), _of_clusters(blocks, tile)
-    warps = [_filled(make_warp(problem, launch, places, layer, multiplied, share), len(number)) for share in of_warps]
-    of_blocks = np.stack(warps, axis=1).reshape(len(number), tile.cluster, tile.warps, -1)
-    return _filled(blocks, len(number)), of_blocks[number, number % tile.cluster]
-
-
-def _of_clusters(blocks, tile):
-    """The rows of `blocks` with the units and outputs of each block's whole cluster."""
-    size = tile.cluster_units
-    first = blocks.unit // size * size
-    units, outputs = (np.clip(width - first, 0, size) for width in (blocks.hidden, blocks.width))
-    return blocks._replace(unit=first, units=units, outputs=outputs)
+    count = len(blocks.unit)
+    warps = [_filled(make_warp(problem, launch, places, layer, blocks, share), count) for share in of_warps]
+    return _filled(blocks, count), np.stack(warps, axis=1)
 
 
 def _filled(record, count):
@@ -119,8 +110,7 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
     """The rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
-    of_cluster, width = launch.tile.cluster_units, problem.projection or hidden
-    unit = np.arange(0, -(-hidden // of_cluster) * of_cluster, size)
+    width, unit = problem.projection or hidden, np.arange(0, hidden, size)
     units = np.clip(hidden - unit, 0, size)
     return Block(
         layer=layer - launch.first,

@@ -3,7 +3,6 @@
 Tiles and their costs are remembered without the batch: a new one compares them, and makes few or none.
 """
 
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -26,9 +25,6 @@ SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same unit
 # less of what is exchanged, which bounds a step backward. Where one place has room for all weights, that must spare
 # this share of the step's time. It was never measured on a device.
 MIXED_GAIN = 0.12
-# Blocks of a cluster that share products backward, on compute capability 9.0 and later, and the share of a step's time
-# that this must spare. Only with NUMBARNN_CLUSTERS=1 in the environment, until a device has run them.
-CLUSTERS, CLUSTER_GAIN = (2, 4) if os.environ.get("NUMBARNN_CLUSTERS") == "1" else (), 0.03
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
 # Most warps, and most rows with 8 and with 16 sequences at once, where numbers are split in two: the parts take
@@ -80,20 +76,10 @@ class _Part:
     backward: bool
     given: bool
 
-    def blocks_of(self, cluster=1):
-        """Units of a block -> blocks in clusters of so many, for each slice of the batch."""
+    def blocks_of(self):
+        """Units of a block -> blocks, for each slice of the batch."""
         D, hidden = self.sizes.directions, self.sizes.hidden_sizes[self.first : self.last]
-        return {units: cluster * sum(D * ceil(width / (units * cluster)) for width in hidden) for units in UNITS}
-
-    @property
-    def clusters(self):
-        """How many blocks may share products: backward those of one layer, whose only one is that with its own later
-        step, of cells that exchange nothing within a step. By FMA: on the tensor cores larger blocks (`MIXED_GAIN`) or
-        more sequences at once spare as much."""
-        cell, one_layer = self.sizes.cell, self.last == self.first + 1
-        plain = not cell.stages and not self.sizes.projection and cell.heads == 1 and cell.num_recurrent > 0
-        by_fma = _math(self.sizes, self.profile) == "fma"
-        return CLUSTERS if self.backward and one_layer and plain and by_fma else ()
+        return {units: sum(D * ceil(width / units) for width in hidden) for units in UNITS}
 
     @property
     def shared_bytes(self):
@@ -122,18 +108,6 @@ def best_tiling(sizes, profile, first, last, backward, given=False):
 
 def _fastest(part, slicings):
     """That of `_fitting` which is taken to be the fastest; None if none fits."""
-    alone = _fastest_alone(part, slicings)
-    if alone is None:
-        return None
-    us, tile, _, slicing = alone
-    found = [one for cluster in part.clusters for one in _fitting(part, (slicing,), False, cluster)]
-    alike = [one for one in found if (one[1].units, one[1].warps) == (tile.units, tile.warps)]
-    best = min(alike, key=itemgetter(0), default=alone)
-    return best if best[0] < (1 - CLUSTER_GAIN) * us else alone
-
-
-def _fastest_alone(part, slicings):
-    """Likewise of blocks that share no products."""
     microseconds = itemgetter(0)
     in_one_place = min(_fitting(part, slicings, False), key=microseconds, default=None)
     mixed = _fitting(part, slicings, True)
@@ -148,21 +122,21 @@ def _fastest_alone(part, slicings):
     return best if best[0] < (1 - MIXED_GAIN) * in_one_place[0] else in_one_place
 
 
-def _fitting(part, slicings, mixed, cluster=1):
+def _fitting(part, slicings, mixed):
     """(microseconds of a step, tile, blocks, slicing) of each launch that fits.
 
     Args:
-        slicings: see `_slicings`. cluster: see `Tile`.
+        slicings: see `_slicings`.
         mixed: whether weights may be in several places; else they are in one.
     """
-    most, room, step_us = cluster * part.profile.clusters(cluster), part.shared_bytes, Chain.step_us
-    for units, blocks_of_slice in part.blocks_of(cluster).items():
+    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, Chain.step_us
+    for units, blocks_of_slice in part.blocks_of().items():
         for warps in part.profile.warps:
             for slices, sequences in slicings:
                 blocks = blocks_of_slice * slices
                 if blocks > most:
                     break  # further slicings have more slices
-                found = _tiles(part, BlockSize(units, warps, part.given, cluster), sequences, mixed)
+                found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
                 if isinstance(found, str):
                     continue
                 free = room - part.state_bytes(units, sequences)
@@ -175,21 +149,19 @@ def _fitting(part, slicings, mixed, cluster=1):
 @lru_cache(maxsize=1024)
 def columns_of(problem, first, last, backward, tile):
     """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
-    most = max(
+    return max(
         sum(source.columns for source in shares.sources(problem, first, layer, last, backward, tile))
         for layer in range(first, last)
     )
-    return ceil(most / tile.cluster)
 
 
 def _refusal(problem, part, closest):
     """Why no tiling fits, as text, of which `closest` is the reason of the one that is the closest to fitting."""
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
-    kept = compute_dtype(problem.dtype) if _math(problem, profile) == "fma" else problem.dtype  # "fma" keeps no halves
     rows, P = problem.cell.num_ah, problem.projection
     numbers = sum(rows * size * (P or size) + P * size for size in hidden)
-    total = problem.directions * numbers * itemsize(kept)
+    total = problem.directions * numbers * itemsize(problem.dtype)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
         f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
@@ -211,7 +183,7 @@ def _closest(part, slicing):
     blocks = part.blocks_of()[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
-    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=True)
+    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
     if isinstance(found, str):
         return found
     needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
@@ -224,7 +196,7 @@ def _closest(part, slicing):
 
 def _math(problem, profile):
     """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
-    if is_half(problem.dtype) and profile.tensor_cores:
+    if is_half(problem.dtype):
         return "mma"
     if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
         return "tf32"
@@ -251,8 +223,8 @@ def _tiles(part, size, sequences, mixed):
     free = part.shared_bytes - part.state_bytes(size.units, sequences)
     tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in found]
     return [one for one in tiles if one is not None] or (
-        f"{_rows(part) * size.units} rows of weights and {size.warps} warps leave too few registers to weights on "
-        f"their way"
+        f"{_rows(part) * size.units} rows of weights and {size.warps} warps find too little room in registers and "
+        f"shared memory"
     )
 
 
@@ -278,7 +250,7 @@ def _ways(part, size, octets):
 @lru_cache(maxsize=4096)
 def _finished(part, way, shared):
     """One of `_tiles`, of a `Way`, if shared memory has room for so many chunks; None if registers lack."""
-    tile = mixed_tile(way.streamed, _room_beside(part), shared)
+    tile = mixed_tile(way.tile, _room_beside(part), shared)
     return None if tile is None else _with_chain(part, tile)
 
 
@@ -312,7 +284,7 @@ def _rows(part):
 def _plain_tile(part, size, octets):
     """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
     there is none, as text."""
-    sizes, (units, warps, given, cluster) = part.sizes, size
+    sizes, (units, warps, given) = part.sizes, size
     first, last, backward = part.first, part.last, part.backward
     parameters = parameter_bytes(sizes, last - first, backward)
     if parameters > MAX_PARAMETER_BYTES:
@@ -324,13 +296,13 @@ def _plain_tile(part, size, octets):
         what = "a cell with stages" if staged else "a projection"
         return f"{what} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
-    chunks = shares.chunks_per_warp(all_sources, warps * cluster, CHUNK_BYTES // bytes_each)
+    chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:
         return f"{max(map(len, all_sources))} products for {warps} warps"
     widths = (*sizes.hidden_sizes, sizes.projection, *[sizes.input_size] * (given and first == 0))
     aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
     rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_ah
-    octets = _octets(math, rows * units * cluster, warps, octets)
+    octets = _octets(math, rows * units, warps, octets)
     if octets == 0:
         return (
             f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
@@ -341,7 +313,7 @@ def _plain_tile(part, size, octets):
         sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given,
         for_stages=_numbers_for_stages(sizes.cell, units),
         unit_parameters=sizes.cell.num_per_unit if staged else 0,
-        projects=sizes.projection > 0, cluster=cluster,
+        projects=sizes.projection > 0,
     )  # fmt: skip
 
 

@@ -10,6 +10,9 @@ tell: times, the device's own rounding of exp and division, registers. An access
 is an error, and so is one that reads what another block wrote, unless both are made for that; new memory is full of
 junk.
 
+NUMBARNN_TEST_GPU_SMS=132 sets its number of SMs, 32 without it. With 132 planners choose the launches of an H200: both
+have 227 KiB of shared memory per block.
+
 NUMBARNN_TEST_GPU_SEED=7 picks when blocks see each other's stores, and lets threads go on in a random order, not side
 by side, which is ten times slower.
 """
@@ -20,7 +23,7 @@ import sys
 import tempfile
 import zlib
 
-VARIABLE, SEED = "NUMBARNN_TEST_GPU", "NUMBARNN_TEST_GPU_SEED"
+VARIABLE, SEED, SMS = "NUMBARNN_TEST_GPU", "NUMBARNN_TEST_GPU_SEED", "NUMBARNN_TEST_GPU_SMS"
 
 
 def is_wanted():
@@ -34,14 +37,21 @@ def is_in_sample(name):
     return zlib.crc32(name.encode()) % share == 0
 
 
-def install():
-    """Put the emulated GPU in the place of CuPy, the driver and cuBLAS, in this process, before any was used."""
+def install(multiprocessors=None):
+    """Put the emulated GPU in the place of CuPy, the driver and cuBLAS, in this process, before any was used.
+
+    Args:
+        multiprocessors: its number of SMs; None: NUMBARNN_TEST_GPU_SMS, else 32.
+    """
     import ml_dtypes  # noqa: F401 - NumPy's bfloat16
     import numpy as np
 
     from emulator import cupy_module, libraries
     from numbarnn.cuda import compiler, cublas, driver
 
+    multiprocessors = multiprocessors or int(os.environ.get(SMS, 0))
+    if multiprocessors:
+        cupy_module.ATTRIBUTES["MultiProcessorCount"] = multiprocessors
     # What is kept there are no cubins. A folder called numbarnn would be a package to scripts in the system's own.
     cache = os.environ.get("NUMBARNN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "numbarnn-kernels")
     os.environ["NUMBARNN_CACHE_DIR"] = os.path.join(cache, "emulated")

@@ -39,10 +39,9 @@ def _upper_half(a):
 
 def high_half(a, b):
     """The upper 64 bits of the product of two int64 or uint64, as a's type."""
-    wide = a.astype(object) * b.astype(object) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else None
-    if wide is None:
+    if np.ndim(a) == np.ndim(b) == 0:  # NumPy's products of 0-d arrays of objects are Python's numbers
         return a.dtype.type((int(a) * int(b)) >> 64)
-    return (wide >> 64).astype(a.dtype)
+    return ((a.astype(object) * b.astype(object)) >> 64).astype(a.dtype)
 
 
 def quotient(a, b):

@@ -18,7 +18,6 @@ ATTRIBUTES = {
     "MultiProcessorCount": 32,  # few, as every thread costs time
     "MaxSharedMemoryPerBlockOptin": 227 * 1024,
     "MaxRegistersPerMultiprocessor": 65536,
-    "L2CacheSize": 50 << 20,
     "ClockRate": 1_980_000,
     "CooperativeLaunch": 1,
 }

@@ -1,0 +1,54 @@
+"""Persistent kernels of the recorded benchmark sizes, compiled and executed as on an H100 or H200.
+
+    export NUMBARNN_TEST_GPU=emulated NUMBARNN_TEST_GPU_SMS=132
+    python -m pytest -m "gpu and (full or not full)" tests/schedules/test_real_sizes.py
+
+Every test run executes two of them (tests/test_emulated.py).
+"""
+
+from dataclasses import replace
+
+import pytest
+
+import real_sizes
+from numbarnn import engines
+from numbarnn.engines.gpu import profiles
+
+pytestmark = pytest.mark.gpu
+USUAL = ("lstm-float16-1024,16,768,768,1", "lstm-float32-25,64,512,512,1")
+
+
+@pytest.fixture(scope="module")
+def profile():
+    """The device's profile, which must have an H100's number of SMs."""
+    found = engines.get("cuda").profile
+    if found.multiprocessors != real_sizes.MULTIPROCESSORS:
+        pytest.skip(f"needs {real_sizes.MULTIPROCESSORS} SMs; on the emulated GPU set NUMBARNN_TEST_GPU_SMS=132")
+    return found
+
+
+def test_the_emulated_gpu_plans_as_an_h200(profile):
+    if profile.name != "emulated GPU":
+        pytest.skip("the device is no emulated GPU")
+    expected = profiles.get("h200")
+    assert replace(profile, name=expected.name) == expected
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(problem, id=name, marks=[] if name in USUAL else pytest.mark.full)
+        for problem in real_sizes.PROBLEMS
+        for name in [real_sizes.name_of(problem)]
+    ],
+)
+def test_real_sizes_agree_with_float64(profile, monkeypatch, record_property, problem):
+    """Every result and gradient stays within the limit of `numbarnn check`. No recorded problem is refused."""
+    launches, comparisons = real_sizes.run(problem, monkeypatch)
+    for launch in launches:
+        record_property("launch", f"{'backward' if launch.backward else 'forward'} {launch}; {launch.tile}")
+    worst = max(comparisons, key=lambda comparison: comparison.share)
+    record_property("worst", f"{worst.quantity} {worst.error} of {worst.limit}")
+    assert {launch.backward for launch in launches} == {False, True}
+    wrong = [f"{one.quantity}: {one.error} of {one.limit} {one.message or ''}" for one in comparisons if not one.ok]
+    assert not wrong, "\n".join(wrong)
