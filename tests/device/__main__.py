@@ -1,12 +1,12 @@
 """Measure and check on a GPU within a few minutes whatever is worth most, and go on where a run was cut off.
 
     python tests/device --minutes 9 --out DIR --bundle ALL.zip   # the same DIR again: go on with what is missing
-    python tests/device --summary DIR                            # print the results so far
+    python tests/device --summary --out DIR                      # print the results so far
 
-Each part has a time limit and one result file, DIR/PART.jsonl, with a line per answer. Parts run in processes of their
-own: a process that hangs is killed, one that crashes is noted, and a failing part stops nothing. A part's module has
-`questions(run, part)` and `answer(question, run, part)`, which returns a dict: "ok", and figures. The summary
-prints its lines "told", and over all answers the mean of "ratios" and the largest "share" of an error's limit.
+Each part has a time limit and a result file, DIR/PART.jsonl, with a line per answer. Processes that hang are killed,
+those that crash are noted, and a failing part stops nothing. A part's module has `questions(run, part)`: name -> a
+function that returns the answer, a dict: "ok" and figures. The summary prints its lines "told", and over all answers
+the mean of "ratios" and the largest "share" of an error's limit.
 """
 
 import argparse
@@ -16,6 +16,9 @@ import shutil
 import signal
 import sys
 import time
+import traceback
+from collections import Counter
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -53,15 +56,12 @@ class Part(NamedTuple):
     def questions(self, run):
         return import_module(self.module).questions(run, self.name)
 
-    def answer(self, question, run):
-        return import_module(self.module).answer(question, run, self.name)
 
-
-PARTS = [
-    Part("smoke", "does it run at all", "smoke", 40, 30, MANY),
-    Part("compile", "first calls of the recorded problems; do their grids fit", "smoke", 90, 80, MANY),
+PARTS = {part.name: part for part in (
+    Part("smoke", "does it run at all", "checks", 40, 30, MANY),
+    Part("compile", "first calls of the recorded problems", "checks", 90, 80, MANY),
     Part("times", "against cuDNN's standard and persist_static", "times", 150, 25),
-    Part("families", "each code path against float64; 500 replays give the same bits", "families", 70, 50, MANY),
+    Part("families", "each code path against float64; 500 replays give the same bits", "checks", 70, 50, MANY),
     Part("more", "bfloat16, TF32, 3xTF32; persist_dynamic and persist_static_small_h", "times", 80, 25),
     Part("compile_tilings", "first calls of the planner's five best tilings", "steps", 60, 60, MANY),
     Part("tilings", "times of the planner's five best tilings", "steps", 60, 25),
@@ -73,78 +73,70 @@ PARTS = [
     Part("vectors", "cuDNN's results of small problems, as files for the tests", "tools", 20, 20),
     Part("tests", "python -m pytest -m gpu, file by file", "tools", 80, 80, 4),
     Part("sanitizer", "compute-sanitizer: races, barriers, memory", "tools", 40, 30, 4),
-]
-BY_NAME = {part.name: part for part in PARTS}
+)}  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python tests/device")
     add = parser.add_argument
     add("--minutes", type=float, default=9.0, help="time limit of the whole run; default %(default)s")
-    add("--out", type=Path, metavar="DIR", help="folder of the results")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     add("--bundle", type=Path, metavar="ZIP", help="also write DIR as one zip, every few seconds")
-    add("--part", type=console.comma_list(list(BY_NAME)), default=list(BY_NAME), help=f"from {', '.join(BY_NAME)}")
+    add("--part", type=console.comma_list(list(PARTS)), default=list(PARTS), help=f"from {', '.join(PARTS)}")
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, with tiny problems")
     add("--small", action="store_true", help="tiny problems, to test the script itself")
-    add("--summary", type=Path, metavar="DIR", help="only print the results in a folder")
+    add("--summary", action="store_true", help="only print the results that DIR has")
     add("--worker", nargs="+", help=argparse.SUPPRESS)  # a part and its questions
     args = parser.parse_args()
     if args.summary:
-        print(summary(args.summary))
-        return 0
-    if args.out is None:
-        parser.error("--out DIR is missing: the folder for the results")
+        return print(summary(args.out))
     if args.device == "cuda" and (problem := engines.why_not("cuda")):
         parser.error(f"no GPU: {problem}. --device sim takes the simulator, with tiny problems")
+    args.out.mkdir(parents=True, exist_ok=True)
     run = conduct.Run(args.device, args.small or args.device == "sim", str(args.out.resolve()))
     if args.worker:
-        return conduct.work(BY_NAME[args.worker[0]], args.worker[1:], run)
-    head, path = {**run._asdict(), "kernels": kernels_digest("cuda"), "environment": info.collect()}, args.out / "head.json"
-    args.out.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        console.write_json(path, head)
-    elif (earlier := json.loads(path.read_text()))["kernels"] != head["kernels"] or earlier["small"] != run.small:
-        parser.error(f"{args.out} has results of other kernels or of other sizes: take another folder")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the workers and writes the summary
+        return conduct.work(PARTS[args.worker[0]], args.worker[1:], run)
+    head = {"kernels": kernels_digest("cuda"), "device": run.device, "small": run.small}
+    if not (path := args.out / "head.json").exists():
+        console.write_json(path, head | {"environment": info.collect()})
+    elif not head.items() <= json.loads(path.read_text()).items():
+        parser.error(f"{args.out} has results of other kernels, sizes or another device: take another folder")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then the workers end, and the summary is written
     try:
-        conduct_all(args, run)
+        ask_all(args, run)
     finally:
+        import_module("times").write_record(run)
         console.write_bytes(args.out / "summary.txt", (text := summary(args.out)).encode())
-        bundle(args)
+        bundle(args, every_s=0)
         print(text)
     outcomes = {one["outcome"] for name in args.part for one in run.answers(name).values()}
     return 0 if outcomes and outcomes <= {"ok", "cannot"} else 1
 
 
-def conduct_all(args, run):
+def ask_all(args, run):
     """Ask each part within its limit, then once more what was cut off."""
-    begin = bundled = time.monotonic()
+    begin = time.monotonic()
     until = begin + 60 * args.minutes - AT_THE_END_S
-
-    def tick():
-        nonlocal bundled
-        if time.monotonic() - bundled > BUNDLE_EVERY_S:
-            bundle(args)
-            bundled = time.monotonic()
-
     for again in (conduct.AGAIN, ("cut off",)):
-        for part in (BY_NAME[name] for name in args.part):
-            in_full = run.small or again != conduct.AGAIN
-            conduct.ask(part, run, until if in_full else min(until, time.monotonic() + part.seconds), again, tick)
+        for part in (PARTS[name] for name in args.part):
+            seconds = part.seconds if again == conduct.AGAIN and not run.small else math.inf
+            try:
+                conduct.ask(part, run, min(until, time.monotonic() + seconds), again, partial(bundle, args))
+            except Exception:  # such as questions that cannot be listed
+                run.keep(part.name, "all questions", "failed", message=traceback.format_exc())
             print(f"{time.monotonic() - begin:6.1f} s  {part.name}: {counts(run.answers(part.name))}", flush=True)
 
 
-def bundle(args):
-    """Write the folder of results as one zip; a zip is complete whenever it is there."""
-    if args.bundle:
-        made = shutil.make_archive(f"{args.bundle}.part", "zip", args.out)
-        Path(made).replace(args.bundle)
+def bundle(args, every_s=BUNDLE_EVERY_S):
+    """Write the folder of results as one zip, unless there is a younger one. It is complete whenever it is there."""
+    if args.bundle and not (args.bundle.exists() and time.time() - args.bundle.stat().st_mtime < every_s):
+        Path(shutil.make_archive(f"{args.bundle}.part", "zip", args.out)).replace(args.bundle)
 
 
 def counts(answers):
     """How many questions had which outcome, in words."""
-    outcomes = [one["outcome"] for one in answers.values()]
-    return ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)) or "no answer"
+    outcomes = Counter(one["outcome"] for one in answers.values())
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "no answer"
 
 
 def summary(folder):
@@ -154,17 +146,16 @@ def summary(folder):
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
     device = ", ".join(gpu.get("name", "?") for gpu in found["gpus"]) or head["device"]
     lines = [f"{device}, driver {found['driver']}, commit {found['commit']}, kernels {head['kernels']}; {versions}"]
-    for part in PARTS:
-        answers = run.answers(part.name)
+    for part in PARTS.values():
+        answers, failures = run.answers(part.name), {}
         lines.append(f"\n{part.name} ({part.about}): {counts(answers)}")
         if ratios := [math.log(ratio) for one in answers.values() for ratio in one.get("ratios", ())]:
             mean, largest = math.exp(sum(ratios) / len(ratios)), math.exp(max(ratios))
             lines.append(f"  geometric mean of {len(ratios)} ratios {mean:.3f}, the largest {largest:.2f}")
         if shares := [(one["share"], name) for name, one in answers.items() if one.get("share") is not None]:
             lines.append("  nearest to its limit: {:.2f} of it ({})".format(*max(shares)))
-        lines += [f"  {line}" for one in answers.values() for line in one.get("told", ())]
-        failures = {}
         for name, one in answers.items():
+            lines += [f"  {name}: {line}" for line in one.get("told", ())]
             if one["outcome"] != "ok":
                 failures.setdefault((one["outcome"], one.get("message", "").strip()[-MESSAGE:]), []).append(name)
         for (outcome, message), names in failures.items():

@@ -1,272 +1,153 @@
-"""What a step of the persistent kernels is made of, and how other tilings would do.
+"""Time the planner's best tilings, and measure what a step of the persistent kernels is made of.
 
-`phases` runs kernels that stamp the clocks of their SMs. A warp's first lane stores, for each step and turn,
-
-    BEGIN    the SM's clock when the warp begins to look for what it multiplies
-    END      the clock after its product
-    NS       the device's common clock at BEGIN, nanoseconds
-    WAITS    for each group of chunks the clocks until it had come
-
-Stamps are plain stores, each to a place of its own: nothing is read, so that they take little of the step. They stand
-behind the launch's error flag, so that the kernels' arguments stay what they are.
+For `phases` a warp's first lane stores clocks of its SM before and after the product of each step and turn, and before
+and after each wait within it; NS is the device's common clock, by which that of the SM becomes seconds. Stamps are
+plain stores, each to a place of its own behind the launch's error flag, and no kernel reads them.
 """
 
-from contextlib import contextmanager
+from functools import partial
+from math import ceil, prod
+from operator import itemgetter
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import checks
 import numpy as np
 import times
 from numba import cuda
 
-from numbarnn.bench.altered import altered
-from numbarnn.bench.cases.cases import Case, make_instance, make_layer
-from numbarnn.bench.peers import peers
+from altered import altered
+from numbarnn import engines
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent import backward, exchange, forward, products
 from numbarnn.schedules.persistent import planner, tilings
-from numbarnn.schedules.persistent.schedule import SCHEDULE
 
-BEGIN, END, NS, WAITS = 0, 1, 2, 3
-GROUPS = 8  # of chunks, at most, whose waits are told apart
-FIELDS = WAITS + GROUPS
-FIRST_STEPS = 3  # left out: in these, blocks have not met yet
-BEST, CALLS = 5, 7
+NS, BEGIN, END, WAITS = 0, 1, 2, 3  # fields of a stamp; from WAITS on two for each group of chunks
+FIRST_STEPS = 3  # left out, as blocks have not met yet
+BEST = 5
 
 
-def questions(run, of):
-    recorded = times.recorded(run)
-    if of == "phases":
-        recorded = {name: one for name, one in recorded.items() if one[-1].L == 1 and not name.startswith("gru")}
-    passes = ("forward", "backward")
-    if of in ("tilings", "compile_tilings"):
-        recorded = {name: one for name, one in recorded.items() if one[:2] != ("gru", "float32")}
-        return [f"{name} {which} {n}" for n in range(2 if run.small else BEST) for name in recorded for which in passes]
-    return [f"{name} {which}" for name in recorded for which in passes]
+def questions(run, part):
+    problems = times.problems(run, ("lstm",))
+    if part == "phases":
+        return {name: partial(phases, run, case) for name, case in problems.items() if case.L == 1}
+    ask = checks.first_calls if part == "compile_tilings" else times.timed
+    numbers = range(2 if run.small else BEST)
+    return {f"{name} {n}": partial(tiling, n, ask, run, case) for n in numbers for name, case in problems.items()}
 
 
-def answer(name, run, of):
-    *words, which = name.split()[:4]
-    cell, dtype, tf32, shape = times.recorded(run)[" ".join(words)]
-    case = Case(cell, shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype, allow_tf32=tf32)
-    instance = make_instance(case)
-    if of == "phases":
-        return _phases(instance, which == "backward", run)
-    return _tiling(instance, which == "backward", run, int(name.split()[-1]), of == "compile_tilings")
+def tiling(number, ask, run, case):
+    """Ask something of a problem by the `number`-th best tiling; what users get is in the part `times`."""
+    chosen = []
+    planner.forget()
+    with patch.object(tilings, "_fastest", nth_best(number, chosen)):
+        found = ask(run, case, ("persistent",))
+    return found | {"told": [*found.get("told", ()), *chosen], "record": None}
 
 
-def _made(instance, is_backward, run):
-    """(layer, a call of the pass alone, which may be made again and again, its launches)."""
-    layer = make_layer(instance.case, run.device, instance.parameters, "persistent")
-    x, state, dy = peers.inputs(layer, instance)
-    found = SCHEDULE.launches(layer.stack.problem(instance.case.T, instance.case.B, True), is_backward)
-    if not is_backward:
-        return layer, lambda: layer.forward(x, state), found
-    tape = layer.forward(x, state)[2]
-    return layer, lambda: layer.backward(tape, dy, need=("x",), retain=True), found
-
-
-def _timed(layer, call):
-    """Microseconds of a call by the GPU's clock, the median; None where there is none."""
-    for _ in range(3):  # compiles, and records the call's graph
-        call()
-    layer.check()
-    if not hasattr(layer.engine.array_module, "cuda") or not hasattr(
-        layer.engine.array_module.cuda, "get_elapsed_time"
-    ):
-        return None
-    cupy, found = layer.engine.array_module, []
-    for _ in range(CALLS):
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        found.append(cupy.cuda.get_elapsed_time(begin, end) * 1e3)
-    return float(np.median(found))
-
-
-# ------------------------------------------------------------------------------------------------------------- phases
-def _phases(instance, is_backward, run):
-    layer, call, planned = _made(instance, is_backward, run)
-    usual, engine = _timed(layer, call), layer.engine
-    with stamped(engine, instance.case.T) as made:
-        layer, call, _ = _made(instance, is_backward, run)
-        with_stamps = _timed(layer, call)
-        found = [stamps.read(engine) for stamps in made]
-    found = phases(found[-1], planned[0].tile)
-    estimate = planned[0].estimate
-    return {"ok": found["step_us"] is not None or run.small, "call_us": usual, "call_with_stamps_us": with_stamps,
-            "estimate_us": estimate.step, "estimate": vars(estimate), "plan": str(planned[0]), **found}  # fmt: skip
-
-
-@contextmanager
-def stamped(engine, steps):
-    """Launches bound inside stamp clocks; a list gets a namespace with `read(engine)` for each."""
-    made, slots = [], steps + 2
-
-    class Stamped:
-        def __init__(self, kernel, tile):
-            self._kernel, self._tile = kernel, tile
-
-        def bind(self, config, *arguments):
-            shape = config.grid[0], self._tile.warps, slots, turns_of(self._tile), FIELDS
-            array = engine.zeros((1 + int(np.prod(shape)),), "int64")
-            made.append(SimpleNamespace(read=lambda engine: engine.to_host(array)[1:].reshape(shape)))
-            return self._kernel.bind(config, *arguments[:-1], array)
-
-    def stamping(make):
-        return lambda cell, tile, *options: Stamped(make(cell, tile, *options), tile)
-
-    replacements = {
-        (products, "make_product"): _timed_product(products.make_product, slots),
-        (exchange, "make_wait"): _timed_wait(exchange.make_wait, slots),
-        (forward, "make_forward"): stamping(forward.make_forward),
-        (backward, "make_backward"): stamping(backward.make_backward),
-    }
-    with altered(replacements, engine):
-        yield made
-
-
-def turns_of(tile):
-    """Turns of a step whose stamps have places of their own: those of 128 sequences."""
-    return max(1, 128 // tile.sequences)
-
-
-def _make_put(tile, slots):
-    """A device function put(stamps, operand, field, value): store something of the warp's step and turn."""
-    warps, turns, sequences = tile.warps, turns_of(tile), tile.sequences
-
-    def put(stamps, operand, field, value):
-        if cuda.threadIdx.x % 32 == 0:
-            place = (cuda.blockIdx.x * warps + cuda.threadIdx.x // 32) * slots + operand.slot
-            stamps[np.uint64(1 + (place * turns + operand.b0 // sequences % turns) * FIELDS + field)] = value
-
-    return jit(put, BACKEND)
-
-
-def _timed_product(make_product, slots):
-    """`products.make_product` whose step stores BEGIN, NS and END."""
-    clock, nanoseconds = ptx.clock, ptx.nanoseconds
-
-    def make(tile):
-        made, put = make_product(tile), _make_put(tile, slots)
-        multiply = made.step
-
-        def step(fragments, loaded, shared, partial, operand, patience):
-            put(patience.trouble, operand, NS, nanoseconds())
-            put(patience.trouble, operand, BEGIN, clock())
-            done = multiply(fragments, loaded, shared, partial, operand, patience)
-            put(patience.trouble, operand, END, clock())
-            return done
-
-        return SimpleNamespace(**vars(made) | {"step": jit(step, BACKEND)})
-
-    return make
-
-
-def _timed_wait(make_wait, slots):
-    """`exchange.make_wait` whose functions store the clocks of a group's wait."""
-    clock = ptx.clock
-
-    def make(tile, group):
-        wait_for_group, put, field = make_wait(tile, group), _make_put(tile, slots), WAITS + min(group, GROUPS - 1)
-
-        def wait(loaded, operand, patience):
-            begin = clock()
-            done = wait_for_group(loaded, operand, patience)
-            put(patience.trouble, operand, field, clock() - begin)
-            return done
-
-        return jit(wait, BACKEND)
-
-    return make
-
-
-def phases(stamps, tile):
-    """Medians over blocks, warps and steps in microseconds: step, wait, multiply, rest; clock_ghz. None where so few
-    steps do not tell.
-
-    Args:
-        stamps: (blocks, warps, slots, turns, FIELDS) int64.
-    """
-    parts, rates = {"step": [], "wait": [], "multiply": [], "rest": []}, []
-    for warp in stamps.reshape(-1, *stamps.shape[2:]):
-        steps = warp[warp[:, :, BEGIN].any(axis=1)]
-        if len(steps) <= FIRST_STEPS + 2:
-            continue
-        used = steps[:, :, BEGIN] > 0
-        first = np.where(used, steps[:, :, BEGIN], np.iinfo(np.int64).max).min(axis=1)
-        order = np.argsort(first)[FIRST_STEPS:]
-        waits = np.where(used, steps[:, :, WAITS:].sum(axis=2), 0).sum(axis=1)[order]
-        works = np.where(used, steps[:, :, END] - steps[:, :, BEGIN], 0).sum(axis=1)[order]
-        between = np.diff(first[order])
-        for name, values in (("step", between), ("wait", waits[:-1]), ("multiply", (works - waits)[:-1]),
-                             ("rest", between - works[:-1])):  # fmt: skip
-            parts[name].append(values)
-        ns = steps[:, :, NS].max(axis=1)[order]
-        if ns[-1] > ns[0]:
-            rates.append((first[order][-1] - first[order][0]) / (ns[-1] - ns[0]))
-    ghz = float(np.median(rates)) if rates else None
-    return {"clock_ghz": ghz} | {
-        f"{name}_us": float(np.median(np.concatenate(values))) / ghz / 1e3 if ghz and values else None
-        for name, values in parts.items()
-    }  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------------------ tilings
-def _tiling(instance, is_backward, run, number, compiles):
-    """The time of a pass by the planner's `number`-th best tiling of each launch."""
-    with chosen_tiling(number, is_backward):
-        layer, call, planned = _made(instance, is_backward, run)
-        if compiles:
-            call()
-            layer.check()
-            return {"ok": True, "plan": str(planned[0])}
-        us = _timed(layer, call)
-        layer.engine.give_back_memory() if hasattr(layer.engine, "give_back_memory") else None
-    return {"ok": us is not None or run.small, "us": us, "plan": "; ".join(map(str, planned)),
-            "estimate_us": sum(one.microseconds for one in planned), "tile": str(planned[0].tile)}  # fmt: skip
-
-
-@contextmanager
-def chosen_tiling(number, is_backward):
-    """Plans of one direction take the `number`-th best tiling by the model that compares them."""
-    fastest = tilings._fastest
+def nth_best(number, chosen):
+    """`tilings._fastest` that chooses the `number`-th best by the model that compares tilings, and notes it."""
 
     def nth(part, slicings):
-        if part.backward != is_backward:
-            return fastest(part, slicings)
-        found = {}
-        for mixed in (False, True):
-            for one in tilings._fitting(part, slicings, mixed):
-                found.setdefault((one[1], one[3]), one)
-        ordered = sorted(found.values(), key=lambda one: one[0])
-        return ordered[min(number, len(ordered) - 1)] if ordered else None
+        found = {(one[1], one[3]): one for mixed in (False, True) for one in tilings._fitting(part, slicings, mixed)}
+        if not found:
+            return None
+        us, tile, blocks, slicing = best = sorted(found.values(), key=itemgetter(0))[: number + 1][-1]
+        what = "backward" if part.backward else "forward"
+        chosen.append(f"{what}: {us:.2f} us a step estimated, {blocks} blocks, slices {slicing}, {tile}")
+        return best
 
-    tilings._fastest = nth
-    planner.forget()
-    try:
-        yield
-    finally:
-        tilings._fastest = fastest
-        planner.forget()
+    return nth
 
 
-# ------------------------------------------------------------------------------------------------------------ summary
-def told(answers, of):
-    lines = []
-    for one in answers:
-        if of == "phases" and "step_us" in one:
-            parts = ", ".join(f"{name} {number(one[f'{name}_us'])}" for name in ("step", "wait", "multiply", "rest"))
-            lines.append(f"{one['question']}: {parts} us (estimated {one['estimate_us']:.2f}); call "
-                         f"{number(one['call_us'])}, with stamps {number(one['call_with_stamps_us'])} us; "
-                         f"{number(one['clock_ghz'])} GHz")  # fmt: skip
-        elif of == "tilings" and one.get("us"):
-            lines.append(f"{one['question']}: {one['us']:.0f} us (estimated {one['estimate_us']:.0f}) {one['plan']}")
-    return sorted(lines) if of == "tilings" else lines
+def phases(run, case):
+    """Time a problem with stamps, and tell what they say."""
+    engine, stamps = engines.get(run.device), {}
+    with altered(stamping(engine, case, stamps), engine):
+        found = times.timed(run, case, ("persistent",)) | {"record": None}
+        for name, (array, shape) in stamps.items():
+            found[name] = parts_of_a_step(engine.to_host(array)[1:].reshape(shape))
+            found["told"].append(f"{name}: " + ", ".join(f"{part} {value:.2f}" for part, value in found[name].items()))
+    return found
 
 
-def number(value):
-    return "?" if value is None else f"{value:.2f}"
+def stamping(engine, case, stamps):
+    """Replacements for `altered`: kernels that stamp clocks; pass -> (array, shape) of its last launch in `stamps`."""
+    make_product, make_wait = products.make_product, exchange.make_wait
+
+    def with_array(make):
+        def made(cell, tile, *options):
+            kernel, name = make(cell, tile, *options), make.__name__.removeprefix("make_")
+
+            def bind(config, *arguments):
+                shape = config.grid[0], *shape_of(tile, case)
+                stamps[name] = engine.zeros((1 + prod(shape),), "int64"), shape
+                return kernel.bind(config, *arguments[:-1], stamps[name][0])
+
+            return SimpleNamespace(bind=bind)
+
+        return made
+
+    def product(tile):
+        functions = vars(make_product(tile))
+        return SimpleNamespace(**functions | {"step": timed(functions["step"], tile, case, BEGIN)})
+
+    return {
+        (products, "make_product"): product,
+        (exchange, "make_wait"): lambda tile, group: timed(make_wait(tile, group), tile, case, WAITS + 2 * group),
+        (forward, "make_forward"): with_array(forward.make_forward),
+        (backward, "make_backward"): with_array(backward.make_backward),
+    }
+
+
+def shape_of(tile, case):
+    """A block's stamps: a place for each warp, step (and what is before and after all), turn and field."""
+    return tile.warps, case.T + 2, ceil(case.B / tile.sequences), WAITS + 2 * tile.groups
+
+
+def timed(function, tile, case, field):
+    """Make a device function stamp clocks before and after; its last arguments are operand and patience."""
+    (warps, slots, turns, fields), sequences = shape_of(tile, case), tile.sequences
+    clock, nanoseconds = ptx.clock, ptx.nanoseconds
+
+    def stamp(stamps, operand, field, value):
+        if cuda.threadIdx.x % 32 == 0:
+            step = (cuda.blockIdx.x * warps + cuda.threadIdx.x // 32) * slots + operand.slot
+            turn = step * turns + operand.b0 // sequences
+            stamps[np.uint64(1 + turn * fields + field)] = value
+
+    stamp = jit(stamp, BACKEND)
+
+    def run(*arguments):
+        stamps, operand = arguments[-1].trouble, arguments[-2]
+        if field == BEGIN:
+            stamp(stamps, operand, NS, nanoseconds())
+        stamp(stamps, operand, field, clock())
+        done = function(*arguments)
+        stamp(stamps, operand, field + 1, clock())
+        return done
+
+    return jit(run, BACKEND)
+
+
+def parts_of_a_step(stamps):
+    """Medians over blocks, warps and steps: microseconds of a step, of its waits, products and the rest; clock in GHz.
+
+    stamps: (blocks, warps, slots, turns, fields) int64; zeros where nothing was stored.
+    """
+    clocks, rates = [], []
+    for steps in stamps.reshape(-1, *stamps.shape[2:]):
+        begin = np.where(steps[..., BEGIN] > 0, steps[..., BEGIN], np.iinfo(np.int64).max).min(axis=1)
+        order = np.argsort(begin)[FIRST_STEPS : np.count_nonzero(steps[..., BEGIN].any(axis=1))]
+        if len(order) > 2:
+            steps, begin = steps[order], begin[order]
+            step, ns = np.diff(begin), steps[..., NS].max(axis=1)
+            wait = (steps[..., WAITS + 1 :: 2] - steps[..., WAITS::2]).sum(axis=(1, 2))[:-1]
+            work = (steps[..., END] - steps[..., BEGIN]).sum(axis=1)[:-1]
+            clocks.append([step, wait, work - wait, step - work])
+            rates += [(begin[-1] - begin[0]) / (ns[-1] - ns[0])] if ns[-1] > ns[0] else []
+    ghz = float(np.median(rates)) if rates else np.nan
+    middle = np.median(np.concatenate(clocks, axis=1), axis=1) / ghz / 1e3 if clocks else [np.nan] * 4
+    return dict(zip(("step us", "wait us", "multiply us", "rest us", "GHz"), map(float, [*middle, ghz]), strict=True))
