@@ -1,7 +1,7 @@
-"""Measure and check on a GPU within a few minutes whatever is worth most, and go on where a run was cut off.
+"""Measure and check on a GPU within a few minutes whatever is worth most.
 
     python tests/device --minutes 9 --out DIR --bundle ALL.zip   # the same DIR again: go on with what is missing
-    python tests/device --summary --out DIR                      # print the results so far
+    python tests/device --minutes 0 --out DIR                    # only print the results so far
 
 Each part has a time limit and a result file, DIR/PART.jsonl, with a line per answer. Processes that hang are killed,
 those that crash are noted, and a failing part stops nothing. A part's module has `questions(run, part)`: name -> a
@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -37,10 +36,7 @@ from numbarnn import engines
 from numbarnn.bench import console, info
 from numbarnn.bench.speed.record import kernels_digest
 
-AT_THE_END_S = 5  # of the minutes, to kill workers and write the summary
-BUNDLE_EVERY_S = 5
 MANY = 15  # processes, where compiling takes most of the time
-MESSAGE = 1500  # characters of a message that the summary prints: its end
 
 
 class Part(NamedTuple):
@@ -52,9 +48,6 @@ class Part(NamedTuple):
     seconds: float
     question_s: float
     processes: int = 1
-
-    def questions(self, run):
-        return import_module(self.module).questions(run, self.name)
 
 
 PARTS = {part.name: part for part in (
@@ -85,12 +78,9 @@ def main():
     add("--part", type=console.comma_list(list(PARTS)), default=list(PARTS), help=f"from {', '.join(PARTS)}")
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, with tiny problems")
     add("--small", action="store_true", help="tiny problems, to test the script itself")
-    add("--summary", action="store_true", help="only print the results that DIR has")
     add("--worker", nargs="+", help=argparse.SUPPRESS)  # a part and its questions
     args = parser.parse_args()
-    if args.summary:
-        return print(summary(args.out))
-    if args.device == "cuda" and (problem := engines.why_not("cuda")):
+    if args.device == "cuda" and args.minutes and (problem := engines.why_not("cuda")):
         parser.error(f"no GPU: {problem}. --device sim takes the simulator, with tiny problems")
     args.out.mkdir(parents=True, exist_ok=True)
     run = conduct.Run(args.device, args.small or args.device == "sim", str(args.out.resolve()))
@@ -99,7 +89,7 @@ def main():
     head = {"kernels": kernels_digest("cuda"), "device": run.device, "small": run.small}
     if not (path := args.out / "head.json").exists():
         console.write_json(path, head | {"environment": info.collect()})
-    elif not head.items() <= json.loads(path.read_text()).items():
+    elif args.minutes and not head.items() <= json.loads(path.read_text()).items():
         parser.error(f"{args.out} has results of other kernels, sizes or another device: take another folder")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then the workers end, and the summary is written
     try:
@@ -116,7 +106,7 @@ def main():
 def ask_all(args, run):
     """Ask each part within its limit, then once more what was cut off."""
     begin = time.monotonic()
-    until = begin + 60 * args.minutes - AT_THE_END_S
+    until = begin + 60 * args.minutes - 5  # in these workers are killed, and the summary is written
     for again in (conduct.AGAIN, ("cut off",)):
         for part in (PARTS[name] for name in args.part):
             seconds = part.seconds if again == conduct.AGAIN and not run.small else math.inf
@@ -124,19 +114,13 @@ def ask_all(args, run):
                 conduct.ask(part, run, min(until, time.monotonic() + seconds), again, partial(bundle, args))
             except Exception:  # such as questions that cannot be listed
                 run.keep(part.name, "all questions", "failed", message=traceback.format_exc())
-            print(f"{time.monotonic() - begin:6.1f} s  {part.name}: {counts(run.answers(part.name))}", flush=True)
+            print(f"{time.monotonic() - begin:6.1f} s  {part.name}: {run.counts(part.name)}", flush=True)
 
 
-def bundle(args, every_s=BUNDLE_EVERY_S):
+def bundle(args, every_s=5):
     """Write the folder of results as one zip, unless there is a younger one. It is complete whenever it is there."""
     if args.bundle and not (args.bundle.exists() and time.time() - args.bundle.stat().st_mtime < every_s):
         Path(shutil.make_archive(f"{args.bundle}.part", "zip", args.out)).replace(args.bundle)
-
-
-def counts(answers):
-    """How many questions had which outcome, in words."""
-    outcomes = Counter(one["outcome"] for one in answers.values())
-    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "no answer"
 
 
 def summary(folder):
@@ -144,11 +128,10 @@ def summary(folder):
     head = json.loads((folder / "head.json").read_text())
     found, run = head["environment"], conduct.Run(head["device"], head["small"], str(folder))
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
-    device = ", ".join(gpu.get("name", "?") for gpu in found["gpus"]) or head["device"]
-    lines = [f"{device}, driver {found['driver']}, commit {found['commit']}, kernels {head['kernels']}; {versions}"]
+    lines = [f"{found['gpus'] or head['device']}, commit {found['commit']}, kernels {head['kernels']}; {versions}"]
     for part in PARTS.values():
         answers, failures = run.answers(part.name), {}
-        lines.append(f"\n{part.name} ({part.about}): {counts(answers)}")
+        lines.append(f"\n{part.name} ({part.about}): {run.counts(part.name)}")
         if ratios := [math.log(ratio) for one in answers.values() for ratio in one.get("ratios", ())]:
             mean, largest = math.exp(sum(ratios) / len(ratios)), math.exp(max(ratios))
             lines.append(f"  geometric mean of {len(ratios)} ratios {mean:.3f}, the largest {largest:.2f}")
@@ -157,7 +140,7 @@ def summary(folder):
         for name, one in answers.items():
             lines += [f"  {name}: {line}" for line in one.get("told", ())]
             if one["outcome"] != "ok":
-                failures.setdefault((one["outcome"], one.get("message", "").strip()[-MESSAGE:]), []).append(name)
+                failures.setdefault((one["outcome"], one.get("message", "").strip()[-1500:]), []).append(name)
         for (outcome, message), names in failures.items():
             lines += [f"  {outcome}: {', '.join(names)}", *(f"    {line}" for line in message.splitlines())]
     return "\n".join(lines)

@@ -1,8 +1,4 @@
-"""Put questions to worker processes, which are killed when they take too long.
-
-A worker appends each answer to the part's file as one line of JSON. A question that hangs or crashes costs one process
-and its limit; another process goes on with the rest.
-"""
+"""Put questions to worker processes. One that takes too long is killed, and another goes on."""
 
 import json
 import os
@@ -12,18 +8,18 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import NamedTuple
 
 from numbarnn.bench import console
-from numbarnn.common import notice
 
 LOOK_S = 0.2  # between two looks at the answers of a worker
-DEATH_S = 5  # for a killed process to end; longer only if the driver holds it, and then it is left behind
 KEPT = 6000  # characters of the output of a process that died
-SLOW = 5  # simulator and emulated GPU: how many times as long a question may take
 FAILED = 3  # exit code of a worker whose last answer is an exception
 AGAIN = ("cut off", "out of time", "cannot", "off")  # outcomes of which a later run asks again
 
@@ -43,6 +39,10 @@ class Run(NamedTuple):
                 found |= {(answer := json.loads(line))["question"]: answer}
         return found
 
+    def counts(self, part):
+        outcomes = Counter(one["outcome"] for one in self.answers(part).values())
+        return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "no answer"
+
     def keep(self, part, question, outcome, **figures):
         """Append an answer to a part's file by one write, as several processes do."""
         answer = console.plain({"question": question, "outcome": outcome, "time": time.time(), **figures})
@@ -52,9 +52,9 @@ class Run(NamedTuple):
 
 def work(part, names, run):
     """Answer questions in a worker: ok, wrong, cannot (something is missing here), or failed."""
-    questions = part.questions(run)
+    questions = import_module(part.module).questions(run, part.name)
     for question in names:
-        begin, compiling = time.monotonic(), notice.seconds()
+        begin = time.monotonic()
         try:
             found = questions[question]()
             outcome = "ok" if found.pop("ok") else "wrong"
@@ -62,8 +62,7 @@ def work(part, names, run):
             outcome, found = "cannot", {"message": str(reason)}
         except Exception:
             outcome, found = "failed", {"message": traceback.format_exc()}
-        found |= {"seconds": time.monotonic() - begin, "compiling_s": notice.seconds() - compiling}
-        run.keep(part.name, question, outcome, **found)
+        run.keep(part.name, question, outcome, **found, seconds=time.monotonic() - begin)
         if outcome == "failed":  # after some errors a process cannot use the GPU any more
             return FAILED
     return 0
@@ -74,28 +73,25 @@ def ask(part, run, until, again, tick):
     answers, smoke = run.answers(part.name), run.answers("smoke") if part.name != "smoke" else {}
     failed = {name.split()[-1] for name, one in smoke.items() if one["outcome"] in ("wrong", "failed", "crashed")}
     todo = []
-    for name in part.questions(run):
+    for name in import_module(part.module).questions(run, part.name):
         if failed & set(name.split()):
             run.keep(part.name, name, "off", message="smoke has failed for it")
         elif name not in answers or answers[name]["outcome"] in again:
             todo.append(name)
     stop, count = Event(), min(part.processes, os.cpu_count(), len(todo))
-    threads = [Thread(target=oversee, args=(part, run, todo[number::count], stop)) for number in range(count)]
-    try:
-        for thread in threads:
-            thread.start()
-        while time.monotonic() < until and any(thread.is_alive() for thread in threads):
-            time.sleep(LOOK_S)
-            tick()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(part.processes) as pool:
+        overseers = [pool.submit(oversee, part, run, todo[number::count], stop) for number in range(count)]
+        try:
+            while time.monotonic() < until and not all(one.done() for one in overseers):
+                time.sleep(LOOK_S)
+                tick()
+        finally:
+            stop.set()
 
 
 def oversee(part, run, todo, stop):
     """Let worker processes answer questions, one process after another."""
-    begin, limit = time.time(), part.question_s * (SLOW if run.small else 1)
+    begin, limit = time.time(), part.question_s * (5 if run.small else 1)  # small: not on a GPU
 
     def left():
         answers = run.answers(part.name)
@@ -115,7 +111,7 @@ def oversee(part, run, todo, stop):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(DEATH_S)
+                process.wait(5)  # longer only if the driver holds it: it is left behind
             before, todo = todo, left()
             if todo and todo == before and code != FAILED:
                 outcome = "crashed" if code is not None else "cut off" if stop.is_set() else "out of time"

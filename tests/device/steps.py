@@ -1,4 +1,4 @@
-"""Time the planner's best tilings, and measure what a step of the persistent kernels is made of.
+"""Time the planner's best tilings, and tell what a step of the persistent kernels is made of.
 
 For `phases` a warp's first lane stores clocks of its SM before and after the product of each step and turn, and before
 and after each wait within it; NS is the device's common clock, by which that of the SM becomes seconds. Stamps are
@@ -25,8 +25,6 @@ from numbarnn.kernels.persistent import backward, exchange, forward, products
 from numbarnn.schedules.persistent import planner, tilings
 
 NS, BEGIN, END, WAITS = 0, 1, 2, 3  # fields of a stamp; from WAITS on two for each group of chunks
-FIRST_STEPS = 3  # left out, as blocks have not met yet
-BEST = 5
 
 
 def questions(run, part):
@@ -34,7 +32,7 @@ def questions(run, part):
     if part == "phases":
         return {name: partial(phases, run, case) for name, case in problems.items() if case.L == 1}
     ask = checks.first_calls if part == "compile_tilings" else times.timed
-    numbers = range(2 if run.small else BEST)
+    numbers = range(2 if run.small else 5)
     return {f"{name} {n}": partial(tiling, n, ask, run, case) for n in numbers for name, case in problems.items()}
 
 
@@ -55,8 +53,9 @@ def nth_best(number, chosen):
         if not found:
             return None
         us, tile, blocks, slicing = best = sorted(found.values(), key=itemgetter(0))[: number + 1][-1]
-        what = "backward" if part.backward else "forward"
-        chosen.append(f"{what}: {us:.2f} us a step estimated, {blocks} blocks, slices {slicing}, {tile}")
+        chosen.append(
+            f"backward {part.backward}: estimated step {us:.2f} us, {blocks} blocks, slices {slicing}, {tile}"
+        )
         return best
 
     return nth
@@ -133,14 +132,11 @@ def timed(function, tile, case, field):
 
 
 def parts_of_a_step(stamps):
-    """Medians over blocks, warps and steps: microseconds of a step, of its waits, products and the rest; clock in GHz.
-
-    stamps: (blocks, warps, slots, turns, fields) int64; zeros where nothing was stored.
-    """
+    """Medians over blocks, warps and steps of (blocks, warps, slots, turns, fields), zeros where nothing was stored."""
     clocks, rates = [], []
     for steps in stamps.reshape(-1, *stamps.shape[2:]):
         begin = np.where(steps[..., BEGIN] > 0, steps[..., BEGIN], np.iinfo(np.int64).max).min(axis=1)
-        order = np.argsort(begin)[FIRST_STEPS : np.count_nonzero(steps[..., BEGIN].any(axis=1))]
+        order = np.argsort(begin)[3 : np.count_nonzero(steps[..., BEGIN].any(axis=1))]  # 3: blocks have not met yet
         if len(order) > 2:
             steps, begin = steps[order], begin[order]
             step, ns = np.diff(begin), steps[..., NS].max(axis=1)

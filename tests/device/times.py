@@ -1,7 +1,6 @@
 """Time the recorded problems, paired with cuDNN's algorithms called directly, each as a CUDA graph.
 
-Results are compared before any time is taken: with PyTorch's in float64, and within twice the error of cuDNN's standard
-algorithm. DIR/record.json has the rows of all answers, a record of `numbarnn bench`.
+Before, results must be within twice the error of cuDNN's standard algorithm. DIR/record.json has all rows.
 """
 
 from dataclasses import asdict
@@ -20,7 +19,6 @@ from numbarnn.bench.speed import record, timing, trust
 from numbarnn.bench.speed.command import time_pass
 from numbarnn.bench.speed.lineup import LineUp, disagreement
 
-ROUNDS = 3  # the fewest that a record may have
 FULL, ROUNDED = (("float16", False), ("float32", False)), (("bfloat16", False), ("float32", "3x"), ("float32", True))
 BASE, OTHERS = ("standard", "persist_static"), ("persist_dynamic", "persist_static_small_h")
 
@@ -51,12 +49,9 @@ def questions(run, part):
 def timed(run, case, schedules, algorithms=()):
     """The rows of a problem, one for each pass and schedule, next to cuDNN's algorithms."""
     on_gpu, instance, load = run.device == "cuda" and not run.small, make_instance(case), trust.Load()
-    machine = timing.Machine(run.device, info.core_count(), ROUNDS, usage=False, gpu_clock=on_gpu)
-    if on_gpu:
-        exact = peers.torch_contender(instance.float64, train=True, device="cuda")
-        truth = exact.results(exact.call())
-    else:
-        truth = reference_results(instance)
+    machine = timing.Machine(run.device, info.core_count(), rounds=3, usage=False, gpu_clock=on_gpu)
+    exact = peers.torch_contender(instance.float64, train=True, device="cuda") if on_gpu else None
+    truth = exact.results(exact.call()) if on_gpu else reference_results(instance)
     about = {"cell": case.cell, "dtype": case.dtype, "tf32": case.allow_tf32, "device": run.device}
     about["shape"] = {"T": case.T, "B": case.B, "I": case.input_size, "H": case.hidden[0], "L": case.L}
     rows, told, ratios = [], [], []
@@ -82,15 +77,15 @@ def line_up(instance, truth, what, algorithms):
     """The `LineUp` of cuDNN's algorithms. Everybody's error is compared with that of the first, or else with none."""
     contenders, refusals = cudnn_contenders(instance, what, algorithms) if algorithms else ([], {})
     results = contenders[0].results(contenders[0].call()) if contenders else truth
-    wanted = quantities(what, instance.parameters)
-    line = LineUp([], {name: value for name, value in results.items() if name in wanted}, left_out=refusals)
+    wanted = {name: results[name] for name in quantities(what, instance.parameters) if name in results}
+    line = LineUp([], wanted, left_out=refusals)
     line.add(contenders, instance.case, truth)
     return line
 
 
 def write_record(run):
     """Write all times as one record of `numbarnn bench`."""
-    answers = [one for part in ("times", "more", "schedules") for one in run.answers(part).values()]
-    if records := [one["record"] for one in answers if one.get("record")]:
+    parts = ("times", "more", "schedules")
+    if records := [one["record"] for part in parts for one in run.answers(part).values() if one.get("record")]:
         rows = [row for made in records for row in made["results"]]
         console.write_json(Path(run.out, "record.json"), records[-1] | {"results": rows})

@@ -1,7 +1,4 @@
-"""Run other commands, one for each question: the tests for a GPU, `numbarnn check`, compute-sanitizer.
-
-A worker that is killed takes its command with it, as both are of one process group.
-"""
+"""Run other commands, one for each question; a worker that is killed takes its command with it."""
 
 import os
 import re
@@ -12,43 +9,41 @@ from functools import partial
 from pathlib import Path
 
 import checks
+import conduct
 
 from numbarnn.bench import console
 from numbarnn.bench.cases.cases import ALL_CELLS
 from numbarnn.bench.peers import cudnn
 
 TESTS = Path(__file__).resolve().parents[1]
-PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=short")
-CHECK = (sys.executable, "-m", "numbarnn", "check", "--quick", "--progress", "none")
 FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_gpu_unchanged.py")
 ALONE = {"silent": "tests/kernels/test_silent_block.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
-LOOKS = ("racecheck", "synccheck", "memcheck", "initcheck")
-KEPT = 6000  # characters of what a command printed: its end
 
 
 def questions(run, part):
-    return {name: partial(answer, command, part) for name, command in commands(run, part).items()}
-
-
-def commands(run, part):
-    """Question -> command."""
+    python = [sys.executable, "-m"]
+    test = [*python, "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
     if part in ALONE:
-        return {ALONE[part]: [*PYTEST, ALONE[part]]}
-    if part == "options":
-        cells = ("gru",) if run.small else ALL_CELLS
-        return {cell: [*CHECK, "--device", run.device, "--cell", cell] for cell in cells}
-    if part == "vectors":
+        commands = {ALONE[part]: [*test, ALONE[part]]}
+    elif part == "options":
+        check = [*python, "numbarnn", "check", "--quick", "--progress", "none", "--device", run.device, "--cell"]
+        commands = {cell: [*check, cell] for cell in (("gru",) if run.small else ALL_CELLS)}
+    elif part == "vectors":
         (out := Path(run.out, "vectors")).mkdir(exist_ok=True)
-        return {"recorder": [sys.executable, "tests/support/record_vectors.py", "--source", "cudnn", "--out", str(out)]}
-    if part == "sanitizer":
-        look = ["compute-sanitizer", "--error-exitcode", "99", "--tool"]
+        record = [sys.executable, "tests/support/record_vectors.py", "--source", "cudnn", "--out", str(out)]
+        commands = {"recorder": record}
+    elif part == "sanitizer":
+        look, tools = ["compute-sanitizer", "--error-exitcode", "99", "--tool"], ("racecheck", "synccheck", "memcheck")
         worker = [sys.executable, "tests/device", "--small", "--out", f"{run.out}/sanitized", "--worker"]
-        asked = {"smoke": [*checks.questions(run, "smoke")][:2], "families": ["float32 resets", "float16 dropout"]}
-        return {f"{tool} {own}": [*look, tool, *worker, own, *asked[own]] for tool in LOOKS for own in asked}
-    files = [file for file in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu\b", file.read_text())]
-    files.sort(key=lambda file: FIRST.index(file.name) if file.name in FIRST else len(FIRST))
-    names = [file.relative_to(TESTS.parent).as_posix() for file in files[: 1 if run.small else None]]
-    return {name: [*PYTEST, *["--collect-only"] * run.small, name] for name in names if name not in ALONE.values()}
+        asked = {"smoke": [*checks.questions(run, "smoke")][:2], "families": ["float32 masked", "float16 dropout"]}
+        commands = {f"{tool} {own}": [*look, tool, *worker, own, *asked[own]] for tool in tools for own in asked}
+    else:
+        files = [file for file in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu\b", file.read_text())]
+        files.sort(key=lambda file: FIRST.index(file.name) if file.name in FIRST else len(FIRST))
+        names = [file.relative_to(TESTS.parent).as_posix() for file in files[: 1 if run.small else None]]
+        only = ["--collect-only"] if run.small else []
+        commands = {name: [*test, *only, name] for name in names if name not in ALONE.values()}
+    return {name: partial(answer, command, part) for name, command in commands.items()}
 
 
 def answer(command, part):
@@ -63,4 +58,4 @@ def answer(command, part):
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
     ok = found.returncode == 0 or (found.returncode == 5 and "pytest" in command)  # 5: no test was chosen
     lines = [line for line in found.stdout.splitlines() if line.strip()] or [""]
-    return {"ok": ok, "told": lines[-1:], "message": "" if ok else found.stdout[-KEPT:]}
+    return {"ok": ok, "told": lines[-1:], "message": "" if ok else found.stdout[-conduct.KEPT :]}
