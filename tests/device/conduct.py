@@ -78,7 +78,7 @@ def ask(part, run, until, again, tick):
             run.keep(part.name, name, "off", message="smoke has failed for it")
         elif name not in answers or answers[name]["outcome"] in again:
             todo.append(name)
-    stop, count = Event(), min(part.processes, os.cpu_count(), len(todo))
+    stop, count = Event(), 0 if time.monotonic() > until else min(part.processes, os.cpu_count(), len(todo))
     with ThreadPoolExecutor(part.processes) as pool:
         overseers = [pool.submit(oversee, part, run, todo[number::count], stop) for number in range(count)]
         try:

@@ -1,4 +1,4 @@
-"""A call with a block that publishes nothing ends in an error, on a GPU within two seconds, and the next one is right."""
+"""A call with a block that publishes nothing ends in an error, on a GPU within two seconds, and the next one works."""
 
 import time
 
