@@ -1,7 +1,6 @@
 """The script for a machine with a GPU (tests/device): how it conducts, what it keeps, and that its parts run."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from numbarnn.kernels.persistent import exchange, products
 from numbarnn.schedules.persistent import planner
 
 LINES = 700  # of the script, at most
-NEEDS_TORCH_OR_MORE = {"cudnn", "vectors", "sanitizer"}  # parts that "cannot" here
+NEED_MORE = {"cudnn", "vectors", "sanitizer"}  # parts that say here what is missing
 
 
 def run_script(*arguments, timeout=900):
@@ -80,7 +79,6 @@ def test_what_is_cut_off_keeps_its_answers_and_writes_its_summary(cut_and_resume
     assert any(one["outcome"] == "ok" for one in answers), first.stdout
     assert first.files["summary.txt"].strip() in first.stdout
     assert {"head.json", "smoke.jsonl", "summary.txt"} <= {Path(name).name for name in first.bundled}
-    assert not outcomes(cut_and_resumed.out, "tests").keys() & {"all questions"}
 
 
 @pytest.mark.slow
@@ -89,7 +87,7 @@ def test_the_next_run_goes_on_to_the_end(cut_and_resumed):
     found = {path.stem: outcomes(out, path.stem) for path in out.glob("*.jsonl")}
     assert len(found) == 15 and all(found.values()), second.stdout + second.stderr
     for part, of_part in found.items():
-        assert set(of_part.values()) <= ({"ok", "cannot"} if part in NEEDS_TORCH_OR_MORE else {"ok"}), second.stdout
+        assert set(of_part.values()) <= ({"ok", "cannot"} if part in NEED_MORE else {"ok"}), second.stdout
     assert second.returncode == 0
     earlier = [line for line in cut_and_resumed.first.files["smoke.jsonl"].split("\n") if '"ok"' in line]
     smoke = (out / "smoke.jsonl").read_text().split("\n")
@@ -212,7 +210,6 @@ def test_parts_of_a_step_are_medians():
 
 
 # ------------------------------------------------------------------------------------------------ on a GPU, or emulated
-SMALL = ("cuda", True)
 ANSWERED = [
     *(("smoke", checks, f"lstm 3,2,8,8,1 {name}") for name in ("float16", "float32 3xTF32")),
     *(("families", checks, name) for name in ("float16 odd sizes", "float32 masked", "float16 dropout")),
@@ -232,10 +229,9 @@ def test_questions_are_answered(part, module, name, tmp_path):
         assert {row["schedule"] for row in answer["record"]["results"]} == {"persistent", "auto"}
 
 
-def test_the_test_of_a_silent_block_is_among_the_commands(tmp_path):
+def test_commands_name_files_that_exist(tmp_path):
     run = conduct.Run("cuda", False, str(tmp_path))
     (name,) = tools.questions(run, "silent")
     assert (SCRIPT.parents[1] / name).exists() and name not in tools.questions(run, "tests")
     assert tools.FIRST[0] in next(iter(tools.questions(run, "tests")))
     assert all((SCRIPT.parents[1] / file).exists() for file in tools.questions(run, "tests"))
-    assert os.access(tmp_path, os.W_OK) and tools.questions(run, "vectors")

@@ -105,7 +105,7 @@ def oversee(part, run, todo, stop):
             streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
             process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
             since, code = time.monotonic(), None
-            while code is None and time.monotonic() - since < limit and not stop.wait(LOOK_S):
+            while todo and code is None and time.monotonic() - since < limit and not stop.wait(LOOK_S):
                 code, before, todo = process.poll(), todo, left()
                 since = since if todo == before else time.monotonic()
             with suppress(ProcessLookupError):
