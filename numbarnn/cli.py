@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels | prove`.
+"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -26,7 +26,6 @@ COMMANDS = {
         "numbarnn.bench.kernels",
         "compile every kernel, without a GPU: registers, spills; PTX, machine code, source",
     ),
-    "prove": ("numbarnn.bench.prove.command", "ask everything that a short time with a GPU should answer"),
 }
 
 

@@ -8,7 +8,6 @@ is asked for.
     report/                         `report`: records side by side as a page, or against a former one
     demo/                           `demo`: a character model in training
     trace/                          `trace`: what each block of a pass does and waits for, as a page that plays it
-    prove/                          `prove`: all that a short time with a GPU should answer
     info, cold                      `info`; what first calls take
     own_cells, named_cells          `cells`; cells that are asked for by name, by this and other commands
     plan, gantt                     `plan`; pictures of plans
@@ -20,5 +19,4 @@ is asked for.
     results/                        records of times
     tables, calibrate               made of the records: the tables in README and `speed.md`; the planner's numbers
     console, pages                  what commands print and write, and their types of arguments; parts of HTML pages
-    altered                         persistent kernels with functions replaced, for `prove`, `trace` and tests
 """

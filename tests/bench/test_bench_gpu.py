@@ -13,10 +13,9 @@ from numbarnn.bench import info, tables
 from numbarnn.bench.cases import cases, passes, shapes
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import options
-from numbarnn.bench.prove import child, parts, results
 from numbarnn.bench.report import rows
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import energy, lineup, record, timing
+from numbarnn.bench.speed import lineup, record, timing
 from stub_layer import use_stub
 
 torch = pytest.importorskip("torch")
@@ -250,39 +249,6 @@ def test_a_record_has_what_was_timed_and_with_what(bench):
     assert {"driver", "date", "device_name", "environment"} <= found.keys()
 
 
-def test_prove_records_what_bench_would(machine, tmp_path, monkeypatch):
-    """`numbarnn prove` takes these times too: its file is a record of the benchmark, and it tells the ratios."""
-    monkeypatch.setattr(energy, "counter", lambda device: pytest.fail("a second of calls for each contender"))
-    machine.clock |= {"cudnn persist_static": 2.0, "numbarnn persistent": 1.0}
-    part, asked = parts.BY_NAME["times"], parts.Asked("cuda", True, str(tmp_path))
-    name = "gru 25,64,512,512,1 float32"
-    assert name in part.questions(asked)
-    environment = info.collect()
-    kept, said = results.Results.open(tmp_path, part, results.identity(environment, "cuda", True), environment)
-    kept.answers[name] = child.answer(part, name, asked) | {"seconds": 1.0}
-    assert said is None and kept.answers[name]["outcome"] == "ok", kept.answers
-    kept.write()
-    found = record.read(kept.path)
-    assert [(row["what"], row["schedule"]) for row in found["results"]] == [
-        (what, schedule) for what in passes.WHOLE for schedule in ("persistent", "auto")
-    ]
-    assert tables.rows_of(found, shapes.SETS["schedules"]) == [] and len(tables.rows_of(found)) == 2  # small ones
-    assert found["method"]["cudnn"]["version"] == "9.28.0" and found["kernels"] == record.kernels_digest("cuda")
-    assert not {"memory", "energy"} & found["method"].keys()
-    assert not any(row["peak_bytes"] or row["energy_j"] for row in found["results"])
-    lines = part.told(results.read(kept.path)["answers"])
-    assert "ahead in 2 of 2; geometric mean of ratios 0.50" in lines[0]
-    assert "persistent 1000000.0 µs, cudnn persist_static 2000000.0 µs, ratio 0.50" in lines[1]
-    kept.head["outcome"] = "done"
-    kept.write()
-    again, said = results.Results.open(tmp_path, part, results.identity(environment, "cuda", True), environment)
-    assert again.done and "kept" in said and len(again.answers[name]["rows"]) == 4
-    others = parts.BY_NAME["schedules"].questions(asked)
-    assert name in others and {row["schedule"] for row in parts.BY_NAME["schedules"].answer(name, asked)["rows"]} == {
-        "stepwise"
-    }
-
-
 def test_the_driver_is_asked_once_for_all_times(monkeypatch):
     asked = []
 
@@ -297,16 +263,6 @@ def test_the_driver_is_asked_once_for_all_times(monkeypatch):
         assert sum(asked) == 1
     finally:
         info.driver.cache_clear()
-
-
-def test_prove_tells_why_there_is_no_time(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "make_layer", lambda *_, **__: 1 / 0)
-    part, asked = parts.BY_NAME["precision"], parts.Asked("cuda", True, str(tmp_path))
-    assert "lstm 25,16,512,512,1 float32 3xtf32" in part.questions(asked)
-    name = next(name for name in part.questions(asked) if "tf32" in name)
-    found = child.answer(part, name, asked)
-    assert found["outcome"] == "wrong"
-    assert any("NO TIME" in line and "ZeroDivisionError" in line for line in part.told([found]))
 
 
 def test_layers_get_tf32_where_a_case_has_it():

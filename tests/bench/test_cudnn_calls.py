@@ -2,10 +2,10 @@
 
     python -m pytest -m gpu tests/bench/test_cudnn_calls.py -rA
 
-Results are compared with the float64 reference. Experiments (`numbarnn.bench.peers.cudnn.assumptions`; `numbarnn prove`
-asks them too) are about what nobody documents: on a GPU each prints what cuDNN did, records it (--junitxml), and fails
-where it is not what this package does: then the package, or what is assumed and what cites it, has to change. Besides
-an NVIDIA GPU that needs cuDNN (pip install nvidia-cudnn-cu12).
+Results are compared with the float64 reference. Experiments (`numbarnn.bench.peers.cudnn.assumptions`) are about what
+nobody documents: on a GPU each prints what cuDNN did, records it (--junitxml), and fails where that differs from what
+this package does: then the package, or what is assumed and what cites it, has to change. Besides an NVIDIA GPU that
+needs cuDNN (pip install nvidia-cudnn-cu12).
 """
 
 import gc

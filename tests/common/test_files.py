@@ -40,7 +40,6 @@ COMMANDS = {
     "report": ["report"],
     "trace": TRACE,
     "kernels": ["kernels"],
-    "prove": ["prove", "--device", "sim", "--out", "proof", "--minutes", "0.001"],
 }
 INPUTS = {"--text", "--resume", "--against", "--from"}  # files that are read
 OUTPUTS = [
@@ -238,7 +237,7 @@ def quick(name, monkeypatch):
 SHOWN = {
     "info": "Engines", "check": "a stub", "bench": "numbarnn bench:", "cells": "numbarnn cells:",
     "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels", "report": "numbarnn report:",
-    "trace": "Who waits", "prove": "plain",
+    "trace": "Who waits",
 }  # fmt: skip
 
 

@@ -14,12 +14,12 @@ import pytest
 from numba import cuda
 from persistent_setup import few_threads
 
+from altered import altered
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import GroupedTile
 from kernel_mutants import mutant
 from numbarnn import engines
-from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma, within_backward, within_forward

@@ -1,6 +1,6 @@
 """Persistent kernels made of something else for a while, in the simulator or compiled."""
 
-from numbarnn.bench.altered import altered
+from altered import altered
 
 
 def mutant(module, name, value):

@@ -163,22 +163,22 @@ class CudnnLayers:
 
 
 # ---- as contenders ----
-def variants(case):
-    """Contender's name -> what cuDNN is asked for, of every algorithm and math type that fits a case's dtype."""
+def variants(case, algorithms=tuple(ALGORITHMS)):
+    """Contender's name -> what cuDNN is asked for, of these algorithms and every math type that fits a case's dtype."""
     maths = FLOAT32_MATHS[case.allow_tf32 is True] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`
     return {
         f"{PREFIX}{algorithm}{'' if math == maths[0] else ' ' + math}": {"algorithm": algorithm, "math_type": math}
         for math in maths
-        for algorithm in ALGORITHMS
+        for algorithm in algorithms
     }
 
 
-def cudnn_contenders(instance, what):
+def cudnn_contenders(instance, what, algorithms=tuple(ALGORITHMS)):
     """(contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
     if reason := cudnn.why_not() or OTHER_FORM * bool(instance.case.chain or instance.case.lengths):
         return [], {PREFIX.strip(): reason}
     contenders, refusals = [], {}
-    for name, chosen in variants(instance.case).items():
+    for name, chosen in variants(instance.case, algorithms).items():
         try:
             contenders.append(made_again(partial(first_that_runs, instance, what, name, chosen)))
         except RuntimeError as refusal:  # CudnnError among them, and what the driver says when memory runs out

@@ -182,7 +182,7 @@ def set_up(args):
             f"--threads {args.threads}: this process may use {cores} cores, where so many would wait for each other "
             f"without end: take at most {most}"
         )
-    where = timing.Machine(device, args.threads or cores, args.rounds or ROUNDS[device])
+    where = timing.Machine(device, args.threads or cores, args.rounds or ROUNDS[device], gpu_clock=device == "cuda")
     if peers.installed("torch"):
         torch.set_num_threads(where.threads)  # onnxruntime takes it per session
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
@@ -255,11 +255,11 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=USUAL):
     return timings
 
 
-def time_pass(instance, truth, about, schedules, where):
-    """The rows of one pass of an instance, a row per schedule."""
+def time_pass(instance, truth, about, schedules, where, line=None):
+    """The rows of one pass of an instance, a row per schedule; line: the peers, a `LineUp`; None: all there are."""
     what, device = about["what"], where.device
     try:
-        line = line_up(instance, truth, what, where)
+        line = line or line_up(instance, truth, what, where)
     except Exception as exception:
         return [Timing(**about, schedule=schedule, ok=False, refusal=said(exception)) for schedule in schedules]
     ours = {
@@ -273,7 +273,7 @@ def time_pass(instance, truth, about, schedules, where):
     turns, used = {}, {}
     if contenders:
         everybody = {contender.name: contender for contender in [*contenders, *line.rivals]}
-        turns = timing.take_turns(list(everybody.values()), where.rounds, device == "cuda")
+        turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock)
         if where.usage:
             used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
     rows = []

@@ -43,6 +43,7 @@ class Machine(NamedTuple):
         device: "cpu" or "cuda". threads: on the CPU, of every contender. rounds: how often each has a turn.
         usage: whether memory and energy of calls are told, too, which on a GPU takes longer than the turns.
         compiled: whether torch.compile is a peer.
+        gpu_clock: whether times by the clock of a GPU are taken too, by the events of PyTorch.
     """
 
     device: str
@@ -50,6 +51,7 @@ class Machine(NamedTuple):
     rounds: int
     usage: bool = True
     compiled: bool = False
+    gpu_clock: bool = False
 
 
 @dataclass

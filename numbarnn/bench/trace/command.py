@@ -2,7 +2,7 @@
 
 The persistent schedule runs in the simulator, all blocks of its kernel at once. Where this process cannot be the
 simulator, another one is started for it. Other schedules do not run: the launches of their plan are shown. `--from`
-shows a record that was made elsewhere, such as on a GPU.
+shows a record that `--json` wrote.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LETTERS_SHOWN = 300  # of what a failed process said
 def add_arguments(parser):
     add = parser.add_argument
     add("--html", type=console.json_path, metavar="FILE", help="write the page, one file without references to others")
-    existing, about = console.existing_file("the file of a record"), "show this record, as --json or a device wrote it"
+    existing, about = console.existing_file("the file of a record"), "show this record, as --json wrote it"
     add("--from", dest="read", type=lambda text: Path(existing(text)), metavar="FILE", help=about)
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
     add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)

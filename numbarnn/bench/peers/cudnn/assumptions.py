@@ -1,7 +1,7 @@
 """What cuDNN does where its documentation is silent or contradicts itself, as this package assumes it (`ASSUMED`).
 
 None of it has been seen yet: cuDNN has been called directly on no GPU. So each assumption has an experiment that asks
-cuDNN. On a GPU `tests/bench/test_cudnn_calls.py` and `numbarnn prove` run them, and fail where cuDNN answers otherwise;
+cuDNN. On a GPU `tests/bench/test_cudnn_calls.py` runs them, and fails where cuDNN answers otherwise;
 then the cell has to change, and what refers to this list. Where parameters stand in the weight space, and which options
 each algorithm refuses, is no assumption: the library tells that without a GPU.
 
