@@ -31,6 +31,7 @@ class Pass(Buffers, ABC):
     caller: str
     rewrites: bool
     recurrent: Any
+    launched = frozenset()  # layers whose steps launches run
     _clears_trouble = False  # the word is this pass's own: the tape's backward pass shares it with the forward pass
 
     def may_fail(self):
@@ -42,6 +43,7 @@ class Pass(Buffers, ABC):
     def run(self, plan):
         """Do the plan's tasks; those with steps between the pass's first and last copies."""
         self._steps = {}  # (layer, direction) -> the engine's function that runs steps [first, last)
+        self.launched = plan.launched_layers
         self.form_weights()
         if plan.has_launches:
             self.may_fail()

@@ -136,6 +136,11 @@ class Plan:
         return any(task.kind == "launch" for task in self.tasks)
 
     @cached_property
+    def launched_layers(self):
+        """The layers whose steps its launches run, as a frozenset."""
+        return frozenset(layer for task in self.tasks if task.launch is not None for layer in task.launch.layer_range)
+
+    @cached_property
     def last_of_each(self):
         """The last task of each kind, layer and direction."""
         return tuple({(task.kind, task.layer, task.direction): task for task in self.tasks}.values())

@@ -156,7 +156,7 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
         patch.setattr(exchange, "make_wait", make_impatient_wait)
         assert all_nan(layer(problem.x)[0])
     with pytest.raises(
-        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 1 "
+        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 0 "
     ):
         layer.check()
 
