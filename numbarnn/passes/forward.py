@@ -13,6 +13,7 @@ from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserving
+from numbarnn.schedules.persistent import nodes
 from numbarnn.schedules.plan import BOTH
 from numbarnn.schedules.problem import Problem
 
@@ -246,13 +247,15 @@ class ForwardPass(Pass, Reserving):
     def states_by_launches(self):
         """The layers whose initial and final states are not copied: launches read and write them
         (`kernels.persistent.ends`)."""
-        copied = self.problem.projection or self.problem.cell.stages
-        return frozenset() if copied else self.launched
+        return self.launched if nodes.states_by_launches(self.problem) else frozenset()
 
     @property
     def c_by_launches(self):
         """Those of them of whose private states this holds too: segments hand these on unrounded, in another dtype."""
-        return frozenset() if self.problem.is_segment else self.states_by_launches
+        return self.launched if nodes.private_by_launches(self.problem) else frozenset()
+
+    def written_by_launches(self):
+        return nodes.results_by_launches(self.problem)
 
     def first_copies(self):
         """R where steps have one of their own; the step mask; x as tasks read it; initial states into their slots: the

@@ -34,6 +34,7 @@ def bind_forward(work, launch):
         [work.gates[place] for place in launch.places] if keeps else ax,
         WithinStep(words, [work.sums[place] for place in launch.places if keeps_sums], v, m),
         _states(work, launch),
+        _leaving(work, launch),
     )
 
     def make_kernel(tile):
@@ -95,6 +96,20 @@ def _states(work, launch):
     return ends.States(h0, c0, hy, cy, np.int32(given))
 
 
+def _leaving(work, launch):
+    """The `ends.Leaving` of a launch of a `ForwardPass`, with arrays in lists."""
+    if launch.first not in work.states_by_launches:
+        return ends.Leaving()
+    results = [work.y, work.hy, work.cy][: 3 if work.problem.cell.num_private else 2]
+    told, caller = work.engine.notice_of(work.caller)
+    how = ends.STAYS
+    if launch is work.poisons:
+        how = ends.POISONS if work.problem.training else ends.CLEARS
+    else:  # any arrays
+        results = [work.output(launch.first)] * len(results)
+    return ends.Leaving(results, told, np.int64(caller), work.exits, np.int32(how))
+
+
 def _words(work, launch):
     """The words of a launch's sums over units, by place."""
     return [work.words[place] for place in launch.places if work.problem.cell.num_sums]
@@ -133,9 +148,9 @@ def _flat(array):
     """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
     if array is None:
         return None
-    if isinstance(array, WithinStep | ends.States):
+    if isinstance(array, WithinStep | ends.States | ends.Leaving):
         return type(array)(*map(_flat, array))
-    if isinstance(array, np.int32):
+    if isinstance(array, np.int32 | np.int64):
         return array
     return tuple(map(_flat, array)) if isinstance(array, list | tuple) else stored(array.reshape(-1))
 

@@ -10,7 +10,7 @@ from numbarnn.cuda import launch
 from numbarnn.schedules.persistent import planner
 
 EVENTS = ("record", "wait", "capture")  # that are no nodes
-MOST = {"inference": 6, "training": 7}  # with the product of the input
+MOST = {"inference": 4, "training": 6}  # with the product of the input
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ each number of the tables moved, and more. What waits in vain ends, with an erro
 Each mutant says how it must show: a mutant that does not even run is no proof that anything would be found.
 """
 
-import inspect
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from persistent_setup import few_threads
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import GroupedTile
-from kernel_mutants import mutant
+from kernel_mutants import mutant, written_anew
 from numbarnn import engines
 from numbarnn.bench.altered import altered
 from numbarnn.cuda import ptx, simulator
@@ -92,17 +91,6 @@ def symptom_of(case):
 def assert_found(case, expected):
     """It shows, and as it should."""
     assert str(symptom_of(case)) == str(expected)
-
-
-def written_anew(module, factory, edit):
-    """The factory that the module knows by that name, with its source changed by a function text -> text."""
-    made_by = inspect.unwrap(getattr(module, factory))
-    source = inspect.getsource(made_by)
-    text = edit(source)
-    assert text != source
-    namespace = dict(made_by.__globals__)
-    exec(compile(text, "mutant", "exec"), namespace)
-    return namespace[factory]
 
 
 def slow(source):

@@ -2,9 +2,10 @@
 
     begin_states(...)   # before the first step: a block publishes its units' initial h, for which others wait
     end_states(...)     # after the last one: it writes its units' final states
+    leave(...)          # at last: the block that leaves last fills the results of a call that failed with NaN
 
-So no copy stands before or after the launch. Each would be a node of the call's graph, and a node takes longer than the
-copy itself.
+So nothing stands between the launch and the end of the call. Each copy would be a node of the call's graph, and a node
+takes longer than the copy itself.
 """
 
 from functools import cache
@@ -13,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent import block, exchange
 
+STAYS, POISONS, CLEARS = 0, 1, 2  # values of `Leaving.how`
 HAS_H, HAS_C, C_IN_SLOTS = 1, 2, 4  # bits of `States.given`
 
 
@@ -39,6 +42,24 @@ class States(NamedTuple):
     hy: Any = ()
     cy: Any = ()
     given: Any = np.int32(0)
+
+
+class Leaving(NamedTuple):
+    """What the block does that leaves a launch last. It is empty where states are `copied`.
+
+    Attributes:
+        results: the call's results, flat arrays in the dtype of storage.
+        told, caller: of the host, see `trouble.make_spoil`.
+        count: (1,) int64, how many blocks have left; 0 between launches.
+        how: int32. `STAYS`: nothing, as other tasks follow. `POISONS`: if the error flag is set, it fills the results
+            with NaN and notifies the host. `CLEARS`: then it also clears the flag, which is zero between calls.
+    """
+
+    results: Any = ()
+    told: Any = ()
+    caller: Any = np.int64(0)
+    count: Any = ()
+    how: Any = np.int32(STAYS)
 
 
 def copied(cell, projects):
@@ -126,3 +147,41 @@ def make_end(cell, tile, save):
                         store_private(c.array, at, owned.hidden, private)
 
     return jit(end, BACKEND)
+
+
+@cache
+def make_leave(dtype):
+    """Return a device function leave(leaving, flag, failed): a block's last work, whether or not it failed.
+
+    All threads of the block call it together. Args of leave: leaving, `Leaving`; flag, the call's error flag
+    (`numbarnn.kernels.trouble`); failed, (1,) int32 in shared memory, written.
+    """
+    nan = np.uint16(0x7FFF) if is_half(dtype) else np.dtype(dtype).type(np.nan)
+    load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
+
+    def leave(leaving, flag, failed):
+        if leaving.how == STAYS:
+            return
+        # All that the block has stored comes before its count; all that others have counted before what follows.
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            failed[0] = 0
+            cuda.threadfence()
+            if cuda.atomic.add(leaving.count, 0, one) == cuda.gridDim.x - 1:
+                cuda.threadfence()
+                leaving.count[0] = none
+                code = load(flag, 0)
+                if code != 0:
+                    failed[0] = 1
+                    if leaving.told[0] == 0:
+                        leaving.told[0] = leaving.caller + code
+                    if leaving.how == CLEARS:
+                        store(flag, 0, none)
+        cuda.syncthreads()
+        if failed[0] != 0:
+            for number in range(len(leaving.results)):
+                result = leaving.results[number]
+                for i in range(cuda.threadIdx.x, result.size, cuda.blockDim.x):
+                    result[i] = nan
+
+    return jit(leave, BACKEND)

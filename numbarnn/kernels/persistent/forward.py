@@ -18,7 +18,8 @@ there are no stages, blocks of a layer do not wait for each other.
 Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
 and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.
 Before the first step blocks publish their part of the initial state, after the last one they write the final state
-(`ends`). Only for cells with stages and for projections other kernels copy these (`ends.copied`).
+(`ends`). Only for cells with stages and for projections other kernels copy these (`ends.copied`). If the call ends with
+the launch, the block that leaves last fills the results of a call that failed with NaN.
 """
 
 from functools import cache
@@ -74,6 +75,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
     begin_states, end_states = ends.make_begin(cell, tile, save), ends.make_end(cell, tile, save)
+    leave = ends.make_leave(dtype)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
 
     has_c, draws = N > 0, save and len(cell.noise) > 0
@@ -92,14 +94,16 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
 
     @kernel(launch_bounds=(THREADS, 1))
-    def persistent_forward_kernel(h, dropped, c, gates, within_step, states, weights, options, tables, sizes, trouble):
+    def persistent_forward_kernel(
+        h, dropped, c, gates, within_step, states, leaving, weights, options, tables, sizes, trouble
+    ):
         """All steps of some layers forward.
 
         Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H), the
                  same dropped out, of all layers but the last, if there is dropout, and then the first layer's input,
                  with `Tile.given`; c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the
                  cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a `block.WithinStep`, what
-                 stages exchange; trouble (1,) if it waited in vain
+                 stages exchange; trouble (1,) if it waited in vain; the last block what `ends.Leaving` says
         Reads    gates[d] of the first layer = x Wᵀ; initial states in states; weights;
                  options: `columns.Options`
                  tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
@@ -239,6 +243,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         return
                 # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
                 if failed[0] != 0:
+                    if not copied:
+                        leave(leaving, trouble, failed)
                     return
                 # 3. What the cell will need next besides products
                 if reads and reads_gates:
@@ -255,6 +261,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         if not copied:
             final = steps if direction == 0 else 1
             end_states(shared, c_rows, states, place, final if save else final % 2, owned)
+            leave(leaving, trouble, failed)
 
     name = f"{cell.name}_persistent_forward_{'training' if save else 'inference'}"
     return Kernel(persistent_forward_kernel, name, source_key=f"{tile} {inputs} {drops} {masked}")
