@@ -18,7 +18,7 @@ from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import minimal
 from numbarnn.kernels.catalog import ShippedKernel, zeros
-from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent import backward, ends, forward
 from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.columns import Block, Warp
 from numbarnn.schedules import Problem
@@ -111,7 +111,7 @@ def persistent_kernel(problem, launch):
         keeps = problem.training and cell.num_saved
         dropped = (numbers,) * ((layers - 1 if options[1] else 0) + launch.tile.given)
         gates = (numbers,) * (places if keeps else 0 if launch.tile.given else D)
-        arrays = (numbers,) * layers, dropped, c, gates, within
+        arrays = (numbers,) * layers, dropped, c, gates, within, *_ends(problem, places, numbers)
     drawn = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)
     warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
@@ -120,6 +120,15 @@ def persistent_kernel(problem, launch):
         np.zeros(1, np.int64),
     )  # fmt: skip
     return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)
+
+
+def _ends(problem, places, numbers):
+    """The `ends.States` and `ends.Leaving` of a launch that runs so many layers and directions."""
+    h, cell, word = (numbers,) * places, problem.cell, np.zeros(1, np.int64)
+    if ends.copied(cell, problem.projection):
+        return ends.States(), ends.Leaving()
+    c = h if cell.num_private else ()
+    return ends.States(h, c, h, c), ends.Leaving((numbers,) * (2 + bool(c)), word, np.int64(0), word)
 
 
 def _words(problem, launch):

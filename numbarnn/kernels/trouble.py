@@ -6,6 +6,9 @@ A call that can fail has one int64 of the device's memory, its word, zero at fir
     trouble.spoil(results, word, told, number)      # the call's last kernel: results become NaN if the word is not 0
     raise RuntimeError(trouble.explain(code, call)) # on the host, which finds the code in `told`, memory of its own
 
+Where a persistent forward launch is the call's last task, its last block does what `spoil` does
+(`persistent.ends.make_leave`).
+
 A code is kind and detail, `code_of(kind, detail)`; `KINDS` says in words what each means. A new kind of failure is a
 number and an entry there, and a kernel that calls `report`.
 """

@@ -21,7 +21,9 @@ class Pass(Buffers, ABC):
     """What both passes do alike: run a plan.
 
     Attributes:
-        trouble: (1,) int64 of the engine, the call's word (`numbarnn.kernels.trouble`); None if it cannot fail.
+        trouble: (1,) int64 of the engine, the call's error flag (`numbarnn.kernels.trouble`); None if it cannot fail.
+        poisons: the last launch, if it fills the results of a call that failed with NaN itself; else None.
+        exits: (1,) int64, in which a launch's blocks count how many of them have left.
         caller: who called, as text.
         rewrites: whether the first and last copies are of x and y too, not of states alone.
         recurrent: a `RecurrentWeights` that its first copies fill, where steps multiply with another R than the
@@ -31,6 +33,8 @@ class Pass(Buffers, ABC):
     caller: str
     rewrites: bool
     recurrent: Any
+    poisons = exits = None
+    launched = frozenset()  # layers whose steps launches run
     _clears_trouble = False  # the word is this pass's own: the tape's backward pass shares it with the forward pass
 
     def may_fail(self):
@@ -42,8 +46,14 @@ class Pass(Buffers, ABC):
     def run(self, plan):
         """Do the plan's tasks; those with steps between the pass's first and last copies."""
         self._steps = {}  # (layer, direction) -> the engine's function that runs steps [first, last)
+        self.launched = plan.launched_layers
         self.form_weights()
         if plan.has_launches:
+            self.poisons = plan.final_launch if self.written_by_launches() else None
+            flag, exits = self.engine.launch_words()
+            self.borrow("exits", exits)
+            if self.poisons is not None and self.trouble is None:
+                self.borrow("trouble", flag)  # which the last launch clears
             self.may_fail()
             if self.recurrent is not None:
                 self.recurrent.join()
@@ -126,8 +136,12 @@ class Pass(Buffers, ABC):
 
     def _end(self):
         """What comes after everything else."""
-        if self.trouble is not None:
+        if self.trouble is not None and self.poisons is None:
             yield partial(self.engine.spoil, self.result_arrays(), self.trouble, self.caller)
+
+    def written_by_launches(self):
+        """Whether launches write all results of a plan whose last task is one."""
+        return False
 
     def allocate_for(self, task):
         """Make the buffers of the task and of all of its kind, layer and direction, where they do not exist."""

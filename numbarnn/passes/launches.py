@@ -6,9 +6,10 @@ import numpy as np
 
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels.persistent import backward, forward
+from numbarnn.kernels.persistent import backward, ends, forward
 from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
+from numbarnn.passes.executor import part_of_state
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
 
@@ -32,6 +33,8 @@ def bind_forward(work, launch):
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
         WithinStep(words, [work.sums[place] for place in launch.places if keeps_sums], v, m),
+        _states(work, launch),
+        _leaving(work, launch),
     )
 
     def make_kernel(tile):
@@ -39,7 +42,8 @@ def bind_forward(work, launch):
 
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
-    exchanged = [*map(work.output, layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
+    h = [work.h[layer] if layer in work.states_by_launches else work.output(layer) for layer in layers]
+    exchanged = [*h, *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
     return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
@@ -71,6 +75,39 @@ def bind_backward(work, launch):
         return backward.make_backward(cell, tile, *variant(work.problem, launch))
 
     return _bound(work, tape, launch, make_kernel, [*dah, *dax, *dht, *words], arrays)
+
+
+def _states(work, launch):
+    """The `ends.States` of a launch of a `ForwardPass`, with arrays in lists."""
+    problem, has_c = work.problem, work.problem.cell.num_private > 0
+    if launch.first not in work.states_by_launches:
+        return ends.States()
+
+    def parts(state):
+        return [part_of_state(problem, state, layer)[direction] for layer, direction in launch.places]
+
+    given, hy = ends.HAS_H * (work.hx is not None), parts(work.hy)
+    h0, c0, cy = parts(work.hx) if given else hy, [], []
+    if has_c and work.c_by_launches:
+        given, cy = given | ends.HAS_C * (work.cx is not None), parts(work.cy)
+        c0 = cy if work.cx is None else parts(work.cx)
+    elif has_c:
+        given, c0, cy = given | ends.C_IN_SLOTS, hy, hy
+    return ends.States(h0, c0, hy, cy, np.int32(given))
+
+
+def _leaving(work, launch):
+    """The `ends.Leaving` of a launch of a `ForwardPass`, with arrays in lists."""
+    if launch.first not in work.states_by_launches:
+        return ends.Leaving()
+    results = [work.y, work.hy, work.cy][: 3 if work.problem.cell.num_private else 2]
+    told, caller = work.engine.notice_of(work.caller)
+    how = ends.STAYS
+    if launch is work.poisons:
+        how = ends.POISONS if work.problem.training else ends.CLEARS
+    else:  # any arrays
+        results = [work.output(launch.first)] * len(results)
+    return ends.Leaving(results, told, np.int64(caller), work.exits, np.int32(how))
 
 
 def _words(work, launch):
@@ -125,8 +162,10 @@ def _flat(array):
     """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
     if array is None:
         return None
-    if isinstance(array, WithinStep):
-        return WithinStep(*map(_flat, array))
+    if isinstance(array, WithinStep | ends.States | ends.Leaving):
+        return type(array)(*map(_flat, array))
+    if isinstance(array, np.int32 | np.int64):
+        return array
     return tuple(map(_flat, array)) if isinstance(array, list | tuple) else stored(array.reshape(-1))
 
 

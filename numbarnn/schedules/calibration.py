@@ -46,6 +46,12 @@ class Number(NamedTuple):
 LAUNCH_US = Number(2.62, "µs: a cooperative launch in a graph, besides loading weights", FITTED)
 LOAD_US = Number(0.05, "µs for each 32-bit word of weights of a lane, forward", LOADS_TOGETHER, fitted=0.494)
 LOAD_BACKWARD_US = Number(0.053, "the same backward, where lanes walk along columns of R", LOADS_TOGETHER, fitted=0.534)
+NODE_US = Number(
+    0.78,
+    "µs: a node of a graph. The fitted numbers contain nodes beside launches that there are no more "
+    "(`persistent.nodes.spared`)",
+    "measured on an H200, 1000 nodes (bench/results/probe.json)",
+)
 # ---- its steps
 L2_SHARE = Number(1.05, "time of reading what is exchanged, in that of all blocks' bytes at the L2's rate", FITTED)
 MMA_SHARE = Number(1.15, "of the tensor cores' rate that products reach", FITTED, divides=True)

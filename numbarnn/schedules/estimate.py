@@ -7,6 +7,7 @@ a product by cuBLAS and a kernel. The numbers behind it are those of `calibratio
 """
 
 from numbarnn.schedules import calibration
+from numbarnn.schedules.persistent import nodes
 from numbarnn.schedules.persistent.schedule import SCHEDULE as PERSISTENT
 from numbarnn.schedules.products import matrices_of_step, product_us, rate_of
 from numbarnn.schedules.stepwise import SCHEDULE as STEPWISE
@@ -30,7 +31,9 @@ def pass_us(problem, schedule, backward):
 def launches_us(problem, launches, backward):
     """Microseconds of a pass by these `persistent.launch.Launch`es."""
     plan = PERSISTENT.plan_of(problem, launches, backward)
-    return sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
+    found = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
+    spared = calibration.NODE_US.value * nodes.spared(problem, backward)
+    return max(found - spared, calibration.NODE_US.value)
 
 
 def _products_us(problem, plan):

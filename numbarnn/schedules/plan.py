@@ -136,6 +136,20 @@ class Plan:
         return any(task.kind == "launch" for task in self.tasks)
 
     @cached_property
+    def launched_layers(self):
+        """The layers whose steps its launches run, as a frozenset."""
+        return frozenset(layer for task in self.tasks if task.launch is not None for layer in task.launch.layer_range)
+
+    @cached_property
+    def final_launch(self):
+        """The `persistent.planner.Launch` of its last task, if that comes after all others; else None."""
+        waiting, awaited = [len(self.tasks) - 1], set()
+        while waiting:
+            awaited.add(waiting.pop())
+            waiting += {need for number in awaited for need in self.needs[number]} - awaited
+        return self.tasks[-1].launch if len(awaited) == len(self.tasks) else None
+
+    @cached_property
     def last_of_each(self):
         """The last task of each kind, layer and direction."""
         return tuple({(task.kind, task.layer, task.direction): task for task in self.tasks}.values())

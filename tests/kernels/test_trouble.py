@@ -6,6 +6,7 @@ import pytest
 from cases import Case
 from numbarnn import engines
 from numbarnn.kernels import trouble
+from numbarnn.passes import launches
 from problems import make_problem
 from running import on_engine
 
@@ -47,6 +48,31 @@ def test_all_results_of_a_call_that_failed_are_nan(case):
         layer.check()
         del y, tape, dw, gradients  # so that the next call gets the same memory
     assert engine.streams.replays > replays
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", (False, True), ids=("inference", "training"))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_launch_that_gives_up_poisons_results(monkeypatch, case, training):
+    """The launch does it itself in inference and in training; later calls are right, recorded ones too."""
+    engine = engines.get("cuda")
+    problem = make_problem(case)
+    x, state = on_engine(engine, [problem.x, problem.state])
+    hasty, patient = (problem.layer("cuda", schedule="persistent") for _ in range(2))
+
+    def results(layer):
+        y, state_after = layer.forward(x, state)[:2] if training else layer(x, state)
+        return [np.isnan(array.get().astype("float32")) for array in arrays_in(y, state_after)]
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(launches, "POLLS", 0)  # nobody waits
+            patch.setattr(launches, "POLLS_PER_STEP", 0)
+            assert all(nan.all() for nan in results(hasty))
+        with pytest.raises(RuntimeError, match=r"gave up: .* of the forward pass"):
+            hasty.check()
+        assert not any(nan.any() for nan in results(patient))
+        patient.check()
 
 
 def test_on_the_cpu_there_is_nothing_to_find():

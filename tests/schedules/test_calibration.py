@@ -160,7 +160,7 @@ def launches_of(row):
 
 def test_every_number_counts():
     """What takes longer makes some estimate longer, and is what it was afterwards. Of sums over
-    units there is no record."""
+    units there is no record. Nodes that there are no more make estimates shorter."""
     large = next(row for row in rows() if calibrate.name_of(row) == "lstm 25,16,512,512,1 float16 forward")
     large = large | {"shape": large["shape"] | {"H": 2048}, "schedule": "persistent"}
     summing = replace(planned.problem(layer_norm_gru, "float16", (512,), 16), profile=H200)
@@ -172,18 +172,21 @@ def test_every_number_counts():
     before, numbers = [*estimates()], calibration.numbers()
     for name in numbers:
         with calibrate.scaled({name: 2.0}):
-            assert any(after > 1.0001 * time for after, time in zip(estimates(), before, strict=True)), name
+            after = [*estimates()]
+        longer, shorter = (after, before) if name != "NODE_US" else (before, after)
+        assert any(more > 1.0001 * less for more, less in zip(longer, shorter, strict=True)), name
     assert calibration.numbers() == numbers and [*estimates()] == before
 
 
 def test_weights_are_loaded_as_todays_kernels_do():
-    """The fitted numbers are of a loop that waited for each word: with them "auto" would leave few steps to others."""
+    """The fitted numbers are of a loop that waited for each word, and of six more nodes: with them "auto" would leave
+    few steps to others."""
     row = next(row for row in rows() if calibrate.name_of(row) == "lstm 25,16,512,512,1 float16 forward")
     few_steps = row | {"shape": row["shape"] | {"T": 3}, "schedule": "persistent"}
     now, taken = estimated_us(few_steps), auto._pick(problem_of(few_steps))[0]
     with calibrate.as_recorded():
         before, taken_before = estimated_us(few_steps), auto._pick(problem_of(few_steps))[0]
-    assert 15 < before - now < 25 and (taken.name, taken_before.name) == ("persistent", "stepwise")
+    assert 20 < before - now < 30 and (taken.name, taken_before.name) == ("persistent", "stepwise")
     changed = {name: one for name, one in calibration.numbers().items() if one.fitted is not None}
     assert changed.keys() == {"LOAD_US", "LOAD_BACKWARD_US"}
     assert all(one.source != calibration.FITTED and one.fitted > one.value for one in changed.values())

@@ -4,7 +4,6 @@ each number of the tables moved, and more. What waits in vain ends, with an erro
 Each mutant says how it must show: a mutant that does not even run is no proof that anything would be found.
 """
 
-import inspect
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,11 +17,11 @@ from altered import altered
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import GroupedTile
-from kernel_mutants import mutant
+from kernel_mutants import mutant, written_anew
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import backward, exchange, fma, forward, mma, within_backward, within_forward
+from numbarnn.kernels.persistent import backward, ends, exchange, fma, forward, mma, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
 from problems import make_problem
@@ -94,17 +93,6 @@ def assert_found(case, expected):
     assert str(symptom_of(case)) == str(expected)
 
 
-def written_anew(module, factory, edit):
-    """The factory that the module knows by that name, with its source changed by a function text -> text."""
-    made_by = inspect.unwrap(getattr(module, factory))
-    source = inspect.getsource(made_by)
-    text = edit(source)
-    assert text != source
-    namespace = dict(made_by.__globals__)
-    exec(compile(text, "mutant", "exec"), namespace)
-    return namespace[factory]
-
-
 def slow(source):
     """An edit that lets the first warp of the layer that waits for another one come late to the cell: still right."""
     late = "for _ in range(40 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n" + " " * 20 + "exchange.ptx.sleep(0)\n"
@@ -136,8 +124,10 @@ def without_barrier(number):
 
 def without_barrier_before_the_loop(source):
     """Of the source with a slow start: who is late sets the others' sums to zero."""
-    barrier = "        cuda.syncthreads()\n"
-    return replaced(barrier + "\n        move = ", "\n        move = ")(source)
+    before, loop, steps = source.partition("        move = ")
+    text, places = re.subn(r"        cuda\.syncthreads\(\)\n(?=(?:        if keeps_biases:\n.*\n)?\n$)", "", before)
+    assert places == 1
+    return text + loop + steps
 
 
 def replaced(old, new, count=1):
@@ -196,9 +186,9 @@ FORWARD_MUTANTS = {
         "lstm", WRONG, replaced("dropout_factor(position,", "dropout_factor(position + 1,")
     ),
     "publishes before dropping out": ("lstm", WRONG, replaced("narrow(widen(stored) * factor)", "stored")),
-    "keeps the first h": ("gru", WRONG, replaced(STATE, "whole(state[0], new_state[1:])")),
+    "keeps the first h": ("gru", WRONG, replaced(STATE, "whole(arguments[2][0], new_state[1:])")),
     "writes c to the slot of the step before": ("lstm", WRONG, replaced("slot = t + 1 if save", "slot = t if save")),
-    "keeps the first c": ("lstm", WRONG, replaced(STATE, "whole(widen(stored), state[1:])")),
+    "keeps the first c": ("lstm", WRONG, replaced(STATE, "whole(widen(stored), arguments[2][1:])")),
 }  # fmt: skip
 
 
@@ -206,6 +196,47 @@ FORWARD_MUTANTS = {
 def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
     with mutant(forward, "make_forward", written_anew(forward, "make_forward", edit)):
         assert_found(Case(cell, T=3, B=2, hidden=(5, 5), dropout=0.5), shows)
+
+
+STATE_MUTANTS = {
+    "publishes no initial state": ("gru", LIVELOCK, "make_begin", replaced("stored, valid)", "stored, False)")),
+    "publishes the initial state of the next sequence": (
+        "gru", WRONG, "make_begin", replaced("slot_h * owned.batch + b)", "slot_h * owned.batch + 1 - b)")
+    ),
+    "takes zero for the initial h": ("gru", WRONG, "make_begin", replaced("& HAS_H != 0", "& HAS_H == 7")),
+    "takes zero for the initial c": ("lstm", WRONG, "make_begin", replaced("& HAS_C != 0", "& HAS_C == 7")),
+    "leaves no initial c for backward": ("lstm", WRONG, "make_begin", replaced("if save:", "if False:")),
+    "writes no final h": ("lstm", WRONG, "make_end", replaced("in range(cuda.threadIdx.x,", "in range(8,")),
+    "writes h for the final c": (
+        "lstm", WRONG, "make_end", replaced("private = load(shared, at_state + 1", "private = load(shared, at_state")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell, shows, factory, edit", STATE_MUTANTS.values(), ids=STATE_MUTANTS)
+def test_wrong_initial_and_final_states_are_found(cell, shows, factory, edit):
+    with mutant(ends, factory, written_anew(ends, factory, edit)):
+        assert_found(Case(cell, T=3, B=2, hidden=(5,)), shows)
+
+
+def test_a_final_state_written_before_it_is_known_is_found():
+    """Before the last step in place of after it."""
+    end = "        if not copied:\n            final = steps if direction == 0 else 1\n"
+
+    def edit(source):
+        before, last = source.split(end)
+        call, rest = last.split("\n", 1)
+        last_step = "                if step == steps - 1:\n    "
+        return (
+            replaced(
+                "                turn = Turn(step, t, b0)\n",
+                f"                final = 0\n{last_step}    {call}\n                turn = Turn(step, t, b0)\n",
+            )(before)
+            + rest
+        )
+
+    with mutant(forward, "make_forward", written_anew(forward, "make_forward", edit)):
+        assert_found(Case("lstm", T=3, B=2, hidden=(5,)), WRONG)
 
 
 BACKWARD_MUTANTS = {
@@ -394,9 +425,9 @@ def test_unmarked_buffers_are_found(monkeypatch, what):
         (RECURRENT, "column", 1, LIVELOCK),
         (RECURRENT, "columns", -1, WRONG),
         (RECURRENT, "weights", 1, WRONG),
-        (INPUT, "shift", 1, OUTSIDE),
+        (INPUT, "shift", 1, LIVELOCK),
         (INPUT, "shift", -1, OUTSIDE),
-        (INPUT, "column", 1, OUTSIDE),
+        (INPUT, "column", 1, LIVELOCK),
         (INPUT, "columns", -1, WRONG),
         (INPUT, "weights", 1, WRONG),
     ],

@@ -10,11 +10,11 @@ from persistent_setup import few_threads
 from cases import Case
 from comparing import assert_close
 from grouped_tiles import launches_of
-from kernel_mutants import mutant
+from kernel_mutants import mutant, written_anew
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import trouble
-from numbarnn.kernels.persistent import exchange
+from numbarnn.kernels.persistent import ends, exchange
 from numbarnn.passes import launches
 from problems import make_problem
 from running import infer
@@ -103,6 +103,58 @@ def test_all_results_of_a_call_that_failed_are_nan(engine, case):
         layer.check()
 
 
+LEAVE_MUTANTS = {
+    "nothing is filled with NaN": ("\n        if failed[0] != 0:", "\n        if False:"),
+    "the first block that leaves fills": ("== cuda.gridDim.x - 1", "== 0"),
+    "blocks that fail do not count": ("if leaving.how == STAYS:", "if leaving.how == STAYS or failed[0] != 0:"),
+    "a result is left out": ("range(len(leaving.results))", "range(1, len(leaving.results))"),
+    "the flag is kept": ("if leaving.how == CLEARS:", "if False:"),
+    "the count is kept": ("leaving.count[0] = none", "pass"),
+}
+
+
+def a_launch_poisons(engine, monkeypatch):
+    """Whether calls that fail return NaN alone, and others do not: as on a GPU they share a flag and a count. The last
+    block gives up at once, while the blocks of the first layer go on."""
+    case, words = Case("lstm", T=5, B=2, hidden=(5, 5)), (np.zeros(1, np.int64), np.zeros(1, np.int64))
+    problem, (launch, *_) = make_problem(case), launches_of(case)
+    layer, make_wait = problem.layer("sim", schedule="persistent"), exchange.make_wait
+
+    def make_impatient_wait(tile, group):
+        wait = make_wait(tile, group)
+
+        def impatient(loaded, operand, patience):
+            gives_up = cuda.blockIdx.x == launch.blocks - 1
+            return wait(loaded, operand, patience._replace(limit=1) if gives_up else patience)
+
+        return impatient
+
+    monkeypatch.setattr(engine, "launch_words", lambda: words, raising=False)
+    for fails in (False, True, True, False):
+        with nobody_looks(engine), mutant(exchange, "make_wait", make_impatient_wait if fails else make_wait):
+            results = [array for result in layer(problem.x, problem.state) for array in flat(result)]
+        if any(word[0] for word in words) or any(all_nan(array) != fails for array in results):
+            return False
+        if bool(engine._told[1][0]) != fails:
+            return False
+        engine._told[1][0] = 0
+    return True
+
+
+def test_a_launch_poisons_the_results_of_a_call_that_failed(engine, monkeypatch):
+    assert a_launch_poisons(engine, monkeypatch)
+
+
+@pytest.mark.parametrize("old, new", LEAVE_MUTANTS.values(), ids=LEAVE_MUTANTS)
+def test_a_missed_poison_is_found(engine, monkeypatch, old, new):
+    def edit(source):
+        assert source.count(old) == 1
+        return source.replace(old, new)
+
+    with mutant(ends, "make_leave", written_anew(ends, "make_leave", edit)):
+        assert not a_launch_poisons(engine, monkeypatch)
+
+
 def test_the_next_call_of_another_layer_names_the_one_that_failed(engine):
     """And is not harmed itself, nor is the layer that failed when it is called again."""
     case, other = Case("lstm", T=3, B=2, hidden=(5, 5)), Case("gru", T=2, B=2, hidden=(5,))
@@ -156,7 +208,7 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
         patch.setattr(exchange, "make_wait", make_impatient_wait)
         assert all_nan(layer(problem.x)[0])
     with pytest.raises(
-        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 1 "
+        RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 0 "
     ):
         layer.check()
 

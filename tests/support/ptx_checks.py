@@ -63,8 +63,9 @@ def accesses(program, parameters):
 def require_exchange(text, shipped):
     """Assert that a persistent kernel accesses the arrays that blocks exchange, and the call's word, as blocks must.
 
-    Forward, these arrays also hold the initial state, which plain loads read before the first step; and at a skipped
-    step of a projection h of the step before, which the block itself has published.
+    Forward, where other kernels copy it there (`ends.copied`), these arrays also hold the initial state, which plain
+    loads read before the first step; and at a skipped step of a projection h of the step before, which the block itself
+    has published.
 
     Args:
         text: its PTX.
@@ -82,7 +83,7 @@ def require_exchange(text, shipped):
     promised = stores | (loads if constants["multiplies"] else set())
     assert promised <= set(found), f"{promised} expected, there are {set(found)}"
     steps = next(number for number, opcode in enumerate(found) if opcode in promised)
-    before, later = ([], found) if "backward" in shipped.kernel.name else (found[:steps], found[steps:])
+    before, later = (found[:steps], found[steps:]) if constants.get("copied") else ([], found)
     if "forward" in shipped.kernel.name and constants["projects"] and constants["masked"]:
         before, later = found, []
     others = {opcode for opcode in set(before) - promised if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)}

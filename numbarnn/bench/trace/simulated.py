@@ -198,6 +198,8 @@ class Recorder(watching.Watcher):
         for at in range(index, index + count):
             if _unwritten(array, at):
                 missing, _ = self._source(place, at)
+                if missing.step < 0:  # the initial state: a record has no step before the first
+                    continue
                 phase.missed.pop(missing, None)
                 phase.missed[missing] = array, at
 
@@ -209,6 +211,8 @@ class Recorder(watching.Watcher):
             return
         block, _ = self._who()
         source, _ = self._source(place, index)
+        if source.step < 0:  # the initial state, which it publishes as it loads its weights
+            return
         if self._stalled == (source.layer, source.step) and block == self._owners[source.layer, 0][0, 0]:
             _bits(array)[index : index + count] = np.iinfo(_bits(array).dtype).max  # nobody will see it
             return

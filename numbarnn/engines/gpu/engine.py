@@ -32,10 +32,20 @@ class KernelEngine(Engine):
         return word, word
 
     def spoil(self, results, trouble, caller):
+        told, caller = self.notice_of(caller)
+        for dtype in dict.fromkeys(array.dtype for array in results):
+            spoil([array for array in results if array.dtype == dtype], trouble, told, caller // CALLER)
+
+    def notice_of(self, caller):
+        """(the host's word for codes of calls that failed, what is added to a code of this caller)."""
         with _lock:
             number = self._callers.setdefault(caller, min(len(self._callers), CALLERS - 1))
-        for dtype in dict.fromkeys(array.dtype for array in results):
-            spoil([array for array in results if array.dtype == dtype], trouble, self._told[0], number)
+        return self._told[0], number * CALLER
+
+    def launch_words(self):
+        """Two (1,) int64 arrays that are zero before and after every call: an error flag, and the number of blocks that
+        have left a launch."""
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
 
     def require_no_trouble(self):
         if self._told[1][0]:
@@ -107,6 +117,7 @@ class CudaEngine(KernelEngine):
     name = "cuda"
     records_jobs = watches_in_jobs = True
     few_lines, work_per_line = 4096, 100_000
+    _launch_words = None
 
     def __init__(self, ordinal=0):
         import cupy
@@ -225,6 +236,14 @@ class CudaEngine(KernelEngine):
     def _set_bytes(self, array, value):
         cuda = self.array_module.cuda
         cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, cuda.get_current_stream().ptr)
+
+    def launch_words(self):
+        with _lock:  # one pair for all calls, which run one after another
+            if self._launch_words is None:
+                words = self.from_host(np.zeros((2, 1), np.int64))
+                self._arrived()
+                self._launch_words = words[0], words[1]
+        return self._launch_words
 
     def synchronize(self):
         self.array_module.cuda.get_current_stream().synchronize()

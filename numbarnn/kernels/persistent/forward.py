@@ -17,6 +17,9 @@ there are no stages, blocks of a layer do not wait for each other.
 
 Which block does what stands in two tables (`columns`). A block that waits in vain reports where (`trouble`) and leaves,
 and so do all others as soon as they wait. What a cell or a call does not have is an empty tuple in place of its arrays.
+Before the first step blocks publish their part of the initial state, after the last one they write the final state
+(`ends`). Only for cells with stages and for projections other kernels copy these (`ends.copied`). If the call ends with
+the launch, the block that leaves last fills the results of a call that failed with NaN.
 """
 
 from functools import cache
@@ -31,7 +34,7 @@ from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda import ptx
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.persistent import block, exchange, products, projection, within_forward
+from numbarnn.kernels.persistent import block, ends, exchange, products, projection, within_forward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS, Rows
 from numbarnn.kernels.persistent.columns import BLOCK, WARP
 from numbarnn.kernels.persistent.exchange import Operand, Patience
@@ -70,9 +73,12 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     PRE, keeps_sums, has_products = P * (G + A), save and has_sums, cell.num_products > 0
     projects, shares_warps = tile.projects, has_products or tile.projects
     in_shared, waits_within, has_per_unit = tile.unit_parameters > 0, staged or projects, V > 0
+    copied = ends.copied(cell, tile.projects)
 
     product, report = products.make_product(tile), make_report()
     load_weights, multiply, matrix_of = product.load, product.step, make_matrix()
+    begin_states, end_states = ends.make_begin(cell, tile, save), ends.make_end(cell, tile, save)
+    leave = ends.make_leave(dtype)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
 
     has_c, draws = N > 0, save and len(cell.noise) > 0
@@ -91,21 +97,25 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
     fetch, prefetch = block.make_fetch(tile, G), block.make_prefetch(tile, G)
 
     @kernel(launch_bounds=(THREADS, 1))
-    def persistent_forward_kernel(h, dropped, c, gates, within_step, weights, options, tables, sizes, trouble):
+    def persistent_forward_kernel(
+        h, dropped, c, gates, within_step, states, leaving, weights, options, tables, sizes, trouble
+    ):
         """All steps of some layers forward.
 
-        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T; dropped[l] (T, B, D*H), the same dropped out, of
-                 all layers but the last, if there is dropout, and then the first layer's input, with
-                 `Tile.given`; c[l] (T+2, B, D*N*H), without `save` (2, B, D*N*H) and
-                 only the last; what the cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a
-                 `block.WithinStep`, what stages exchange; trouble (1,) if it waited in vain
-        Reads    gates[d] of the first layer = x Wᵀ; initial states in h[l] and c[l]; weights;
+        Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H), the
+                 same dropped out, of all layers but the last, if there is dropout, and then the first layer's input,
+                 with `Tile.given`; c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the
+                 cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a `block.WithinStep`, what
+                 stages exchange; trouble (1,) if it waited in vain; the last block what `ends.Leaving` says
+        Reads    gates[d] of the first layer = x Wᵀ; initial states in states; weights;
                  options: `columns.Options`
                  tables: blocks (blocks, columns) and warps (blocks, warps, columns), see `columns`
                  sizes: D, T, B, and how often to look for what is missing, int32
-        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, but for initial states,
-                 dropped, and what stages exchange full of UNWRITTEN
-        With a projection h and dropped are P wide in place of H, and the cells' outputs m are in within_step.
+        Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; h, dropped, and what stages
+                 exchange full of UNWRITTEN
+        Where states are `copied`, initial ones stand in h[l] and c[l], and final ones are left there; without `save`
+        c[l] is then (2, B, D*N*H). With a projection h and dropped are P wide in place of H, and the cells' outputs m
+        are in within_step.
         """
         directions, steps, batch, limit = sizes
         shared, failed = cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32)
@@ -145,22 +155,25 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
 
         if thread == 0:
             failed[0] = 0
+        initial = 0 if direction == 0 else steps + 1
+        initial_c = initial if save else initial % 2
+        if not copied:  # first of all, as others wait for it
+            begin_states(shared, m_rows, c_rows, states, place, (initial, initial_c), owned)
         if multiplies:
             load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
             shared[PARTIALS + at] = number(0)
         share_biases(shared, weights, own[BLOCK.bias_w], own[BLOCK.bias_r], owned)
-        initial = 0 if direction == 0 else steps + 1
-        initial_c = initial if save else initial % 2
-        for pair in range(thread, (end - begin) * U, THREADS):
-            unit, b = pair % U, begin + pair // U
-            if unit < owned.units:
-                first_h = number(0)
-                if not projects:
-                    first_h = widen(m_rows.array[(initial * batch + b) * m_rows.width + m_rows.column + unit])
-                at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
-                state = whole(first_h, load_private(c_rows.array, at, hidden))
-                store_state(shared, STATES + pair * (1 + N), 1, state)
+        if copied:
+            for pair in range(thread, (end - begin) * U, THREADS):
+                unit, b = pair % U, begin + pair // U
+                if unit < owned.units:
+                    first_h = number(0)
+                    if not projects:
+                        first_h = widen(m_rows.array[(initial * batch + b) * m_rows.width + m_rows.column + unit])
+                    at = (initial_c * batch + b) * c_rows.width + c_rows.column + unit
+                    state = whole(first_h, load_private(c_rows.array, at, hidden))
+                    store_state(shared, STATES + pair * (1 + N), 1, state)
         if has_per_unit:
             own_parameters(shared if in_shared else per_unit, weights, own[BLOCK.per_unit], owned)
         t = 0 if direction == 0 else steps - 1
@@ -184,7 +197,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                 if multiplies and share.columns > 0 and not (shares_warps and share.stage >= 0):
                     slot = t + share.shift
                     what = Operand(exchanged, slot, b0, end, batch, share.width, share.column, share.columns)
-                    there = (not reads and share.given) or (share.recurrent and step == 0)
+                    there = (not reads and share.given) or (copied and share.recurrent and step == 0)
                     patience = Patience(0 if there else 1, limit, trouble)
                     partial = PARTIALS + warp * BETWEEN_WARPS
                     if not multiply(fragments, loaded, shared, partial, what, patience):
@@ -221,7 +234,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         if save:
                             at = np.uint64((t * batch + b) * gate_rows.width + gate_rows.column + unit)
                             store_saved(gate_rows.array, at, np.uint64(hidden), kept)
-                        if save or step == steps - 1:
+                        if save or (copied and step == steps - 1):
                             slot = t + 1 if save else (t + 1) % 2
                             at = np.uint64((slot * batch + b) * c_rows.width + c_rows.column + unit)
                             store_private(c_rows.array, at, np.uint64(hidden), new_state[1:])
@@ -231,6 +244,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         return
                 # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
                 if failed[0] != 0:
+                    if not copied:
+                        leave(leaving, trouble, failed)
                     return
                 # 3. What the cell will need next besides products
                 if reads and reads_gates:
@@ -243,6 +258,11 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
                         if 0 <= ahead and ahead < steps:
                             prefetch(gate_rows, ahead, next_b0, owned)
                 cuda.syncthreads()
+
+        if not copied:
+            final = steps if direction == 0 else 1
+            end_states(shared, c_rows, states, place, final if save else final % 2, owned)
+            leave(leaving, trouble, failed)
 
     name = f"{cell.name}_persistent_forward_{'training' if save else 'inference'}"
     return Kernel(persistent_forward_kernel, name, source_key=f"{tile} {inputs} {drops} {masked}")

@@ -1,0 +1,90 @@
+"""How many nodes a call's graph has around one persistent launch, and copies before it, without a GPU: each takes about
+0.8 µs of a call of 50 µs."""
+
+from collections import Counter
+
+import pytest
+
+from gpu_stand_in import layer_and_input
+from numbarnn.cuda import launch
+from numbarnn.schedules.persistent import planner
+
+EVENTS = ("record", "wait", "capture")  # that are no nodes
+MOST = {"inference": 4, "training": 6}  # with the product of the input
+
+
+@pytest.fixture
+def nodes_of(gpu, monkeypatch):
+    """A function that returns what the steady graph of a call is made of, by name, with the copies before it."""
+    engine, counts, _ = gpu
+    monkeypatch.setattr(launch.Kernel, "bind", lambda self, *_: lambda *_: counts.update([self.name]))
+    record, graphs = engine.streams._record, []
+
+    def recorded(bound):
+        before = counts.copy()
+        graph = record(bound)
+        graphs.append(Counter({name: n for name, n in (counts - before).items() if name not in EVENTS}))
+        return graph
+
+    monkeypatch.setattr(engine.streams, "_record", recorded)
+
+    def nodes(call):
+        kept = [call() for _ in range(2)]
+        for _ in range(5):
+            kept = [*kept[1:], call()]
+        replays, recordings = engine.streams.replays, engine.streams.recordings
+        counts.clear()
+        kept.append(call())
+        made = engine.streams.replays - replays
+        assert engine.streams.recordings == recordings and made > 0
+        return sum(graphs[-made:], Counter()) + Counter(copy=counts["copy"])
+
+    return nodes
+
+
+@pytest.fixture(params=(True, False), ids=("x W in the kernel", "x W before it"))
+def multiplies_input(request, monkeypatch):
+    """Whether blocks multiply the input themselves."""
+    if not request.param:
+        monkeypatch.setattr(planner, "_may_multiply_input", lambda problem, layer: False)
+        planner.forget()
+    yield request.param
+    planner.forget()
+
+
+@pytest.fixture
+def layer_and_x(gpu, multiplies_input):
+    def make(cell, dtype):
+        return layer_and_input(gpu[2], cell, dtype=dtype)[:2]
+
+    return make
+
+
+CELLS = pytest.mark.parametrize("cell, dtype", [("LSTM", "float16"), ("GRU", "bfloat16"), ("LSTM", "float32")])
+
+
+@CELLS
+def test_inference_without_a_state(nodes_of, layer_and_x, multiplies_input, cell, dtype):
+    layer, x = layer_and_x(cell, dtype)
+    found = nodes_of(lambda: layer(x))
+    assert found.total() == MOST["inference"] - multiplies_input, found
+
+
+@CELLS
+def test_inference_with_the_state_of_the_call_before(nodes_of, layer_and_x, multiplies_input, cell, dtype):
+    layer, x = layer_and_x(cell, dtype)
+    state = [layer(x)[1]]
+
+    def call():
+        y, state[0] = layer(x, state[0])
+        return y, state[0]
+
+    found = nodes_of(call)
+    assert found.total() == MOST["inference"] - multiplies_input, found
+
+
+@CELLS
+def test_the_forward_pass_of_training(nodes_of, layer_and_x, multiplies_input, cell, dtype):
+    layer, x = layer_and_x(cell, dtype)
+    found = nodes_of(lambda: layer.forward(x))
+    assert found.total() == MOST["training"] - multiplies_input, found
