@@ -111,7 +111,7 @@ def persistent_kernel(problem, launch):
         keeps = problem.training and cell.num_saved
         dropped = (numbers,) * ((layers - 1 if options[1] else 0) + launch.tile.given)
         gates = (numbers,) * (places if keeps else 0 if launch.tile.given else D)
-        arrays = (numbers,) * layers, dropped, c, gates, within, *_ends(problem, places, numbers)
+        arrays = (numbers,) * layers, dropped, c, gates, within, *_ends(problem, layers, numbers)
     drawn = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)
     warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
@@ -122,9 +122,10 @@ def persistent_kernel(problem, launch):
     return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)
 
 
-def _ends(problem, places, numbers):
-    """The `ends.States` and `ends.Leaving` of a launch that runs so many layers and directions."""
-    h, cell, word = (numbers,) * places, problem.cell, np.zeros(1, np.int64)
+def _ends(problem, layers, numbers):
+    """The `ends.States` and `ends.Leaving` of a launch that runs so many layers."""
+    cell, word = problem.cell, np.zeros(1, np.int64)
+    h = (numbers,) * (1 if len(set(problem.hidden_sizes)) == 1 else layers)
     if ends.copied(cell, problem.projection):
         return ends.States(), ends.Leaving()
     c = h if cell.num_private else ()

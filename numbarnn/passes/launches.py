@@ -9,7 +9,6 @@ from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.persistent import backward, ends, forward
 from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
-from numbarnn.passes.executor import part_of_state
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
 
@@ -84,7 +83,9 @@ def _states(work, launch):
         return ends.States()
 
     def parts(state):
-        return [part_of_state(problem, state, layer)[direction] for layer, direction in launch.places]
+        if type(state) is list:
+            return state[launch.first : launch.last]
+        return [state[launch.first * problem.directions : launch.last * problem.directions]]
 
     given, hy = ends.HAS_H * (work.hx is not None), parts(work.hy)
     h0, c0, cy = parts(work.hx) if given else hy, [], []

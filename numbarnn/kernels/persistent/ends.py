@@ -26,11 +26,12 @@ HAS_H, HAS_C, C_IN_SLOTS = 1, 2, 4  # bits of `States.given`
 
 
 class States(NamedTuple):
-    """Initial and final states of a launch: tuples of flat arrays in the dtype of storage, one for each layer and
-    direction. They are empty where states are `copied`, those of c also where the cell has no private states.
+    """Initial and final states of a launch: tuples of flat arrays in the dtype of storage, one for all layers and
+    directions or, where layers differ in size, one for each layer. They are empty where states are `copied`, those of c
+    also where the cell has no private states.
 
     Attributes:
-        h0: (B, H), initial h. c0: (B, N*H), initial private states.
+        h0: (D, B, H) of a layer, initial h. c0: (D, B, N*H), initial private states.
         hy, cy: the final ones.
         given: int32, which initial states there are, `HAS_H` and `HAS_C`. The others are zero, and any arrays stand in
             their place. With `C_IN_SLOTS` other kernels copy the private states to and from the layer's slots, as
@@ -74,6 +75,21 @@ def copied(cell, projects):
 
 
 @cache
+def _make_place():
+    """Return a device function place_of(states, place) -> (number of the array in each tuple of `States`, number of the
+    part in it).
+
+    place: number of the layer and direction, and the number of directions.
+    """
+
+    def place_of(states, place):
+        number, directions = place
+        return (0, number) if len(states.hy) == 1 else (number // directions, number % directions)
+
+    return jit(place_of, BACKEND)
+
+
+@cache
 def make_begin(cell, tile, save):
     """Return a device function begin(shared, h, c, states, place, slots, owned) that publishes the initial h of the
     block's units, and keeps their initial states in shared memory. With `save` it also stores the private ones, for
@@ -82,7 +98,7 @@ def make_begin(cell, tile, save):
     All threads of the block call it together; a barrier must follow.
 
     Args of begin:
-        h, c: `block.Rows` of the layer's states, all slots. states: `States`. place: number of the layer and direction.
+        h, c: `block.Rows` of the layer's states, all slots. states: `States`. place: as of `_make_place`.
         slots: of the initial h and of the initial private states. owned: `block.Owned`.
     """
     dtype, number, N = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type, cell.num_private
@@ -90,11 +106,12 @@ def make_begin(cell, tile, save):
     widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
     store_state, whole, store_private = of_state.store, of_state.whole, of_state.store_private
     load_stored, no_private = units.loader(N, BACKEND, widen), units.zeros(N, BACKEND, compute_dtype(dtype))
-    load_private = of_state.load_private
+    load_private, place_of = of_state.load_private, _make_place()
     publish, pair_of = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile)
 
     def begin(shared, h, c, states, place, slots, owned):
         slot_h, slot_c = slots
+        which, part = place_of(states, place)
         for b0 in range(owned.begin, owned.end, SEQUENCES):
             for i in range(P):
                 pair, unit, b, valid = pair_of(i, b0, owned)
@@ -102,14 +119,14 @@ def make_begin(cell, tile, save):
                 if valid:
                     private = no_private()
                     if states.given & HAS_H != 0:
-                        stored = states.h0[place][b * owned.hidden + owned.unit + unit]
+                        stored = states.h0[which][(part * owned.batch + b) * owned.hidden + owned.unit + unit]
                     if has_c:
                         in_slot = (slot_c * owned.batch + b) * c.width + c.column + unit
                         if states.given & C_IN_SLOTS != 0:
                             private = load_private(c.array, in_slot, owned.hidden)
                         elif states.given & HAS_C != 0:
-                            at = b * N * owned.hidden + owned.unit + unit
-                            private = load_stored(states.c0[place], at, owned.hidden)
+                            at = (part * owned.batch + b) * N * owned.hidden + owned.unit + unit
+                            private = load_stored(states.c0[which], at, owned.hidden)
                         if save:
                             store_private(c.array, in_slot, owned.hidden, private)
                     at_state = STATES + ((b0 - owned.begin) * U + pair) * (1 + N)
@@ -128,20 +145,21 @@ def make_end(cell, tile, save):
     states. Other arguments as of `make_begin`.
     """
     U, THREADS, STATES, N, has_c = tile.units, tile.threads, tile.states, cell.num_private, cell.num_private > 0
-    narrow, load = storage.narrow(tile.dtype), units.loader(N, BACKEND)
+    narrow, load, place_of = storage.narrow(tile.dtype), units.loader(N, BACKEND), _make_place()
     store, store_private = units.storer(N, BACKEND, narrow), block.make_states(cell, tile.dtype).store_private
 
     def end(shared, c, states, place, final, owned):
+        which, part = place_of(states, place)
         for pair in range(cuda.threadIdx.x, (owned.end - owned.begin) * U, THREADS):
             unit, b = pair % U, owned.begin + pair // U
             if unit < owned.units:
                 at_state = STATES + pair * (1 + N)
-                states.hy[place][b * owned.hidden + owned.unit + unit] = narrow(shared[at_state])
+                row = part * owned.batch + b
+                states.hy[which][row * owned.hidden + owned.unit + unit] = narrow(shared[at_state])
                 if has_c:
                     private = load(shared, at_state + 1, 1)
                     if states.given & C_IN_SLOTS == 0:
-                        at = b * N * owned.hidden + owned.unit + unit
-                        store(states.cy[place], at, owned.hidden, private)
+                        store(states.cy[which], row * N * owned.hidden + owned.unit + unit, owned.hidden, private)
                     elif not save:  # else the last step has
                         at = (final * owned.batch + b) * c.width + c.column + unit
                         store_private(c.array, at, owned.hidden, private)

@@ -158,7 +158,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
         if not copied:  # first of all, as others wait for it
-            begin_states(shared, m_rows, c_rows, states, place, (initial, initial_c), owned)
+            begin_states(shared, m_rows, c_rows, states, (place, directions), (initial, initial_c), owned)
         if multiplies:
             load_weights(fragments, shared)
         for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):
@@ -261,7 +261,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
 
         if not copied:
             final = steps if direction == 0 else 1
-            end_states(shared, c_rows, states, place, final if save else final % 2, owned)
+            end_states(shared, c_rows, states, (place, directions), final if save else final % 2, owned)
             leave(leaving, trouble, failed)
 
     name = f"{cell.name}_persistent_forward_{'training' if save else 'inference'}"
