@@ -26,6 +26,7 @@ from numbarnn.common import install
 from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
+from numbarnn.schedules.persistent.schedule import NAME as PERSISTENT
 
 DEVICES = ("cpu", "sim", "cuda")
 QUICK = (
@@ -130,9 +131,10 @@ def check_device(device, cells, schedules, quick, progress):
 def plan_cases(device, cells, schedules, quick):
     """Pairs of a case and the schedules that run it. The simulator is slow: see `check_device`."""
     if quick and device == "sim":
-        runs = [(case, name) for cell in cells for case in spreads.quick(cell, device) for name in schedules]
+        runs = [(case, name) for cell in cells for case in spreads.quick(cell, device) for name in schedules
+                if _has(case, name)]  # fmt: skip
         boundaries = [(case, name) for cell in cells for case in spreads.boundary_cases(cell, device)
-                      for name in schedules]  # fmt: skip
+                      for name in schedules if _has(case, name)]  # fmt: skip
         by_case = {}
         for case, name in spreads.covering(runs, boundaries) + boundaries:
             by_case.setdefault(case, []).append(name)
@@ -147,6 +149,11 @@ def plan_cases(device, cells, schedules, quick):
         todo += [(case, schedules) for case in spreads.boundary_cases(cell, device)]
         todo += [(case, schedules) for case in spreads.half_precision(cell, "quick" if quick else "full")]
     return todo
+
+
+def _has(case, schedule):
+    """Whether a schedule has the case's dtype: persistent kernels do not compute in float64."""
+    return not (schedule == PERSISTENT and case.dtype == "float64")
 
 
 def left_out(devices, cells, schedules):

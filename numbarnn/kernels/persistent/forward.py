@@ -157,7 +157,8 @@ def make_forward(cell, tile, save, inputs, drops, masked=False):
             failed[0] = 0
         initial = 0 if direction == 0 else steps + 1
         initial_c = initial if save else initial % 2
-        if not copied:  # first of all, as others wait for it
+        if not copied:
+            # First of all, as others wait for it.
             begin_states(shared, m_rows, c_rows, states, (place, directions), (initial, initial_c), owned)
         if multiplies:
             load_weights(fragments, shared)
