@@ -11,6 +11,7 @@ import gc
 import time
 import traceback
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -131,10 +132,10 @@ def check_device(device, cells, schedules, quick, progress):
 def plan_cases(device, cells, schedules, quick):
     """Pairs of a case and the schedules that run it. The simulator is slow: see `check_device`."""
     if quick and device == "sim":
-        runs = [(case, name) for cell in cells for case in spreads.quick(cell, device) for name in schedules
-                if _has(case, name)]  # fmt: skip
-        boundaries = [(case, name) for cell in cells for case in spreads.boundary_cases(cell, device)
-                      for name in schedules if _has(case, name)]  # fmt: skip
+        runs, boundaries = (
+            [(_run_by(name, case), name) for cell in cells for case in cases_of(cell, device) for name in schedules]
+            for cases_of in (spreads.quick, spreads.boundary_cases)
+        )
         by_case = {}
         for case, name in spreads.covering(runs, boundaries) + boundaries:
             by_case.setdefault(case, []).append(name)
@@ -151,9 +152,9 @@ def plan_cases(device, cells, schedules, quick):
     return todo
 
 
-def _has(case, schedule):
-    """Whether a schedule has the case's dtype: persistent kernels do not compute in float64."""
-    return not (schedule == PERSISTENT and case.dtype == "float64")
+def _run_by(schedule, case):
+    """The case as a schedule runs it: persistent kernels do not compute in float64."""
+    return replace(case, dtype="float32") if schedule == PERSISTENT and case.dtype == "float64" else case
 
 
 def left_out(devices, cells, schedules):
