@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import _VF
 from torch.nn import Module, Parameter
 
 from numbarnn.passes.executor import with_each
@@ -26,7 +27,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
 
     Args:
         cell: its name in `numbarnn.cells.CELLS`.
-        input_size, hidden_size: I, H.
+        input_size, hidden_size: I, H; of a size of 0 torch.nn's own function computes what little there is.
         bias: True, False, or one of "double", "none", "input", "recurrent".
         device, dtype: of the parameters.
 
@@ -39,20 +40,28 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNCellBase's, which makes parameters outside of a flat buffer
-        checks.sizes(input_size, hidden_size)
+        checks.size_types(input_size, hidden_size)
         self.cell, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, bias
         self._set_up()
         for name in _NAMES:
-            shape = self._computation.shapes.get(name)
+            shape = self._shapes.get(name)
             self.register_parameter(name, shape and Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
         self.flatten_parameters()
 
     def _set_up(self):
         """The `Computation` of the attributes as they are."""
-        options = {name: getattr(self, name) for name in ("cell", "input_size", "hidden_size", "bias")}
-        options["bias"] = checks.bias_of_cell(self.bias)
-        self._computation = Computation(options, suffix="_l0")
+        sizes = {name: max(getattr(self, name), 1) for name in ("input_size", "hidden_size")}
+        bias = checks.bias_of_cell(self.bias)
+        self._computation = Computation({"cell": self.cell, "bias": bias, **sizes}, suffix="_l0")
+
+    @property
+    def _shapes(self):
+        """Name -> shape of each parameter."""
+        found, I, H = self._computation.shapes, self.input_size, self.hidden_size  # noqa: E741
+        rows = self._computation.stack.cell.num_gates * H
+        ends = {"weight_ih": (I,), "weight_hh": (H,)}
+        return {name: (rows, *ends.get(name, ())) for name in found}
 
     _OWN = ("cell", "_computation")  # attributes that torch.nn's cells do not have
 
@@ -107,10 +116,24 @@ class CellBase(Computed, torch.nn.RNNCellBase):
                 f"{kind}: input and weights must have the same dtype, but are {x.dtype} and {weight.dtype}: convert "
                 f"the input, input.to({weight.dtype}), or the module, .to({x.dtype})"
             )
-        hx = state if state is None or len(names) > 1 else state[0]
-        form, found = self._computation.again(self, x, hx, False)
-        _, state = found or self._computation.run(self, x, state, About(training=self.training), form=form)
+        if not (self.input_size and self.hidden_size):
+            state = self._of_size_0(x, state)
+        else:
+            hx = state if state is None or len(names) > 1 else state[0]
+            form, found = self._computation.again(self, x, hx, False)
+            _, state = found or self._computation.run(self, x, state, About(), form=form)
         return with_each(state, _unbatched if not batched else _unstepped)
+
+    def _of_size_0(self, x, state):
+        """The state after a step where I or H is 0, by torch.nn's function; x and states with an axis for T."""
+        given = [self._parameters[name] for name in _NAMES]
+        if given[2:] != [None, None]:  # its function takes two biases or none
+            given[2:] = [given[0].new_zeros(len(given[0])) if one is None else one for one in given[2:]]
+        zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.states)
+        state = zero if state is None else [one[0] for one in state]
+        function = getattr(_VF, f"{self.cell}_cell")
+        found = function(x[0], state if len(state) > 1 else state[0], *given)
+        return with_each(found, lambda one: one[None])
 
 
 def _unstepped(state):

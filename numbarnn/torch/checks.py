@@ -16,17 +16,32 @@ def sizes(input_size, hidden_size, num_layers=1, proj_size=0):
     Raises:
         TypeError, ValueError: a size is not what it must be.
     """
-    for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
-        several = name == "hidden_size" and isinstance(size, list | tuple)
-        for one in size if several else (size,):
-            if not isinstance(one, int) or isinstance(one, bool):
-                raise TypeError(f"{name} should be of type int, got: {type(one).__name__}")
-            if one <= 0:
-                raise ValueError(f"{name} must be greater than zero")
+    hidden = hidden_size if isinstance(hidden_size, list | tuple) else [hidden_size]
+    size_types(input_size, *hidden)
+    for name, size in (("input_size", input_size), *(("hidden_size", one) for one in hidden)):
+        if size <= 0:
+            raise ValueError(f"{name} must be greater than zero")
     if num_layers <= 0:
         raise ValueError("num_layers must be greater than zero")
     if proj_size < 0:
         raise ValueError("proj_size should be a positive integer or zero to disable projections")
+
+
+def size_types(input_size, *hidden_sizes):
+    """Raise TypeError, as torch.nn does, unless sizes are ints."""
+    for number, one in enumerate((input_size, *hidden_sizes)):
+        if not isinstance(one, int) or isinstance(one, bool):
+            name = "hidden_size" if number else "input_size"
+            raise TypeError(f"{name} should be of type int, got: {type(one).__name__}")
+
+
+def nested(x, batch_first):
+    """Raise what torch.nn raises of nested tensors: ValueError for a jagged one with batch_first, else RuntimeError."""
+    error = ValueError if batch_first and x.layout is torch.jagged else RuntimeError
+    raise error(
+        "input is a nested tensor, which recurrent modules do not take: pass "
+        "input.to_padded_tensor(0.0) and lengths=, or a packed sequence"
+    )
 
 
 def options(bias, batch_first, dropout, num_layers):
@@ -73,11 +88,11 @@ def layers_of(hidden_size, num_layers):
     return len(checks.hidden_sizes(hidden_size, None if num_layers == 1 else num_layers))
 
 
-def fitted_input(input_size, x, state, weights, batch_first):
+def fitted_input(input_size, x, state, weights):
     """x and the state with the dtype of the weights; raise what torch.nn raises where x does not fit the module.
 
     Args:
-        x: (T, B, I), or (B, T, I) with `batch_first`.
+        x: (T, B, I).
         weights: a tensor of the parameters' dtype and device.
 
     Raises:
@@ -91,7 +106,7 @@ def fitted_input(input_size, x, state, weights, batch_first):
             f"Input and parameter tensors are not at the same device, found input tensor at {x.device} and parameter "
             f"tensor at {weights.device}: move the input or the model by .to(...)"
         )
-    if x.shape[1 if batch_first else 0] == 0:
+    if x.shape[0] == 0:
         raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     if x.dtype == weights.dtype:
         return x, state

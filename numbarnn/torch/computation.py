@@ -89,6 +89,14 @@ class Computation:
         form = repeated.form_of(network, batch_first, x, hx, weights)
         return form, form and repeated.again(network, form, batch_first, x, hx, weights)
 
+    def _batch_first(self, module, x, state, about, drop, form):
+        """`run` of x (B, T, I). Steps are computed time first, and y is a view with batch first, as torch.nn returns
+        it: what is drawn at random in the form of y, for a Dropout after the module for instance, is the same then."""
+        resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
+        about = about._replace(resets=resets, batch_first=False)
+        y, state, *more = self.run(module, repeated.time_first(x), state, about, drop, form)
+        return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
+
     def run(self, module, x, state, about, drop=None, form=None):
         """(y, the final state, with `output_states` the private states of every step).
 
@@ -99,6 +107,8 @@ class Computation:
             drop: y of a layer -> what the next one gets; None: as it is.
             form: of `again`, of a call that is to be remembered.
         """
+        if about.batch_first:
+            return self._batch_first(module, x, state, about, drop, form)
         if self.stack.has_narrow:
             return self._of_narrow_states(module, x, state, about, drop)
         return self._run(module, x, state, about, drop, form)
@@ -108,8 +118,8 @@ class Computation:
         weights = self.flat.of(module)
         first, inputs = weights[0][0], self.stack.input_size
         if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
-            x, state = checks.fitted_input(inputs, x, state, first, about.batch_first)
-        batch = x.shape[0 if about.batch_first else 1]
+            x, state = checks.fitted_input(inputs, x, state, first)
+        batch = x.shape[1]
         if state is not None:
             states.check(self.stack, state, batch, x)
         if not batch:
@@ -126,7 +136,7 @@ class Computation:
         """The same where states have other sizes than h."""
         stack = self.stack
         if state is not None:
-            state = states.for_engines(stack, state, x.shape[0 if about.batch_first else 1], x)
+            state = states.for_engines(stack, state, x.shape[1], x)
         y, state, *every = self._run(module, x, state, about, drop)
         if every:
             every = [private.steps_for_callers(every[0], stack, first=1)]
@@ -231,11 +241,7 @@ def _layer_by_layer(networks, weights, given, about, drop):
         weights: [layer] -> its parameters. given: (x, state).
         drop: y of a layer -> what the next one gets; None: as it is.
     """
-    (y, state), batch_first = given, about.batch_first
-    if batch_first:  # torch draws what is dropped for (T, B, H), in this order
-        y, about = y.transpose(0, 1), about._replace(batch_first=False)
-        if about.resets is not None:
-            about = about._replace(resets=torch.as_tensor(about.resets).transpose(0, 1))
+    y, state = given
     final, about, of_last = [], about._replace(output_states=False), about
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
         if layer:
@@ -246,8 +252,5 @@ def _layer_by_layer(networks, weights, given, about, drop):
         own_state = states.of_layer(state, layer, network.stack.directions)
         y, found, *more = _through(network, own, y, own_state, about)
         final.append(found)
-    every = [y, *more]
-    if batch_first:
-        every = [with_each(one, lambda value: value.transpose(0, 1)) for one in every]
     equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
-    return [every[0], states.of_layers(final, equal), *every[1:]]
+    return [y, states.of_layers(final, equal), *more]

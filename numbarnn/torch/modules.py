@@ -211,6 +211,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
         about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
         if isinstance(input, PackedSequence):
             return packed.forward(self, input, hx, about)
+        if input.is_nested:
+            checks.nested(input, self.batch_first)
         if input.dim() != 3:
             return self._of_one_sequence(input, hx, about)
         if hx is not None:

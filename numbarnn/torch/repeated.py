@@ -37,9 +37,9 @@ def form_of(network, batch_first, x, hx, weights):
     Args:
         x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.
     """
-    if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or torch.is_autocast_enabled("cpu"):
+    if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or x.is_nested:
         return None
-    if is_in_forward_mode():
+    if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
         return None
     first, shape = weights[0], x.shape
     if len(shape) != 3:
@@ -62,10 +62,11 @@ def again(network, form, batch_first, x, hx, weights):
     last = network.last_call  # one read: another thread may change it
     if last is None or last.form != form:
         return None
+    x = time_first(x) if batch_first else x
     h, c = (hx, None) if hx is None or not network.private else hx
     keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
     if keep not in last.prepared:
-        last.prepared[keep] = _prepared(network, core.About(batch_first=batch_first), x, h, weights, keep)
+        last.prepared[keep] = _prepared(network, core.About(), x, h, weights, keep)
     prepared = last.prepared[keep]
     if prepared is None:
         return None
@@ -73,7 +74,12 @@ def again(network, form, batch_first, x, hx, weights):
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
         y, h, c, _, _ = core.forward(network, prepared, x, h, c)
-    return y, (h, c) if network.private else h
+    return y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h
+
+
+def time_first(x):
+    """x (B, T, I) as (T, B, I), its numbers one after another: a view, or a copy that is made once for both passes."""
+    return x.transpose(0, 1).contiguous()
 
 
 def _prepared(network, about, x, hx, weights, keep):

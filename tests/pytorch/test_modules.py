@@ -204,6 +204,76 @@ def test_nothing_to_do(name, shape):
 
 
 @each_stack
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"dropout": 0.5}], ids=str)
+def test_what_is_drawn_after_a_batch_first_module_is_torchs(name, options):
+    """Random numbers are drawn in the order in which elements lie in memory: y has torch.nn's strides."""
+    modules = pair(name, batch_first=True, **options)
+    for training in (True, False, False):  # the last call is one like the one before
+        found = []
+        for module in modules:
+            torch.manual_seed(3)
+            with torch.set_grad_enabled(training):
+                y, state = module(torch.arange(5 * 4 * 3.0).sin().reshape(5, 4, 3))
+                strides = [one.stride() for one in torch_modules.tensors((y, state))]
+                found.append((strides, nn.functional.dropout(y, 0.5) != 0, torch.randn_like(y)))
+        theirs, ours = found
+        assert ours[0] == theirs[0] and torch.equal(ours[1], theirs[1]) and torch.equal(ours[2], theirs[2])
+
+
+def test_strides_of_a_compiled_batch_first_module():
+    theirs, ours = pair("LSTM", batch_first=True, bidirectional=True)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    torch_modules.assert_same(theirs, compiled, torch.randn(5, 4, 3))
+
+
+@each_stack
+@pytest.mark.parametrize("batch_first", (False, True))
+@pytest.mark.parametrize("layout", (torch.jagged, torch.strided), ids=str)
+def test_nested_tensors(name, layout, batch_first):
+    x = torch.nested.nested_tensor([torch.randn(3, 3), torch.randn(2, 3)], layout=layout)
+    theirs, ours = pair(name, batch_first=batch_first)
+    with pytest.raises(Exception) as expected:
+        theirs(x)
+    with pytest.raises(expected.type, match="nested tensor, which recurrent modules do not take: pass"):
+        ours(x)
+
+
+# ---------------------------------------------------------------- cells
+@pytest.mark.parametrize("name", torch_modules.CELLS)
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_cells_of_size_0(name, sizes):
+    for bias in (True, False):
+        theirs, ours = torch_modules.pair(name, *sizes, bias=bias)
+        assert [(key, one.shape) for key, one in ours.state_dict().items()] == [
+            (key, one.shape) for key, one in theirs.state_dict().items()
+        ]
+        for batch in ((4,), (0,), ()):
+            h = torch.randn(*batch, sizes[1])
+            torch_modules.assert_same(theirs, ours, torch.randn(*batch, sizes[0]), (h, h) if "LSTM" in name else h)
+            torch_modules.assert_same(theirs, ours, torch.randn(*batch, sizes[0]))
+        converted = nrt.convert(torch_modules.pair(name, *sizes, bias=bias)[0])
+        torch_modules.assert_same(theirs, converted, torch.randn(4, sizes[0]))
+
+
+@pytest.mark.parametrize("name", torch_modules.CELLS)
+@pytest.mark.parametrize("options", [dict(input_size=-1), dict(hidden_size=-1), dict(input_size=2.0)], ids=str)
+def test_constructor_errors_of_cells(name, options):
+    options = dict(input_size=3, hidden_size=5) | options
+    with pytest.raises(Exception) as theirs:
+        getattr(nn, name)(**options)
+    with pytest.raises(theirs.type):
+        getattr(nrt, name)(**options)
+
+
+@pytest.mark.parametrize("name", torch_modules.CELLS)
+def test_cells_do_not_read_training(name):
+    """Whoever makes modules without `Module.__init__`, or takes them apart, may have cells without it."""
+    theirs, ours = pair(name)
+    del theirs.training, ours.training
+    torch_modules.assert_same(theirs, ours, torch.randn(4, 3))
+
+
+@each_stack
 def test_lengths_are_packing_without_it(name):
     theirs, ours = pair(name, bidirectional=True, batch_first=True)
     lengths, x = [2, 6, 1, 4], torch.randn(4, 6, 3)

@@ -50,7 +50,9 @@ def trained(module, *inputs, seed=7, **options):
 
 
 def assert_same(theirs, ours, *inputs, **options):
-    """Both modules give the same results and gradients, to rounding, in the same shapes and dtypes."""
+    """Both modules give the same results and gradients, to rounding, in the same shapes and dtypes; what is drawn like
+    results is the same too, as they have the same strides."""
     expected, found = trained(theirs, *inputs, **options), trained(ours, *inputs, **options)
     for one, other in zip(found[0] + found[1], expected[0] + expected[1], strict=True):
         torch.testing.assert_close(one, other, **TOLERANCE[other.dtype])
+    assert [one.stride() for one in found[0]] == [one.stride() for one in expected[0]]
