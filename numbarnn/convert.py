@@ -186,10 +186,15 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
     cell made for them, whose two biases are added up; `nr.show(layer.stack.cell)` prints its equations, and `to_onnx`
     writes such nodes again. `clip` bounds the inputs of all activations but the LSTM's last, as onnxruntime has it.
 
+    What the model computes from constants alone is computed, by ONNX' reference implementation: weights may stand
+    behind any operators. Two nodes of one direction each, with the same input and concatenated outputs, become one
+    bidirectional layer; one of them has direction "reverse", or its input and output are reversed by the model.
+
     Args:
-        model: a file's path, its bytes, or an onnx.ModelProto.
-        node: a node's name, the name of its output, or its number among the model's LSTM, GRU and RNN nodes; or a list
-            of those, layer 0 first. None: all of them, which have to be one stack.
+        model: a file's path, its bytes, or an onnx.ModelProto. Numbers in files beside it are read of a path only.
+        node: a node's name, the name of its output, or its number among the model's LSTM, GRU and RNN nodes, of which
+            those in branches of `If` and in bodies of `Loop` and `Scan` come last; or a list of those, layer 0 first.
+            None: all of them, which have to be one stack, in one graph.
         reverse_as_forward: take a node of direction "reverse" for a forward layer, to which x has to be passed reversed
             in time (each sequence from its own last element), and whose y is reversed likewise.
         options: of the layer; batch_first, if not given, is True where the nodes' `layout` is 1, or where the first one
@@ -203,7 +208,8 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
 
     Raises:
         ValueError: a node has what numbarnn lacks (named, with its value) or other activations for its second direction
-            than for its first, its weights are no constants, or the nodes are no stack.
+            than for its first; its weights depend on what the model is given, or its initial state does not and is not
+            zero; the nodes are no stack; the model's graph has a circle.
         RuntimeError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
@@ -308,14 +314,14 @@ def _network(layer):
 
 
 def _own(layer):
-    """The `onnx.Own` of a layer whose cell was made for nodes; None of others."""
+    """The `onnx_cells.Own` of a layer whose cell was made for nodes; None of others."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
     if layer.input_mode != "linear":
         raise ValueError(f"ONNX has no input_mode {layer.input_mode!r} for cell {layer.cell}")
     parameters = layer.state_dict(named=True)
-    return onnx.Own(kind, layer.input_size, layer.hidden_size, layer.bidirectional, parameters)
+    return onnx_cells.Own(kind, layer.input_size, layer.hidden_size, layer.bidirectional, parameters)
 
 
 def _layer(network, found, options):
@@ -323,7 +329,7 @@ def _layer(network, found, options):
     decided = [name for name in options if name in _FROM_WEIGHTS]
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
-    own = isinstance(network, onnx.Own)
+    own = isinstance(network, onnx_cells.Own)
     made = RNN if own else _CLASSES[network.cell]
     of_layer, of_stack = (list(signature(part.__init__).parameters) for part in (Recurrent, Stack))
     names = [*(name for name in of_layer if name not in of_stack), *of_stack]

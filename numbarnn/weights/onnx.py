@@ -8,12 +8,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from numbarnn.weights import extras, gates
-from numbarnn.weights.network import infer, named, type_name, type_of
-from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, GATES, Kind
+from numbarnn.weights.network import infer, named, type_name
+from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, GATES, Kind, own_of
+from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
 # What a node computes -> the built-in cell that computes it, with or without biases.
@@ -24,46 +27,62 @@ BUILT_IN = {
     Kind("RNN", (("Tanh",),)): "rnn_tanh",
     Kind("RNN", (("Relu",),)): "rnn_relu",
 }
-# Attribute -> what it may be without changing what a node computes, besides those that `_node` reads.
+# Attribute -> what it may be without changing what a node computes, besides those that `_layer` reads.
 HARMLESS = {"output_sequence": (0, 1)}
+SIZES = 2, 3  # of steps and sequences, or sequences and steps, where a model leaves them open
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-PASSING = ("Identity", "Squeeze", "Reshape", "Transpose", "Dropout")  # what may stand between two layers
+
+
+class Node(NamedTuple):
+    """Names around one node: its X, and its Y, Y_h, ...; backward: X and Y have the last step first."""
+
+    x: str
+    results: tuple[str, ...]
+    backward: bool = False
 
 
 @dataclass(frozen=True)
-class Node:
-    """What one node says.
+class Layer:
+    """What one node says, or two that are the directions of one layer.
 
     Attributes:
+        name: what the node is called.
+        nodes: the `Node`s.
+        direction: "forward", "reverse" or "bidirectional".
         cell: the built-in cell's name, or a `Kind`.
-        directions: D.
         layout: 0 (time first) or 1 (batch first).
         arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, or of a `Kind` its parameters.
+        sizes: I, H.
+        outer: the first two sizes of X, None where the model leaves them open.
     """
 
+    name: str
+    nodes: tuple[Node, ...]
+    direction: str
     cell: str | Kind
-    directions: int
     layout: int
     arrays: tuple[dict, ...]
+    sizes: tuple[int, int]
+    outer: tuple[int | None, int | None]
 
+    def standing_for(self, values):
+        """Twice, with sizes of T and B that tell them apart and with those that the model has fixed: (name -> array for
+        X, of zeros, and all results, [node] -> its Y with steps in order).
 
-@dataclass(frozen=True)
-class Own:
-    """Nodes that no built-in cell computes.
-
-    Attributes:
-        kind: what they compute.
-        input_size, hidden_sizes, bidirectional: I, H of each layer, and whether D is 2.
-        parameters: name -> array, by the names of a layer's `named`.
-    """
-
-    kind: Kind
-    input_size: int
-    hidden_sizes: tuple[int, ...]
-    bidirectional: bool
-    parameters: dict
-
-    dtype = property(lambda self: type_of(self.parameters), doc="The dtype's name of all parameters.")
+        Args:
+            values: (shape, node's number) -> array.
+        """
+        D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
+        for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
+            y, state = (first, D, second, units), (D, second, units)
+            if self.layout:
+                y, state = (first, second, D, units), (first, D, units)
+            given, outputs = {}, [values(y, number) for number in range(len(self.nodes))]
+            for number, (node, output) in enumerate(zip(self.nodes, outputs, strict=True)):
+                output = np.flip(output, self.layout) if node.backward else output
+                results = zip(node.results, (output, *[values(state, number)] * 2), strict=False)
+                given |= {node.x: np.zeros((first, second, self.sizes[0]), "f")} | dict(results)
+            yield given, outputs
 
 
 def read(model, node=None, reverse_as_forward=False):
@@ -71,49 +90,40 @@ def read(model, node=None, reverse_as_forward=False):
 
     Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
-    graph = _load(model).graph
-    recurrent = [one for one in graph.node if one.op_type in OPERATORS]
+    model = _load(model)
+    whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
+    graphs = whole.all()
+    recurrent = [(one, graph) for graph in graphs for one in graph.nodes if one.op_type in OPERATORS]
     if not recurrent:
-        raise ValueError(f"the model has no {', '.join(OPERATORS)} node, but {sorted({n.op_type for n in graph.node})}")
+        kinds = sorted({one.op_type for graph in graphs for one in graph.nodes})
+        raise ValueError(f"the model has no {', '.join(OPERATORS)} node, but {kinds}")
     chosen = _choose(recurrent, node)
-    constants = _constants(graph)
-    nodes = [_node(one, constants, reverse_as_forward) for one in chosen]
-    kinds = {(one.cell, one.directions, one.layout) for one in nodes}
+    graph = chosen[0][1]
+    if any(other is not graph for _, other in chosen):
+        raise ValueError(
+            f"the nodes are no stack, as they lie in several graphs: choose with node=, by name or number, of "
+            f"{_listed(chosen)}"
+        )
+    layers = _paired([_layer(one, graph) for one, _ in chosen], graph)
+    if back := [one.name for one in layers if one.direction == "reverse" and not reverse_as_forward]:
+        raise ValueError(
+            f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction: pass "
+            "reverse_as_forward=True for a forward layer that takes x, and gives y, reversed in time"
+        )
+    kinds = {(one.cell, len(one.arrays), one.layout) for one in layers}
     if len(kinds) > 1:
         raise ValueError(
-            f"the nodes {[_label(one) for one in chosen]} are no stack, as cell, directions and layout differ: "
+            f"the nodes {[one.name for one in layers]} are no stack, as cell, directions and layout differ: "
             f"{sorted(kinds, key=str)}; convert them one by one with node="
         )
-    for below, above in pairwise(chosen):
-        _check_fed(graph, below, above, nodes[0])
-    parts = {(layer, d): part for layer, one in enumerate(nodes) for d, part in enumerate(one.arrays)}
-    found = {"batch_first": nodes[0].layout == 1 or _turns_input(graph, chosen[0])}
-    if isinstance(nodes[0].cell, Kind):
-        return _own(nodes[0], parts), found
-    return infer(named(parts), nodes[0].cell, "the state dict made of the nodes' weights"), found
-
-
-def _own(node, parts):
-    """The `Own` of nodes like this one.
-
-    Args:
-        parts: (layer, direction) -> parameters.
-    """
-    several, gate = len(parts) > 1, GATES[node.cell.operator][0]
-    parameters = {
-        f"l{layer}.{'reverse.' * direction}{name}" if several else name: array
-        for (layer, direction), own in parts.items() for name, array in own.items()
-    }  # fmt: skip
-    inputs = parts[0, 0][f"W.{gate}"].shape[1]
-    hidden = tuple(len(own[f"W.{gate}"]) for (_, direction), own in parts.items() if not direction)
-    widths = (inputs, *(node.directions * size for size in hidden))
-    for (layer, _), own in parts.items():
-        if own[f"W.{gate}"].shape[1] != widths[layer]:
-            raise ValueError(
-                f"the nodes are no stack: node {layer} takes {own[f'W.{gate}'].shape[1]} numbers, but the one below it "
-                f"gives {widths[layer]}; convert them one by one with node="
-            )
-    return Own(node.cell, inputs, hidden, node.directions == 2, parameters)
+    for below, above in pairwise(layers):
+        _check_fed(graph, below, above)
+    first = layers[0]
+    parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
+    found = {"batch_first": first.layout == 1 or _turns_input(whole, graph, first)}
+    if isinstance(first.cell, Kind):
+        return own_of(first.cell, parts, "nodes"), found
+    return infer(named(parts), first.cell, "the state dict made of the nodes' weights"), found
 
 
 def _load(model):
@@ -134,16 +144,20 @@ def _load(model):
         raise ValueError(f"{what} no ONNX model: {' '.join(str(error).split())}") from error
     if not found.HasField("graph"):
         raise ValueError(f"{what} no ONNX model: without a graph (empty, or cut off)")
-    return found
+    try:
+        return onnx.shape_inference.infer_shapes(found)
+    except Exception:  # too large for it, or with a mistake in it: sizes that are not declared count as open
+        return found
 
 
 # ---------------------------------------------------------------- which nodes
-def _label(node):
-    return node.name or next(name for name in node.output if name)
+def _listed(recurrent):
+    """What (node, graph) pairs are called, and in which branch or body they lie."""
+    return [f"{label(node)!r} in {graph.place}" if graph.place else label(node) for node, graph in recurrent]
 
 
 def _choose(recurrent, wanted):
-    """The nodes asked for, in the order asked for."""
+    """The (node, graph) pairs asked for, in the order asked for."""
     if wanted is None:
         return recurrent
     several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
@@ -151,71 +165,120 @@ def _choose(recurrent, wanted):
 
 
 def _one(recurrent, wanted):
-    for number, node in enumerate(recurrent):
-        if wanted in (number, node.name, *node.output) and wanted != "":
-            return node
-    raise ValueError(f"no LSTM, GRU or RNN node is called {wanted!r}; they are {[_label(node) for node in recurrent]}")
+    found = [
+        (node, graph) for number, (node, graph) in enumerate(recurrent)
+        if wanted in (number, node.name, *node.output) and wanted != ""
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    what = f"{len(found)} LSTM, GRU and RNN nodes are" if found else "no LSTM, GRU or RNN node is"
+    cure = ": pass a number, from 0" if found else ""
+    raise ValueError(f"{what} called {wanted!r}; they are {_listed(recurrent)}{cure}")
 
 
-def _turns_input(graph, node):
-    """Whether X of a node of time first is an input of the model with axes of batch and time exchanged."""
-    maker = next((one for one in graph.node if node.input[0] in one.output), None)
-    if maker is None or maker.op_type != "Transpose" or maker.input[0] not in {one.name for one in graph.input}:
-        return False
-    return [1, 0, 2] in [list(a.ints) for a in maker.attribute if a.name == "perm"]
+def _paired(layers, graph):
+    """Layers, of which two of one direction each on the same x have become one if their results are concatenated."""
+    made = []
+    for one in layers:
+        pair = _as_one(graph, made[-1], one) if made else None
+        if pair is not None:
+            made.pop()
+        made.append(pair or one)
+    return made
 
 
-def _check_fed(graph, below, above, kind):
+def _as_one(graph, below, above):
+    """The bidirectional layer that two layers are; None of others."""
+    if below.cell != above.cell or below.layout != above.layout or {len(below.arrays), len(above.arrays)} != {1}:
+        return None
+    (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
+    if root != other or x is None or not np.array_equal(x, other_x):
+        return None
+    below, above = (
+        replace(one, nodes=(one.nodes[0]._replace(backward=turned),))
+        for one, turned in ((below, backward), (above, also))
+    )
+    goes_back = [(one.direction == "reverse") != one.nodes[0].backward for one in (below, above)]
+    if goes_back == [True, False]:
+        below, above = above, below
+    elif goes_back != [False, True]:
+        return None
+    made = replace(below, direction="bidirectional", nodes=below.nodes + above.nodes)
+    made = replace(made, arrays=below.arrays + above.arrays)
+    return made if _is_concatenated(graph, made) else None
+
+
+def _followed(graph, layer):
+    """(Name of what X is made of by moving its numbers, X of it with steps in order, whether X has them in reverse)."""
+    root = layer.nodes[0].x
+    while (node := graph.maker(root)) is not None and node.op_type in MOVES and node.op_type != "Concat":
+        root = node.input[0]
+    usual = *SIZES, layer.sizes[0]
+    sizes = graph.sizes(root)
+    sizes = [size or usual[place] for place, size in enumerate(sizes[:-1])] + [usual[-1]] if len(sizes) < 4 else usual
+    x = graph.value(layer.nodes[0].x, {root: np.arange(prod(sizes)).reshape(sizes)}).array
+    if x is None or x.ndim != 3:
+        return root, None, False
+    backward = x.take(0, layer.layout).sum() > x.take(-1, layer.layout).sum()
+    return root, np.flip(x, layer.layout) if backward else x, backward
+
+
+def _is_concatenated(graph, layer):
+    """Whether results of a layer's two nodes, with steps in order, are the two halves of something."""
+    trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
+    for given, _ in trials:
+        for node in (one for one in graph.nodes if one.op_type == "Concat"):
+            found = graph.value(node.output[0], given).array
+            axis = next(one.i for one in node.attribute if one.name == "axis")
+            if found is not None and found.shape[axis] % 2 == 0:
+                first, second = np.split(found, 2, axis)
+                is_whole = np.array_equal(np.sort(first, axis=None), range(first.size))
+                if is_whole and (first - second == first.size).all():
+                    return True
+    return False
+
+
+def _turns_input(whole, graph, layer):
+    """Whether X, of time first, is an input of the model with axes of batch and time exchanged."""
+    x = np.arange(6.0 * layer.sizes[0]).reshape(2, 3, -1)
+    found = [graph.value(layer.nodes[0].x, {name: x}).array for name in whole.inputs]
+    return any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in found)
+
+
+def _check_fed(graph, below, above):
     """Raise ValueError unless Y (T, D, B, H) of `below`, as (T, B, D*H), is X of `above`; layout 1: Y (B, T, D, H)."""
-    makers = {name: node for node in graph.node for name in node.output}
-    name, turns = above.input[0], []
-    while name != below.output[0]:
-        maker = makers.get(name)
-        if maker is None or maker.op_type not in PASSING:
-            raise ValueError(
-                f"the input {above.input[0]!r} of node {_label(above)!r} is not the output of node {_label(below)!r}, "
-                f"as a stack of layers needs, but comes from {maker.op_type if maker else 'outside'} {name!r}: convert "
-                "the nodes one by one with node="
-            )
-        turns += [list(a.ints) for a in maker.attribute if maker.op_type == "Transpose" and a.name == "perm"]
-        name = maker.input[0]
-    wanted = [[]] if kind.layout else [[[0, 2, 1, 3]], *([[]] if kind.directions == 1 else [])]
-    if turns not in wanted:
-        raise ValueError(
-            f"between node {_label(below)!r} and node {_label(above)!r} the axes are transposed by {turns}, which is "
-            "not how one layer feeds the next: convert the nodes one by one with node="
-        )
+    rng = np.random.default_rng(0)
+    for given, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
+        y = np.concatenate(outputs, 2) if below.layout else np.concatenate(outputs, 1).swapaxes(1, 2)
+        y = y.reshape(*y.shape[:2], -1)
+        found = [graph.value(node.x, given).array for node in above.nodes]
+        expected = [np.flip(y, below.layout) if node.backward else y for node in above.nodes]
+        if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(found, expected, strict=True)):
+            return
+    name = x = above.nodes[0].x
+    node = graph.maker(x)
+    while node is not None and node.op_type in MOVES:
+        name, node = node.input[0], graph.maker(node.input[0])
+    came = f"{node.op_type if node else 'outside'} {name!r}"
+    came += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
+    raise ValueError(
+        f"the input {x!r} of node {above.name!r} is not the output of node {below.name!r}, as a stack of layers "
+        f"needs, but comes from {came}: convert the nodes one by one with node="
+    )
 
 
 # ---------------------------------------------------------------- one node
-def _constants(graph):
-    """Name -> tensor of everything that is known without running the model."""
-    found = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
-            tensors = [a.t for a in node.attribute if a.name == "value"]
-            found |= dict(zip(node.output, tensors, strict=False))
-        elif node.op_type == "Identity" and node.input[0] in found:
-            found[node.output[0]] = found[node.input[0]]
-    return found
-
-
-def _node(node, constants, reverse_as_forward):
-    """The node as a `Node`."""
+def _layer(node, graph):
+    """The node as a `Layer`."""
     from onnx import helper
 
-    where = f"node {_label(node)!r} ({node.op_type})"
+    where = f"node {label(node)!r} ({node.op_type})"
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     direction = attributes.pop("direction", b"forward").decode()
-    if direction == "reverse" and not reverse_as_forward:
-        raise ValueError(
-            f"{where} has direction='reverse', but numbarnn's layers have a forward direction: pass "
-            "reverse_as_forward=True for a forward layer that takes x, and gives y, reversed in time"
-        )
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
-    given = _given(node, constants, where)
+    given = _given(node, graph, where)
     kind = _kind(node.op_type, attributes, directions, where)
     kind = replace(kind, peepholes=bool(np.any(given.get("P", 0))), bias="B" in given)
     for name, value in attributes.items():
@@ -224,7 +287,10 @@ def _node(node, constants, reverse_as_forward):
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
     _check_shapes(given, node.op_type, directions, hidden, where)
     parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
-    return Node(cell, directions, layout, tuple(_part(cell, part) for part in parts))
+    arrays, sizes = tuple(_part(cell, part) for part in parts), (given["W"].shape[-1], given["R"].shape[-1])
+    names = Node(node.input[0], tuple(node.output))
+    outer = graph.sizes(names.x)[:2]
+    return Layer(label(node), (names,), direction, cell, layout, arrays, sizes, outer)
 
 
 def _kind(operator, attributes, directions, where):
@@ -269,25 +335,25 @@ def _activation(name, constants, where):
     return tuple(found)
 
 
-def _given(node, constants, where):
+def _given(node, graph, where):
     """Name -> array of the node's weights; copies are made later."""
-    from onnx import numpy_helper
-
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
-    absent = [kind for kind in ("W", "R", "B", "P") if kind in names and names[kind] not in constants]
-    if absent:
+    values = {kind: graph.value(name) for kind, name in names.items() if kind != "X"}
+    weights = {kind: values[kind].array for kind in ("W", "R", "B", "P") if kind in values}
+    if absent := [kind for kind, array in weights.items() if array is None or not values[kind].exact]:
         raise ValueError(
             f"{where}: {', '.join(f'{kind} ({names[kind]!r})' for kind in absent)} must be constants (initializers) of "
-            "the model, but are computed or passed in: fold constants first, or make them initializers"
+            "the model, or made of constants, but depend on what it is given, or cannot be computed without running it"
         )
-    given = {kind: numpy_helper.to_array(constants[name]) for kind, name in names.items() if name in constants}
     for kind, argument in (("sequence_lens", "lengths"), ("initial_h", "state"), ("initial_c", "state")):
-        if (kind == "sequence_lens" and kind in given) or np.any(given.get(kind, 0)):
+        array, runs, exact = values.get(kind, (0, True, True))
+        kept = exact and array is not None if argument == "lengths" else array is None or np.any(array)
+        if kept and not runs:
             raise ValueError(
                 f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep: make it an "
                 f"input of the model, and pass {argument}= to the layer's calls"
             )
-    return {kind: given[kind] for kind in ("W", "R", "B", "P") if kind in given}
+    return weights
 
 
 def _check_shapes(given, operator, directions, hidden, where):
@@ -306,7 +372,7 @@ def _check_shapes(given, operator, directions, hidden, where):
 
 
 def _part(cell, part):
-    """One direction's weights as a `Node` has them; copies.
+    """One direction's weights as a `Layer` has them; copies.
 
     Args:
         part: {"W", "R", "B", "P"}, as far as they are given.

@@ -16,6 +16,7 @@ import numpy as np
 from numbarnn.cells import functions
 from numbarnn.cells.functions import where
 from numbarnn.cells.tracing import cell
+from numbarnn.weights.network import type_of
 
 GATES = {"LSTM": "iofg", "GRU": "zrn", "RNN": "h"}  # in ONNX' order
 PEEPHOLES = ("peep_i", "peep_o", "peep_f")
@@ -122,6 +123,52 @@ class Kind:
         flags = ("input_forget", "linear_before_reset", "peepholes")
         options += [flag for flag in flags if getattr(self, flag)]
         return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
+
+
+@dataclass(frozen=True)
+class Own:
+    """Layers that no built-in cell computes.
+
+    Attributes:
+        kind: what they compute.
+        input_size, hidden_sizes, bidirectional: I, H of each layer, and whether D is 2.
+        parameters: name -> array, by the names of a layer's `named`.
+    """
+
+    kind: Kind
+    input_size: int
+    hidden_sizes: tuple[int, ...]
+    bidirectional: bool
+    parameters: dict
+
+    dtype = property(lambda self: type_of(self.parameters), doc="The dtype's name of all parameters.")
+
+
+def own_of(kind, parts, what):
+    """The `Own` of layers of a kind.
+
+    Args:
+        parts: (layer, direction) -> parameters. what: what the layers are called.
+
+    Raises:
+        ValueError: a layer takes another number of inputs than the one below gives.
+    """
+    several, gate = len(parts) > 1, GATES[kind.operator][0]
+    parameters = {
+        f"l{layer}.{'reverse.' * direction}{name}" if several else name: array
+        for (layer, direction), own in parts.items() for name, array in own.items()
+    }  # fmt: skip
+    directions = 1 + max(direction for _, direction in parts)
+    inputs = parts[0, 0][f"W.{gate}"].shape[1]
+    hidden = tuple(len(own[f"W.{gate}"]) for (_, direction), own in parts.items() if not direction)
+    widths = (inputs, *(directions * size for size in hidden))
+    for (layer, _), own in parts.items():
+        if own[f"W.{gate}"].shape[1] != widths[layer]:
+            raise ValueError(
+                f"the {what} are no stack: number {layer} takes {own[f'W.{gate}'].shape[1]} numbers, but the one below "
+                f"gives {widths[layer]}; convert them one by one"
+            )
+    return Own(kind, inputs, hidden, directions == 2, parameters)
 
 
 def _of_f(name):

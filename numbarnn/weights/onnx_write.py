@@ -54,7 +54,7 @@ def of_network(network):
 
 
 def of_own(own):
-    """The `Nodes` of an `onnx.Own`."""
+    """The `Nodes` of an `onnx_cells.Own`."""
     layers, directions = len(own.hidden_sizes), 2 if own.bidirectional else 1
 
     def parameters(layer, direction):

@@ -1,0 +1,168 @@
+"""Values of an ONNX graph that are known without running the model, computed by ONNX' own reference implementation."""
+
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+import numpy as np
+
+# What may stand between two layers: operators that move numbers and change none.
+MOVES = ("Concat", "Dropout", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+         "Unsqueeze")  # fmt: skip
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+UNKNOWN_RANK = (None,) * 8  # more sizes than are asked for
+
+
+class Value(NamedTuple):
+    """What is known of a value.
+
+    Attributes:
+        array: its numbers; None where they are not known.
+        runs: it depends on numbers that the model is given when it runs, not on their shapes alone.
+        exact: it does not depend on sizes that the model leaves open, all of which count as 1 here.
+    """
+
+    array: np.ndarray | None = None
+    runs: bool = True
+    exact: bool = True
+
+
+class Graph:
+    """A model's graph, or a branch or body within it, which sees the values of those around it.
+
+    Args:
+        proto: the onnx.GraphProto. opsets: domain -> version.
+        outer: the `Graph` around it. place: which part of that it is.
+
+    Attributes:
+        nodes, place: see above.
+        inputs: names of what the graph is given.
+        inner: the `Graph`s of its branches and bodies.
+
+    Raises:
+        ValueError: nodes wait for each other in a circle.
+    """
+
+    def __init__(self, proto, opsets, outer=None, place=""):
+        self.nodes, self.place, self._opsets = proto.node, place, opsets
+        self._tensors = (outer._tensors if outer else {}) | {tensor.name: tensor for tensor in proto.initializer}
+        self.inputs = [one.name for one in proto.input if one.name not in self._tensors]
+        self._makers = (outer._makers if outer else {}) | {name: node for node in proto.node for name in node.output}
+        infos = [*proto.input, *proto.value_info, *proto.output]
+        self._sizes = (outer._sizes if outer else {}) | {info.name: _sizes(info.type.tensor_type) for info in infos}
+        self._known = {}
+        try:
+            TopologicalSorter({name: _reads(node) for node in self.nodes for name in node.output}).prepare()
+        except CycleError as error:
+            raise ValueError(f"the model's graph has a circle: {' <- '.join(error.args[1])}") from None
+        self.inner = [
+            Graph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
+            for node in self.nodes for part in node.attribute if part.HasField("g")
+        ]  # fmt: skip
+
+    def all(self):
+        """This graph and those within it, those of a level one after another."""
+        return [self, *(one for part in self.inner for one in part.all())]
+
+    def maker(self, name):
+        """The node whose result that is; None of inputs and constants."""
+        return self._makers.get(name)
+
+    def sizes(self, name):
+        """A value's sizes, as far as the model tells; None where it leaves them open."""
+        return self._sizes.get(name, UNKNOWN_RANK)
+
+    def value(self, name, given=None):
+        """The `Value` of a name.
+
+        Args:
+            given: name -> array that stands for a value when the model runs, and is followed through MOVES; the other
+                values then have their sizes.
+
+        Raises:
+            ValueError: a tensor lies in a file beside a model of which no path is known.
+        """
+        known = self._known
+        if given is not None:
+            known = {one: value for one, value in known.items() if value.exact and not value.runs}
+            known |= {one: Value(array) for one, array in given.items()}
+        todo = [name]
+        while todo:
+            last, node = todo[-1], self.maker(todo[-1])
+            if last in known:
+                todo.pop()
+            elif last in self._tensors:
+                known[last] = Value(_array(self._tensors[last]), runs=False)
+            elif node is None:
+                known[last] = Value()
+            elif missing := [one for one in _reads(node) if one not in known]:
+                todo += missing
+            else:
+                known |= self._results(node, known)
+        return known[name]
+
+    def _results(self, node, known):
+        """Name -> `Value` of a node's results."""
+        reads = [known[one] for one in _reads(node)]
+        if node.op_type == "Shape" and reads[0].array is None:
+            sizes = self.sizes(node.input[0])
+            array = np.array([size or 1 for size in sizes], np.int64)
+            bounds = {one.name: one.i for one in node.attribute}
+            array = array[bounds.get("start", 0) : bounds.get("end")]
+            return {node.output[0]: Value(array, runs=False, exact=None not in sizes)}
+        runs, exact = any(one.runs for one in reads) and node.op_type != "Shape", all(one.exact for one in reads)
+        arrays = [None] * len(node.output)
+        if all(one.array is not None for one in reads) and (node.op_type in MOVES or not runs):
+            arrays = _computed(node, known, self._opsets) or arrays
+        return {name: Value(array, runs, exact) for name, array in zip(node.output, arrays, strict=False)}
+
+
+def _computed(node, known, opsets):
+    """The arrays of a node's results; None where ONNX' reference cannot compute them, or draws them at random."""
+    from onnx.reference import ReferenceEvaluator
+
+    if node.op_type in RANDOM or any(one.HasField("g") for one in node.attribute):
+        return None
+    for one in node.attribute:
+        if one.HasField("t"):
+            _array(one.t)
+    try:
+        return ReferenceEvaluator(node, opsets=opsets).run(None, {one: known[one].array for one in _reads(node)})
+    except MemoryError:
+        raise
+    except Exception:  # operators have errors of their own kinds; what cannot be computed is not known
+        return None
+
+
+def _reads(node):
+    """Names of the values that a node reads, those read in its branches and bodies included."""
+    names = dict.fromkeys(filter(None, node.input))
+    for part in node.attribute:
+        if part.HasField("g"):
+            inside = part.g
+            own = {one.name for one in (*inside.input, *inside.initializer)}
+            own |= {name for one in inside.node for name in one.output}
+            read = [name for one in inside.node for name in _reads(one)] + [one.name for one in inside.output]
+            names |= dict.fromkeys(name for name in read if name not in own)
+    return list(names)
+
+
+def _sizes(kind):
+    """Sizes of a declared tensor, None for those left open."""
+    if not kind.HasField("shape"):
+        return UNKNOWN_RANK
+    return tuple(one.dim_value or None for one in kind.shape.dim)
+
+
+def _array(tensor):
+    from onnx import TensorProto, numpy_helper
+
+    if tensor.data_location == TensorProto.EXTERNAL:  # which onnx would look for in the current folder
+        raise ValueError(
+            f"the numbers of {tensor.name!r} lie in a file beside the model: pass the model's path, which tells where"
+        )
+    return numpy_helper.to_array(tensor)
+
+
+def label(node):
+    """What a node is called: its name, else that of its first result."""
+    return node.name or next(filter(None, node.output), "")
