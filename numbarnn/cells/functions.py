@@ -4,8 +4,8 @@ They take traced values (see `numbarnn.cells.tracing`), and also numbers and Num
 run as plain NumPy, as in inference. Where one has a kink, its derivative there is said below.
 
     of one unit           sigmoid tanh relu leaky_relu elu selu softplus log_sigmoid softsign gelu silu mish
-                          hard_sigmoid hard_tanh erf normal_cdf exp log sqrt abs sign floor sin cos maximum minimum
-                          where clip
+                          hard_sigmoid hard_sigmoid_keras2 hard_tanh erf normal_cdf exp log sqrt abs sign floor sin
+                          cos maximum minimum where clip
     of all units          sum mean layer_norm softmax logsumexp cumsum cumax
     random, in training   dropout zoneout
     of parameters         heads drop_connect columns (of matrices), eye, initial chrono
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",
-    "dropout", "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_tanh", "heads", "initial",
-    "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum", "mish", "normal_cdf",
-    "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus", "softsign", "sqrt",
-    "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "dropout", "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_sigmoid_keras2", "hard_tanh",
+    "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum",
+    "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus", "softsign",
+    "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
 ]  # fmt: skip
 
 hints.FUNCTIONS[:] = __all__
@@ -152,8 +152,13 @@ _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
 def hard_sigmoid(x: Value) -> Value:
-    """min(max(x / 6 + 1/2, 0), 1), as in PyTorch. Derivative 0 at ±3."""
+    """min(max(x / 6 + 1/2, 0), 1), as in PyTorch and Keras 3. Derivative 0 at ±3."""
     return _apply("clip", x / 6.0 + 0.5, 0.0, 1.0)
+
+
+def hard_sigmoid_keras2(x: Value) -> Value:
+    """min(max(x / 5 + 1/2, 0), 1), which Keras 1 and 2 and ONNX call hard sigmoid. Derivative 0 at ±2.5."""
+    return _apply("clip", 0.2 * x + 0.5, 0.0, 1.0)
 
 
 def hard_tanh(x: Value) -> Value:

@@ -43,6 +43,7 @@ def exact_function(name):
         "softplus": lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x))),
         "softsign": lambda x: x / (1 + abs(x)),
         "hard_sigmoid": lambda x: min(max(x / 6 + 0.5, 0.0), 1.0),
+        "hard_sigmoid_keras2": lambda x: min(max(0.2 * x + 0.5, 0.0), 1.0),
         "hard_tanh": lambda x: min(max(x, -1.0), 1.0),
         "exp": math.exp,
         "log": math.log,
@@ -197,7 +198,7 @@ def test_derivative_of_powers(exponent):
 
 KINKS = {
     "relu": (0.0, 0.0), "leaky_relu": (0.0, 0.01), "elu": (0.0, 1.0), "abs": (0.0, 0.0), "hard_tanh": (1.0, 0.0),
-    "hard_sigmoid": (-3.0, 0.0), "selu": (0.0, 1.7580993408473768),
+    "hard_sigmoid": (-3.0, 0.0), "hard_sigmoid_keras2": (2.5, 0.0), "selu": (0.0, 1.7580993408473768),
 }  # fmt: skip
 
 
