@@ -21,7 +21,8 @@ What exists where:
 
     * Keras' GRU with reset_after=True has two biases; a single one becomes two, one of them zero.
 
-ONNX nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a cell that is made for them.
+ONNX nodes with peepholes, other activations, `clip` or `input_forget`, and Keras' layers with other activations, become
+an `RNN` of a cell that is made for them, which `to_onnx` writes if ONNX has the activations.
 """
 
 from __future__ import annotations
@@ -136,20 +137,28 @@ def to_torch_cells(layer: Recurrent) -> list[Any]:
 
 
 # ---------------------------------------------------------------- Keras
-def from_keras(source: Any, cell: str | None = None, *, reset_after: bool | None = None, **options: Any) -> Layer:
+def from_keras(
+    source: Any, cell: str | None = None, *, reset_after: bool | None = None, activation: str | None = None,
+    recurrent_activation: str | None = None, **options: Any,
+) -> Layer:  # fmt: skip
     """A layer with the weights of Keras' LSTM, GRU or SimpleRNN, alone or in Bidirectional, or of a stack of them.
 
-    A single bias becomes b_w (bias="input"); only a GRU with reset_after=True has two, b_w and b_r.
+    A single bias becomes b_w (bias="input"); only a GRU with reset_after=True has two, b_w and b_r. Layers with other
+    activations than Keras' usual ones become an `RNN` of a cell made for them, as with `from_onnx`.
 
     Args:
         source: a Keras layer, whose options are checked, or its `get_weights()`; or a list of those, layer 0 first.
-        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"; needed only for the weights of a SimpleRNN.
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"; needed only for the weights of a SimpleRNN
+            without `activation`.
         reset_after: of a GRU; needed only for False and weights without a bias, as the shape of the bias tells.
+        activation, recurrent_activation: Keras' names, of weights; by default "tanh" and "sigmoid". A layer has its
+            own. Keras' "hard_sigmoid" is "hard_sigmoid_keras2" (0.2 x + 0.5) of Keras 1 and 2, and
+            "hard_sigmoid_keras3" (x / 6 + 0.5, `numbarnn.hard_sigmoid`) of Keras 3.
         options: of the layer; batch_first is True if not given, as Keras' arrays are (B, T, ...).
 
     Raises:
         ValueError: a shape does not fit, the layer is another cell than the one asked for, or an option of a Keras
-            layer has no counterpart: other activations, go_backwards, a merge_mode other than "concat".
+            layer has no counterpart: an activation of one's own, go_backwards, a merge_mode other than "concat".
         TypeError: something is no recurrent layer of Keras, or no array.
 
     >>> gru = keras.layers.GRU(16, reset_after=False, return_sequences=True)
@@ -157,7 +166,9 @@ def from_keras(source: Any, cell: str | None = None, *, reset_after: bool | None
     >>> convert.from_keras(gru, device="cpu")
     GRU(8, 16, num_layers=1, batch_first=True, bias='input', reset_after=False, dtype='float32', device='cpu')
     """
-    return _layer(keras.read(source, cell, reset_after), {"batch_first": True}, options)
+    return _layer(
+        keras.read(source, cell, reset_after, activation, recurrent_activation), {"batch_first": True}, options
+    )
 
 
 def to_keras(layer: Recurrent) -> list[list[np.ndarray[Any, Any]]]:

@@ -1,9 +1,14 @@
 """Keras' weights: of LSTM, GRU and SimpleRNN, alone or in Bidirectional; Keras is not imported.
 
+Layers with other activations than Keras' usual ones become a cell made for them, as ONNX' nodes do (`onnx_cells`).
+
 A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], transposed to ours, gates in the order
 `gates.KERAS`; Bidirectional has the forward layer's three, then the backward layer's. The bias is one (G*H,), our b_w;
 only the GRU with reset_after=True has two, in one array (2, 3H): b_w, b_r.
 """
+
+import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,13 +26,14 @@ from numbarnn.weights.network import (
     with_both_biases,
     with_input_matrix,
 )
+from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind, own_of
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 
 # ---------------------------------------------------------------- reading
-def read(source, cell=None, reset_after=None):
-    """The `Network` of Keras layers or of their weights.
+def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
+    """The `Network` of Keras layers or of their weights, or their `onnx_cells.Own`.
 
     Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
     """
@@ -37,21 +43,70 @@ def read(source, cell=None, reset_after=None):
     items = [source] if _is_layer(source) or _is_weights(source) else source
     if not items:
         raise ValueError("weights must have at least one layer, but are empty")
+    if cell in ("rnn_tanh", "rnn_relu"):
+        if activation not in (None, cell.removeprefix("rnn_")):
+            raise ValueError(f"activation {activation!r} is not that of cell {cell!r}: leave cell out")
+        activation = cell.removeprefix("rnn_")
+    asked = activation, recurrent_activation
     kinds, parts, widths = set(), {}, set()
     for layer, item in enumerate(items):
-        where = f"layer {layer}" if len(items) > 1 else "the layer"
-        kind = agreed(cell, _layer_cell(item, where), where) if _is_layer(item) else cell
-        arrays = item.get_weights() if _is_layer(item) else item
-        directions, kind = _split([host(array, where) for array in arrays], kind, where)
-        kinds.add(kind)
+        where, kind, functions = f"layer {layer}" if len(items) > 1 else "the layer", cell, asked
+        if _is_layer(item):
+            kind, functions = _layer_cell(item, where)
+            kind = agreed(cell, kind, where)
+            if asked not in ((None, None), functions):
+                raise ValueError(f"{where} has activations of its own, {functions}: leave those arguments out")
+            item = item.get_weights()
+        directions, kind = _split([host(array, where) for array in item], kind, where, functions[0])
+        kinds.add((kind, _functions(*functions, where)))
         widths.add(len(directions))
         parts |= {(layer, direction): part for direction, part in enumerate(directions)}
     if len(kinds) > 1 or len(widths) > 1:
         raise ValueError(
-            f"the layers of a stack must be alike, but their cells are {sorted(kinds)}, their numbers of directions "
-            f"{sorted(widths)}: convert them one by one"
+            f"the layers of a stack must be alike, but their cells are {sorted({kind for kind, _ in kinds})}, their "
+            f"numbers of directions {sorted(widths)}, their activations {sorted({one for _, one in kinds})}: convert "
+            "them one by one"
         )
-    return infer(named(parts), kinds.pop(), "the state dict made of Keras' weights")
+    return _made(*kinds.pop(), parts)
+
+
+def _made(cell, functions, parts):
+    """The `Network` of parts, or their `Own` where no built-in cell has their activations.
+
+    Args:
+        functions: of `_functions`. parts: (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
+    """
+    (activation, recurrent), operator, has_bias = functions, cell.split("_")[0].upper(), "b_w" in parts[0, 0]
+    activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
+    kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
+    if kind in BUILT_IN:
+        return infer(named(parts), BUILT_IN[kind], "the state dict made of Keras' weights")
+    kind = replace(kind, bias=has_bias)
+
+    def parameters(part):
+        theirs = {name: gates.to_order(array, cell, gates.ONNX) for name, array in part.items()}
+        if has_bias:
+            of_w = theirs.pop("b_w")
+            theirs["B"] = np.concatenate([of_w, theirs.pop("b_r", np.zeros_like(of_w))])
+        return kind.parameters(**theirs)
+
+    return own_of(kind, {place: parameters(part) for place, part in parts.items()}, "layers")
+
+
+def _functions(activation, recurrent_activation, where):
+    """Both activations as an `onnx_cells.Kind` has them, of Keras' names; None: Keras' usual one."""
+    found = []
+    for name, usual in ((activation, "tanh"), (recurrent_activation, "sigmoid")):
+        name = usual if name is None else name
+        if name == "hard_sigmoid":
+            raise ValueError(
+                "'hard_sigmoid' is two functions: pass 'hard_sigmoid_keras2', clip(0.2 x + 0.5, 0, 1), for weights of "
+                "Keras 1 and 2, or 'hard_sigmoid_keras3', clip(x / 6 + 0.5, 0, 1), for those of Keras 3"
+            )
+        if not isinstance(name, str) or name not in KERAS:
+            raise ValueError(f"{where} has the activation {name!r}, but numbarnn has only {', '.join(sorted(KERAS))}")
+        found.append(KERAS[name])
+    return tuple(found)
 
 
 def _asked(cell, reset_after):
@@ -76,7 +131,8 @@ def _is_weights(value):
 
 
 def _layer_cell(layer, where):
-    """The cell's name of a Keras layer whose options are all numbarnn's; Bidirectional is looked into."""
+    """(Cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's;
+    Bidirectional is looked into."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         _only(where, "merge_mode", config["merge_mode"], "concat")
@@ -85,21 +141,22 @@ def _layer_cell(layer, where):
         if pair[0] != pair[1]:
             raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
         return pair[0]
-    names = [base.__name__ for base in type(layer).__mro__]
-    name = next((name for name in names if name in CLASSES), None)
-    if name is None:
+    made = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
+    if made is None:
         raise TypeError(
             f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
             + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
         )
     if not where.endswith("backward_layer"):
         _only(where, "go_backwards", config["go_backwards"], False)
-    if name == "SimpleRNN":
-        _only(where, "activation", config["activation"], "tanh", "relu")
-        return f"rnn_{config['activation']}"
-    _only(where, "activation", config["activation"], "tanh")
-    _only(where, "recurrent_activation", config["recurrent_activation"], "sigmoid")
-    return "gru_reset_before" if name == "GRU" and not config["reset_after"] else CLASSES[name]
+    version = getattr(sys.modules.get(made.__module__.split(".")[0]), "__version__", "3")
+    names = {"hard_sigmoid": "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"}
+    functions = [config[name] for name in ("activation", "recurrent_activation") if name in config]
+    functions = [names.get(one, one) if isinstance(one, str) else one for one in functions]
+    if made.__name__ == "SimpleRNN":
+        return f"rnn_{functions[0]}", (functions[0], None)
+    cell = "gru_reset_before" if made.__name__ == "GRU" and not config["reset_after"] else CLASSES[made.__name__]
+    return cell, tuple(functions)
 
 
 def _only(where, option, value, *supported):
@@ -107,8 +164,9 @@ def _only(where, option, value, *supported):
         raise ValueError(f"{where} has {option}={value!r}, but numbarnn has only {' or '.join(map(repr, supported))}")
 
 
-def _split(arrays, cell, where):
-    """One dict of parts {"W", "R", "b_w", "b_r"} per direction, and the cell's name."""
+def _split(arrays, cell, where, activation):
+    """One dict of parts {"W", "R", "b_w", "b_r"} per direction, and the cell's name, "rnn_tanh" of any SimpleRNN."""
+    cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
             f"{where} must have weights [kernel, recurrent_kernel] or [kernel, recurrent_kernel, bias], or twice as "
@@ -116,12 +174,12 @@ def _split(arrays, cell, where):
         )
     directions, size = [], len(arrays) if len(arrays) < 4 else len(arrays) // 2
     for begin in range(0, len(arrays), size):
-        part, cell = _part(arrays[begin : begin + size], cell, where)
+        part, cell = _part(arrays[begin : begin + size], cell, where, activation)
         directions.append(part)
     return directions, cell
 
 
-def _part(arrays, cell, where):
+def _part(arrays, cell, where, activation):
     """The parts of one direction, checked, in our order, and the cell's name."""
     kernel, recurrent, *bias = arrays
     if kernel.ndim != 2 or recurrent.ndim != 2 or kernel.shape[1] != recurrent.shape[1]:
@@ -129,7 +187,7 @@ def _part(arrays, cell, where):
             f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have {kernel.shape} "
             f"and {recurrent.shape}"
         )
-    cell = cell or _told(recurrent.shape, bias, where)
+    cell = cell or _told(recurrent.shape, bias, where, activation)
     columns = cells.get(cell).num_gates * recurrent.shape[0]
     if recurrent.shape[1] != columns:
         raise ValueError(
@@ -150,13 +208,15 @@ def _part(arrays, cell, where):
     return {kind: gates.from_order(array, cell, gates.KERAS) for kind, array in kinds.items()}, cell
 
 
-def _told(shape, bias, where):
+def _told(shape, bias, where, activation):
     """The cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
     gates_of_unit = shape[1] / max(shape[0], 1)
+    if gates_of_unit == 1 and activation is not None:
+        return "rnn_tanh"
     if gates_of_unit not in (3, 4):
         raise ValueError(
             f"recurrent_kernel of {where} has shape {shape}, from which no cell follows (an LSTM has 4 columns per "
-            "unit, a GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a SimpleRNN"
+            "unit, a GRU 3): pass activation= for a SimpleRNN"
         )
     return "lstm" if gates_of_unit == 4 else "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
 

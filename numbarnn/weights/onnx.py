@@ -15,18 +15,10 @@ import numpy as np
 
 from numbarnn.weights import extras, gates
 from numbarnn.weights.network import infer, named, type_name
-from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, GATES, Kind, own_of
+from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, own_of
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
-# What a node computes -> the built-in cell that computes it, with or without biases.
-BUILT_IN = {
-    Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
-    Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
-    Kind("GRU", (("Sigmoid",), ("Tanh",))): "gru_reset_before",
-    Kind("RNN", (("Tanh",),)): "rnn_tanh",
-    Kind("RNN", (("Relu",),)): "rnn_relu",
-}
 # Attribute -> what it may be without changing what a node computes, besides those that `_layer` reads.
 HARMLESS = {"output_sequence": (0, 1)}
 SIZES = 2, 3  # of steps and sequences, or sequences and steps, where a model leaves them open

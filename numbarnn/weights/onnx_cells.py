@@ -1,4 +1,4 @@
-"""Cells for ONNX' LSTM, GRU and RNN nodes with attributes that the built-in cells do not have.
+"""Cells for ONNX' LSTM, GRU and RNN nodes, and Keras' layers, with what the built-in cells do not have.
 
 Equations are those of https://onnx.ai/onnx/operators/onnx__LSTM.html (likewise GRU, RNN), with PyTorch's names: g is
 ONNX' c, n its h. `clip` bounds the inputs of activations but the LSTM's last one, which makes h of c: the specification
@@ -36,6 +36,20 @@ ACTIVATIONS = {
     "Affine": (lambda x, alpha, beta: alpha * x + beta, None, None),
     "ScaledTanh": (lambda x, alpha, beta: alpha * functions.tanh(beta * x), None, None),
 }
+
+# Keras' further ones, by its names; in its others alpha and beta are written out.
+KERAS_ALONE = {
+    "celu": (functions.elu,), "exponential": (functions.exp,), "gelu": (functions.gelu,),
+    "hard_silu": (lambda x: x * functions.hard_sigmoid(x),), "hard_tanh": (functions.hard_tanh,),
+    "log_sigmoid": (functions.log_sigmoid,), "mish": (functions.mish,),
+    "relu6": (lambda x: functions.clip(x, 0.0, 6.0),), "selu": (functions.selu,), "silu": (functions.silu,),
+}  # fmt: skip
+KERAS = {name: (name,) for name in KERAS_ALONE} | {
+    "elu": ("Elu", 1.0), "hard_sigmoid_keras2": ("HardSigmoid", 0.2, 0.5), "hard_swish": ("hard_silu",),
+    "hard_sigmoid_keras3": ("HardSigmoid", 1 / 6, 0.5), "leaky_relu": ("LeakyRelu", 0.2), "relu": ("Relu",),
+    "linear": ("Affine", 1.0, 0.0), "sigmoid": ("Sigmoid",), "softplus": ("Softplus",), "softsign": ("Softsign",),
+    "swish": ("silu",), "tanh": ("Tanh",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,13 @@ class Kind:
         return found
 
     def attributes(self, directions):
-        """The node's attributes: name -> value."""
+        """The node's attributes: name -> value.
+
+        Raises:
+            ValueError: ONNX does not have an activation.
+        """
+        if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
+            raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
         of_all = self.activations * directions
         found = {"activations": [name for name, *_ in of_all]}
         for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
@@ -123,6 +143,16 @@ class Kind:
         flags = ("input_forget", "linear_before_reset", "peepholes")
         options += [flag for flag in flags if getattr(self, flag)]
         return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
+
+
+# What a node computes -> the built-in cell that computes it, with or without biases.
+BUILT_IN = {
+    Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
+    Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
+    Kind("GRU", (("Sigmoid",), ("Tanh",))): "gru_reset_before",
+    Kind("RNN", (("Tanh",),)): "rnn_tanh",
+    Kind("RNN", (("Relu",),)): "rnn_relu",
+}
 
 
 @dataclass(frozen=True)
@@ -191,7 +221,7 @@ def cell_of(kind):
 def _called(activation):
     """An activation with its alpha and beta as a function of x."""
     name, *constants = activation
-    function = ACTIVATIONS[name][0]
+    function = (ACTIVATIONS | KERAS_ALONE)[name][0]
     return lambda x: function(x, *constants)
 
 
