@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Path = str | os.PathLike[str]
+    Prefix = str | Sequence[str] | Sequence[tuple[str, str]]
     Layer = Any  # an LSTM, a GRU or an RNN: the source tells which
 
 __all__ = [
@@ -64,7 +65,7 @@ _FROM_WEIGHTS = (
 
 
 # ---------------------------------------------------------------- PyTorch
-def from_torch(source: Any, cell: str | None = None, *, prefix: str = "", **options: Any) -> Layer:
+def from_torch(source: Any, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
     """A layer with the weights of a torch.nn.LSTM, GRU or RNN.
 
     Args:
@@ -72,7 +73,8 @@ def from_torch(source: Any, cell: str | None = None, *, prefix: str = "", **opti
         cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". A module tells; of a state dict, an LSTM's
             and a GRU's shapes do, but not that the GRU is one with reset_after=False ("gru_reset_before").
         prefix: of the names that are meant, such as "encoder.lstm." in the state dict of a larger model, or of the
-            module within a larger one.
+            module within a larger one. Names of a single cell ("weight_hh", without "_l0") are taken too; a list of
+            prefixes is of cells: see `from_torch_cells`.
         options: of the layer; they come before the module's.
 
     Raises:
@@ -107,20 +109,26 @@ def to_torch(layer: Recurrent) -> dict[str, np.ndarray[Any, Any]]:
     return torch.write(_network(layer))
 
 
-def from_torch_cells(source: Sequence[Any], cell: str | None = None, **options: Any) -> Layer:
+def from_torch_cells(source: Any, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
     """A layer with the weights of torch.nn.LSTMCell, GRUCell or RNNCell, stacked.
 
     Args:
-        source: a list with one module or state dict per layer, or one pair (forward, reverse) per layer.
+        source: a list with one module or state dict per layer, or one pair (forward, reverse) per layer. Or the module
+            or state dict of a larger model, of which `prefix` names the cells. Modules may be scripted.
         cell, options: as in `from_torch`.
+        prefix: of the names that are meant, in each state dict of a list; of a larger model, a list of one such prefix,
+            or pair of them, per layer, such as ["cells.0.", "cells.1."].
 
     Raises:
         ValueError, TypeError: as in `from_torch`; or the entries are no stack.
 
     >>> convert.from_torch_cells([torch.nn.LSTMCell(8, 16), torch.nn.LSTMCell(16, 4)], device="cpu")
     LSTM(8, [16, 4], num_layers=2, dtype='float32', device='cpu')
+    >>> model = torch.nn.ModuleDict({"below": torch.nn.GRUCell(8, 16), "above": torch.nn.GRUCell(16, 16)})
+    >>> convert.from_torch_cells(model.state_dict(), prefix=["below.", "above."], device="cpu")
+    GRU(8, 16, num_layers=2, dtype='float32', device='cpu')
     """
-    return _layer(torch.read_cells(source, cell), {}, options)
+    return _layer(torch.read_cells(source, cell, prefix), {}, options)
 
 
 def to_torch_cells(layer: Recurrent) -> list[Any]:
@@ -288,7 +296,7 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
     safetensors.write(os.fspath(path), network.parameters, options)
 
 
-def load_safetensors(path: Path, cell: str | None = None, *, prefix: str = "", **options: Any) -> Layer:
+def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
     """A layer from a file that `save_safetensors`, or PyTorch, wrote.
 
     Args:

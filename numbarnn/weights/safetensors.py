@@ -46,8 +46,8 @@ def read(path, cell=None, prefix=""):
 def _options(metadata, path):
     try:
         options = json.loads(metadata.get(KEY, "{}"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON: {error}") from error
+    except (json.JSONDecodeError, RecursionError) as error:  # the second of lists within lists within lists
+        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON that can be read: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
     if unknown := [name for name in options if name not in OPTIONS]:

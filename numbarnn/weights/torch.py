@@ -18,6 +18,8 @@ def read(source, cell=None, prefix=""):
 
     Arguments and errors are those of `numbarnn.convert.from_torch`.
     """
+    if not isinstance(prefix, str):
+        return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
         if wrong := [name for name in source if not isinstance(name, str)]:
             raise TypeError(f"state_dict must map names to arrays, but has the keys {wrong}")
@@ -37,15 +39,22 @@ def read(source, cell=None, prefix=""):
 
 
 def _with_prefix(state_dict, prefix):
-    chosen = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-    first = "weight_hh_l0"
-    if first not in chosen:
-        others = sorted({name.removesuffix(first) for name in state_dict if name.endswith(first)})
+    """The entries with a prefix, without it, by a layer's names; those of a single cell are layer 0's."""
+    chosen = _without(state_dict, prefix)
+    if "weight_hh" in chosen:
+        chosen = {name + "_l0" * (name in CELL_ENTRIES): value for name, value in chosen.items()}
+    if "weight_hh_l0" not in chosen:
+        firsts = ("weight_hh_l0", "weight_hh")
+        others = sorted({name.removesuffix(first) for first in firsts for name in state_dict if name.endswith(first)})
         raise ValueError(
-            f"no entry of state_dict is called {prefix + first!r}, as prefix is {prefix!r}; "
+            f"no entry of state_dict is called {prefix + firsts[0]!r}, as prefix is {prefix!r}; "
             + (f"prefixes with such an entry: {others}" if others else f"its entries are {list(state_dict)}")
         )
     return chosen
+
+
+def _without(state_dict, prefix):
+    return {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
 
 
 def write(network):
@@ -71,24 +80,29 @@ def _refuse_reset_before(network, target):
 
 
 # ---------------------------------------------------------------- single cells
-def read_cells(sources, cell=None):
+def read_cells(source, cell=None, prefix=""):
     """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
 
     Arguments and errors are those of `numbarnn.convert.from_torch_cells`.
     """
-    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+    if isinstance(source, Mapping) or hasattr(source, "state_dict"):
+        prefixes = [prefix] if isinstance(prefix, str) else prefix
+        stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]
+    elif not isinstance(source, Sequence) or isinstance(source, str) or not source or not isinstance(prefix, str):
         raise TypeError(
-            "source must be a list with one state dict or module per layer (or a pair, for two directions), not "
-            + ("an empty one" if isinstance(sources, list | tuple) else f"a {type(sources).__name__}")
+            "source must be a list with one state dict or module per layer (or a pair, for two directions), or one of "
+            "a whole model, with a list of prefixes, not "
+            + ("an empty one" if isinstance(source, list | tuple) and not source else f"a {type(source).__name__}")
         )
-    stack = [entry if isinstance(entry, tuple | list) else (entry,) for entry in sources]
-    if len({len(pair) for pair in stack}) > 1 or len(stack[0]) not in (1, 2):
+    else:
+        stack = [[(one, prefix) for one in (e if isinstance(e, tuple | list) else [e])] for e in source]
+    if len({len(pair) for pair in stack}) != 1 or len(stack[0]) not in (1, 2):
         raise ValueError(f"every layer must have the same 1 or 2 directions, but they have {[len(p) for p in stack]}")
     kinds, parts = set(), {}
     for layer, pair in enumerate(stack):
-        for direction, source in enumerate(pair):
+        for direction, (one, start) in enumerate(pair):
             where = f"cells[{layer}]" + (f"[{direction}]" if len(pair) == 2 else "")
-            state_dict, kind = _cell_state(source, where)
+            state_dict, kind = _cell_state(one, start, where)
             kinds.add(kind)
             parts[layer, direction] = {CELL_ENTRIES[name]: value for name, value in state_dict.items()}
     if len(kinds) > 1:
@@ -98,20 +112,22 @@ def read_cells(sources, cell=None):
     return infer(named(parts), cell, "the state dict made of the cells")
 
 
-def _cell_state(source, where):
+def _cell_state(source, prefix, where):
     """The state dict of a cell, and its cell's name (None if it does not tell)."""
     kind = None
     if hasattr(source, "state_dict"):
-        names = [base.__name__ for base in type(source).__mro__]
+        source = source.get_submodule(prefix.removesuffix(".")) if prefix else source
+        names = [getattr(source, "original_name", ""), *(base.__name__ for base in type(source).__mro__)]
         kind = next((CELL_MODULES[name] for name in names if name in CELL_MODULES), None)
         if kind is None:
             raise TypeError(f"{where} must be a torch.nn.{', '.join(CELL_MODULES)}, not {type_name(source)}")
         kind += f"_{source.nonlinearity}" if kind == "rnn" else ""
-        source = source.state_dict()
+        source, prefix = source.state_dict(), ""
     if not isinstance(source, Mapping):
         raise TypeError(f"{where} must be a state dict or a module, not {type_name(source)}")
-    missing = [name for name in ("weight_ih", "weight_hh") if name not in source]
-    unknown = [name for name in source if name not in CELL_ENTRIES]
+    source = _without(source, prefix)
+    missing = [prefix + name for name in ("weight_ih", "weight_hh") if name not in source]
+    unknown = [prefix + name for name in source if name not in CELL_ENTRIES]
     if missing or unknown:
         raise ValueError(f"{where} is no state dict of a cell: missing {missing}, unknown {unknown}")
     return source, kind

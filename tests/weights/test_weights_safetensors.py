@@ -73,6 +73,16 @@ def test_a_file_that_pytorch_wrote(tmp_path):
         convert.load_safetensors(tmp_path / "model.safetensors", "rnn_tanh")
 
 
+def test_cells_in_a_file_that_pytorch_wrote(tmp_path):
+    torch = pytest.importorskip("torch")
+    save_file, path = pytest.importorskip("safetensors.torch").save_file, tmp_path / "model.safetensors"
+    model = torch.nn.ModuleDict({"a": torch.nn.LSTMCell(4, 5), "b": torch.nn.LSTMCell(5, 5)})
+    save_file(model.state_dict(), path)
+    for prefix, cells in (("a.", [model["a"]]), (["a.", "b."], [model["a"], model["b"]])):
+        found = convert.load_safetensors(path, prefix=prefix, device="cpu")
+        assert_same_layer(found, convert.from_torch_cells(cells, device="cpu"))
+
+
 def test_files_that_do_not_fit(tmp_path):
     layer = weights_helpers.make("gru")
     path = tmp_path / "layer.safetensors"
@@ -90,7 +100,12 @@ def test_files_that_do_not_fit(tmp_path):
             convert.load_safetensors(tmp_path / name)
 
     arrays = layer.state_dict()
-    for metadata, message in (({"numbarnn": "{"}, "are no JSON"), ({"numbarnn": "[1]"}, r"JSON object, not \[1\]")):
+    for text, message in (
+        ("{", "are no JSON"),
+        ("[1]", r"JSON object, not \[1\]"),
+        ("[" * 10**5, "are no JSON that can be"),
+    ):
+        metadata = {"numbarnn": text}
         numpy_files.save_file(arrays, path, metadata=metadata)
         with pytest.raises(ValueError, match=message):
             convert.load_safetensors(path)

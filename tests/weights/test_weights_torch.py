@@ -258,6 +258,43 @@ def test_cells_there_and_back(cell, hidden, D):
     assert_same_layer(convert.from_torch_cells(states, cell, device="cpu"), layer)
 
 
+@pytest.mark.parametrize("cell", TORCH_CELLS)
+def test_cells_of_a_larger_model_by_prefix(cell):
+    """Of a state dict or a module; a prefix was taken for an option of the layer."""
+    modules = [cell_module(cell, 4), cell_module(cell, 5)]
+    model = torch.nn.ModuleDict({"decoder": torch.nn.ModuleList(modules), "head": torch.nn.Linear(5, 2)})
+    expected, prefixes = convert.from_torch_cells(modules, device="cpu"), ["decoder.0.", "decoder.1."]
+    state_dict = model.state_dict()
+    for layer in (
+        convert.from_torch_cells(state_dict, cell, prefix=prefixes, device="cpu"),
+        convert.from_torch_cells(model, prefix=prefixes, device="cpu"),
+        convert.from_torch(state_dict, cell, prefix=prefixes, device="cpu"),
+    ):
+        assert_same_layer(layer, expected)
+    first = convert.from_torch_cells(modules[:1], device="cpu")
+    for layer in (
+        convert.from_torch_cells(state_dict, cell, prefix="decoder.0.", device="cpu"),
+        convert.from_torch_cells([model], prefix="decoder.0.", device="cpu"),
+        convert.from_torch(state_dict, cell, prefix="decoder.0.", device="cpu"),
+        convert.from_torch(modules[0].state_dict(), cell, device="cpu"),
+    ):
+        assert_same_layer(layer, first)
+    both = convert.from_torch_cells(state_dict, cell, prefix=[("decoder.0.", "decoder.0.")], device="cpu")
+    assert both.bidirectional
+    with pytest.raises(ValueError, match=r"prefixes with such an entry: \['decoder\.0\.', 'decoder\.1\.'\]"):
+        convert.from_torch(state_dict, cell)
+    with pytest.raises(ValueError, match=r"cells\[0\] is no state dict of a cell: missing \['other\.weight_ih'"):
+        convert.from_torch_cells(state_dict, cell, prefix="other.")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cell", TORCH_CELLS)
+def test_scripted_cells(cell):
+    module = cell_module(cell, 4)
+    layer = convert.from_torch_cells([torch.jit.script(module)], device="cpu")
+    assert_same_layer(layer, convert.from_torch_cells([module], device="cpu"))
+
+
 def test_modules_without_numbers_are_refused():
     with pytest.raises(ValueError, match=r"\['weight_ih_l0'\] is a tensor on device 'meta', which has no numbers"):
         convert.from_torch(torch.nn.GRU(4, 5, device="meta"))
@@ -269,12 +306,9 @@ def test_cells_that_are_no_stack():
         convert.from_torch_cells([lstm, gru])
     with pytest.raises(ValueError, match=r"weight_ih_l1 has shape \(20, 4\), expected \(20, 5\)"):
         convert.from_torch_cells([lstm, lstm])
-    for source, kind in (
-        (lstm, "a LSTMCell"),
-        (torch.nn.ModuleList([lstm]), "a ModuleList"),
-        (3, "a int"),
-        ([], "an empty"),
-    ):
+    with pytest.raises(TypeError, match=r"cells\[0\] must be a torch.nn.LSTMCell, .*, not torch.*ModuleList"):
+        convert.from_torch_cells(torch.nn.ModuleList([lstm]))
+    for source, kind in ((3, "a int"), ([], "an empty")):
         with pytest.raises(TypeError, match=f"source must be a list with one state dict or module per .*, not {kind}"):
             convert.from_torch_cells(source)
     with pytest.raises(TypeError, match=r"cells\[1\] must be a torch.nn.LSTMCell, GRUCell, RNNCell, not torch.*Linear"):
