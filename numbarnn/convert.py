@@ -340,7 +340,7 @@ def _own(layer):
     if layer.input_mode != "linear":
         raise ValueError(f"ONNX has no input_mode {layer.input_mode!r} for cell {layer.cell}")
     parameters = layer.state_dict(named=True)
-    return onnx_cells.Own(kind, layer.input_size, layer.hidden_size, layer.bidirectional, parameters)
+    return onnx_cells.Own(kind, layer.input_size, layer.hidden_sizes, layer.bidirectional, parameters)
 
 
 def _layer(network, found, options):

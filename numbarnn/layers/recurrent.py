@@ -53,7 +53,7 @@ class Recurrent:
             direction, `layer.named["l1.reverse.R.f"]` of several; `layer.named.p()` is the equations' p (`Named`).
         cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
             cell_clip, clip_propagate_nan: as made; bias_mode: "double", "none", "input" or "recurrent".
-        hidden_size: tuple of one int per layer.
+        hidden_size: H, or where layers' sizes differ the tuple of them; hidden_sizes: the tuple in any case.
     """
 
     _cell = None  # the cell's name, set by the public classes
@@ -129,9 +129,14 @@ class Recurrent:
     dropout = property(lambda self: self.stack.dropout, doc="Dropout probability between layers.")
     checkpoint_every = property(lambda self: self.stack.checkpoint_every, doc="k, see the arguments; None without.")
     input_size = property(lambda self: self.stack.input_size, doc="I.")
-    hidden_size = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
+    hidden_sizes = property(lambda self: self.stack.hidden_sizes, doc="H of each layer.")
     num_layers = property(lambda self: self.stack.num_layers, doc="L.")
     bidirectional = property(lambda self: self.stack.directions == 2, doc="Whether there are two directions.")
+
+    @property
+    def hidden_size(self) -> int | tuple[int, ...]:
+        """H of all layers; where they differ, of each."""
+        return self.hidden_sizes[0] if self.stack.equal_sizes else self.hidden_sizes
 
     @property
     def training_calls(self) -> int:
@@ -143,7 +148,7 @@ class Recurrent:
         self.stack.calls = checks.natural(value, "training_calls")
 
     def __repr__(self):
-        hidden = self.hidden_size[0] if self.stack.equal_sizes else list(self.hidden_size)
+        hidden = self.hidden_size if self.stack.equal_sizes else list(self.hidden_size)
         options = [f"{self.input_size}, {hidden}, num_layers={self.num_layers}"]
         options += [f"{name}=True" for name in ("batch_first", "bidirectional") if getattr(self, name)]
         if self.stack.cell.bias is None:  # else the equations say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,12 +115,15 @@ class PackedSequence:
     unsorted_indices: Any = None
 
 
-def pack_padded_sequence(x: Array, lengths: Any, batch_first: bool = False) -> PackedSequence:
+def pack_padded_sequence(
+    x: Array, lengths: Any, batch_first: bool = False, enforce_sorted: bool = False
+) -> PackedSequence:
     """The PackedSequence of padded sequences.
 
     Args:
         x: (T, B, I), or (B, T, I) with `batch_first`; NumPy or CuPy.
         lengths: (B,) ints on the host, 1 to T, in any order.
+        enforce_sorted: refuse lengths that increase, as PyTorch does by default; sorted_indices are None then.
 
     Raises:
         TypeError, ValueError: lengths are not as they must be.
@@ -131,20 +134,33 @@ def pack_padded_sequence(x: Array, lengths: Any, batch_first: bool = False) -> P
     lengths = _checked_lengths(lengths, *x.shape[:2], "lengths")
     if lengths.min(initial=1) < 1:
         raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0 too")
+    if enforce_sorted and (np.diff(lengths) > 0).any():
+        raise ValueError(
+            f"lengths must not increase with enforce_sorted=True, but are {lengths.tolist()}: leave it out"
+        )
     order = np.argsort(-lengths, kind="stable")
     sizes = (lengths[None] > np.arange(lengths.max())[:, None]).sum(axis=1)
     packing = Packing(sizes, order, np.argsort(order, kind="stable"))
-    return PackedSequence(x.reshape(-1, x.shape[2])[packing.places], sizes, order, packing.ranks)
+    indices = (None, None) if enforce_sorted else (order, packing.ranks)
+    return PackedSequence(x.reshape(-1, x.shape[2])[packing.places], sizes, *indices)
 
 
 def pad_packed_sequence(
-    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0
+    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Array, np.ndarray[Any, Any]]:
-    """(x, lengths): the padded sequences (T, B, I), or (B, T, I), in their first order, and their lengths (B,)."""
+    """(x, lengths): the padded sequences (T, B, I), or (B, T, I), in their first order, and their lengths (B,).
+
+    Args:
+        total_length: T; None: the longest sequence's.
+    """
     if not is_packed(sequence):
         raise TypeError(f"sequence must be a PackedSequence, not a {type(sequence).__qualname__}")
     packing = Packing.of(sequence)
     data, rows = sequence.data, packing.rows
+    if total_length is not None:
+        if not isinstance(total_length, Integral) or total_length < len(rows):
+            raise ValueError(f"total_length must be an int of at least {len(rows)}, the longest, not {total_length!r}")
+        rows = np.pad(rows, ((0, total_length - len(rows)), (0, 0)), constant_values=-1)
     x = data[np.maximum(rows, 0).reshape(-1)].reshape(*rows.shape, data.shape[1])
     x[rows < 0] = padding_value
     return (x.swapaxes(0, 1) if batch_first else x), packing.lengths

@@ -158,7 +158,7 @@ def test_seed_of_any_integer_type_and_numpy_sizes_are_taken():
     layer = nr.GRU(
         np.int64(4), np.int32(5), num_layers=np.int64(2), seed=np.uint64(3), dropout=np.float32(0.5), device="cpu"
     )
-    assert (layer.input_size, layer.hidden_size) == (4, (5, 5))
+    assert (layer.input_size, layer.hidden_size, layer.hidden_sizes) == (4, 5, (5, 5))
 
 
 # ------------------------------------------------------------------------------------------------------- state dicts

@@ -327,6 +327,10 @@ def test_attributes_are_as_made(cell):
     layer = Case(cell, hidden=(5, 3), directions=2, bias=False, dropout=0.5, batch_first=True).layer()
     told = (layer.cell, layer.input_size, layer.hidden_size, layer.num_layers, layer.bidirectional, layer.bias)
     assert told == (cell, 4, (5, 3), 2, True, False)
+    assert layer.hidden_sizes == (5, 3)
+    for sizes in ((4, 6, 2), (4, [6, 6])):  # as given, and what follows from it
+        same = nr.LSTM(*sizes, device="cpu")
+        assert (same.hidden_size, same.hidden_sizes) == (6, (6, 6))
     assert (layer.dropout, layer.batch_first, layer.dtype, layer.device) == (0.5, True, "float32", "cpu")
     assert layer.engine is engines.get("cpu")
     text = repr(layer)

@@ -59,6 +59,28 @@ def test_there_and_back(lengths, batch_first):
 
 
 @by_layout
+def test_sorted_lengths_and_a_total_length_are_pytorchs(batch_first):
+    """enforce_sorted keeps no indices and refuses other orders; total_length pads beyond the longest sequence."""
+    torch = pytest.importorskip("torch")
+    rnn, lengths = torch.nn.utils.rnn, [5, 3, 3]
+    x = swapped(padded(lengths), batch_first)
+    theirs = rnn.pack_padded_sequence(torch.tensor(x), lengths, batch_first, enforce_sorted=True)
+    ours = pack_padded_sequence(x, lengths, batch_first, enforce_sorted=True)
+    np.testing.assert_array_equal(ours.data, theirs.data.numpy())
+    assert theirs.sorted_indices is None and ours.sorted_indices is None and ours.unsorted_indices is None
+    for total in (5, 9):
+        expected, _ = rnn.pad_packed_sequence(theirs, batch_first, 1.5, total_length=total)
+        found, found_lengths = pad_packed_sequence(ours, batch_first, 1.5, total_length=total)
+        np.testing.assert_array_equal(found, expected.numpy())
+        assert found_lengths.tolist() == lengths
+    with pytest.raises(ValueError, match=r"must not increase with enforce_sorted=True, but are \[3, 5, 3\]: leave"):
+        pack_padded_sequence(x, [3, 5, 3], batch_first, enforce_sorted=True)
+    for total in (4, 5.5):
+        with pytest.raises(ValueError, match="total_length must be an int of at least 5, the longest, not"):
+            pad_packed_sequence(ours, total_length=total)
+
+
+@by_layout
 @by_lengths
 def test_equal_to_pytorchs(lengths, batch_first):
     """The same fields, also from a tensor's packed sequence, and padded again the same."""

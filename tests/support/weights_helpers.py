@@ -39,7 +39,7 @@ def problem(layer, T=7, B=3):
     rng = np.random.default_rng(11)
     directions = 2 if layer.bidirectional else 1
     x = rng.standard_normal((T, B, layer.input_size)).astype(layer.dtype)
-    shape = (layer.num_layers * directions, B, layer.hidden_size[0])
+    shape = (layer.num_layers * directions, B, layer.hidden_sizes[0])
     states = [rng.standard_normal(shape).astype(layer.dtype) * 0.5 for _ in range(2)]
     return x, states
 

@@ -117,7 +117,7 @@ def test_any_node_comes_in_and_goes_out(seed):
     weights, inputs = weights_of(kind, D, generator), inputs_of(kind, D, generator)
     model = model_of(kind, D, weights)
     layer = convert.from_onnx(model, device="cpu")
-    assert layer.bidirectional == (D == 2) and layer.hidden_size == (HIDDEN,)
+    assert layer.bidirectional == (D == 2) and layer.hidden_size == HIDDEN
     theirs, ours = run_onnx(model, inputs), run(layer, inputs, kind)
     assert_close(ours, theirs, "float32")
     assert_close(ours, loops(kind, D, weights, inputs), "float32")

@@ -74,7 +74,7 @@ def run_both(layer, layers, dtype):
 def test_outputs_are_those_of_keras(keras, cell, hidden, D, dtype):
     layers = keras_layers(keras, cell, hidden, D, dtype)
     layer = convert.from_keras(layers, device="cpu")
-    assert (layer.cell, layer.hidden_size, layer.dtype, layer.batch_first) == (cell, hidden, dtype, True)
+    assert (layer.cell, layer.hidden_sizes, layer.dtype, layer.batch_first) == (cell, hidden, dtype, True)
     run_both(layer, layers, dtype)
     for ours, theirs in zip(convert.to_keras(layer), layers, strict=True):  # every bit
         assert_same_bits(dict(enumerate(ours)), dict(enumerate(theirs.get_weights())))

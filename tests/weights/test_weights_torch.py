@@ -44,7 +44,7 @@ def tensors(arrays):
 def test_outputs_are_pytorchs(cell, hidden, D, dtype):
     model = module(cell, hidden, D, dtype)
     layer = convert.from_torch(model, device="cpu")
-    assert (layer.cell, layer.hidden_size, layer.dtype) == (cell, hidden, dtype)
+    assert (layer.cell, layer.hidden_sizes, layer.dtype) == (cell, hidden, dtype)
     x, states = weights_helpers.problem(layer)
     assert_close(weights_helpers.run(layer, x, states), run_torch(model, x, states), dtype)
 
@@ -109,7 +109,7 @@ def test_prefix_of_a_larger_model():
     lstm = convert.from_torch(model.state_dict(), prefix="encoder.lstm.", device="cpu")
     assert_same_bits(lstm.state_dict(), {k: v.numpy() for k, v in model.encoder["lstm"].state_dict().items()})
     gru = convert.from_torch(model, prefix="decoder.", device="cpu")
-    assert (gru.cell, gru.batch_first, gru.hidden_size) == ("gru", True, (2,))
+    assert (gru.cell, gru.batch_first, gru.hidden_size) == ("gru", True, 2)
     with pytest.raises(ValueError, match=r"'weight_hh_l0', as prefix is ''.*\['decoder\.', 'encoder\.lstm\.'\]"):
         convert.from_torch(model.state_dict())
     with pytest.raises(ValueError, match=r"'lstm\.weight_hh_l0', as prefix is 'lstm\.'"):

@@ -27,7 +27,7 @@ class CharModel:
     def __init__(self, vocabulary_size, layer, seed=0):
         self.layer, self.xp, self._multiply = layer, layer.engine.array_module, layer.engine.multiply
         self.size, self.dtype = vocabulary_size, np.dtype(layer.dtype)
-        self.embedding_size, self.hidden_size = layer.input_size, layer.hidden_size[-1]
+        self.embedding_size, self.hidden_size = layer.input_size, layer.hidden_sizes[-1]
         shapes = {
             "embedding.weight": (self.size, self.embedding_size),
             "linear.weight": (self.size, self.hidden_size),
