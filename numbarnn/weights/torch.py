@@ -6,6 +6,7 @@ with `detach`.
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from numbarnn.weights.network import agreed, infer, named, refuse, type_name, with_both_biases, with_input_matrix
 
@@ -27,7 +28,7 @@ def read(source, cell=None, prefix=""):
     if not hasattr(source, "state_dict"):
         file = ": load the file first (torch.load, load_safetensors)" if isinstance(source, str | os.PathLike) else ""
         raise TypeError(f"source must be a state dict or a torch.nn.LSTM, GRU or RNN, but is {type_name(source)}{file}")
-    module = source.get_submodule(prefix.removesuffix(".")) if prefix else source
+    module = _submodule(source, prefix)
     mode = getattr(module, "mode", None)  # "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"
     if not isinstance(mode, str):
         raise TypeError(
@@ -51,6 +52,11 @@ def _with_prefix(state_dict, prefix):
             + (f"prefixes with such an entry: {others}" if others else f"its entries are {list(state_dict)}")
         )
     return chosen
+
+
+def _submodule(module, prefix):
+    """The module of that name within another; scripted ones have no get_submodule."""
+    return reduce(getattr, filter(None, prefix.split(".")), module)
 
 
 def _without(state_dict, prefix):
@@ -116,7 +122,7 @@ def _cell_state(source, prefix, where):
     """The state dict of a cell, and its cell's name (None if it does not tell)."""
     kind = None
     if hasattr(source, "state_dict"):
-        source = source.get_submodule(prefix.removesuffix(".")) if prefix else source
+        source = _submodule(source, prefix)
         names = [getattr(source, "original_name", ""), *(base.__name__ for base in type(source).__mro__)]
         kind = next((CELL_MODULES[name] for name in names if name in CELL_MODULES), None)
         if kind is None:

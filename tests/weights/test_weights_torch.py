@@ -291,8 +291,19 @@ def test_cells_of_a_larger_model_by_prefix(cell):
 @pytest.mark.parametrize("cell", TORCH_CELLS)
 def test_scripted_cells(cell):
     module = cell_module(cell, 4)
-    layer = convert.from_torch_cells([torch.jit.script(module)], device="cpu")
-    assert_same_layer(layer, convert.from_torch_cells([module], device="cpu"))
+    expected = convert.from_torch_cells([module], device="cpu")
+    assert_same_layer(convert.from_torch_cells([torch.jit.script(module)], device="cpu"), expected)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = torch.nn.ModuleList([module])
+
+        def forward(self, x):
+            return [cell(x) for cell in self.cells]
+
+    model = torch.jit.script(Model())
+    assert_same_layer(convert.from_torch_cells(model, prefix="cells.0.", device="cpu"), expected)
 
 
 def test_modules_without_numbers_are_refused():
