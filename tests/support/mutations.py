@@ -444,6 +444,24 @@ MUTATIONS = {
         'found["b_r"], found["b_w"] = np.split(part["B"], 2)',
         "tests/weights/test_weights_onnx.py",
     ),
+    "onnx_state": Mutation(
+        "numbarnn/weights/onnx.py",
+        "        if kept and not runs:",
+        "        if kept and not runs and exact:",
+        "tests/weights/test_onnx_graphs.py -k state",
+    ),
+    "onnx_turned_input": Mutation(
+        "numbarnn/weights/onnx.py",
+        "for name in whole.inputs]",
+        "for name in (*whole.inputs, *graph._makers)]",
+        "tests/weights/test_onnx_graphs.py -k transpose",
+    ),
+    "torch_strides": Mutation(
+        "numbarnn/torch/computation.py",
+        "return y.transpose(0, 1), state",
+        "return y.transpose(0, 1).contiguous(), state",
+        "tests/pytorch/test_modules.py -k drawn_after",
+    ),
     "mma_group_weights": Mutation(
         "numbarnn/kernels/persistent/mma.py",
         "_make_mma_group(tile, group * gathered + chunk, tile.place_of(group) + chunk)",
