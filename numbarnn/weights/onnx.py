@@ -203,13 +203,13 @@ def _as_one(graph, below, above):
 def _followed(graph, layer):
     """(Name of what X is made of by moving its numbers, X of it with steps in order, whether X has them in reverse)."""
     root = layer.nodes[0].x
-    while (node := graph.maker(root)) is not None and node.op_type in MOVES and node.op_type != "Concat":
+    while (node := graph.maker(root)) is not None and node.op_type in MOVES and node.op_type != "Concat" and node.input:
         root = node.input[0]
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
     sizes = [size or usual[place] for place, size in enumerate(sizes[:-1])] + [usual[-1]] if len(sizes) < 4 else usual
     x = graph.value(layer.nodes[0].x, {root: np.arange(prod(sizes)).reshape(sizes)}).array
-    if x is None or x.ndim != 3:
+    if x is None or x.ndim != 3 or not x.size:
         return root, None, False
     backward = x.take(0, layer.layout).sum() > x.take(-1, layer.layout).sum()
     return root, np.flip(x, layer.layout) if backward else x, backward
@@ -219,10 +219,10 @@ def _is_concatenated(graph, layer):
     """Whether results of a layer's two nodes, with steps in order, are the two halves of something."""
     trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
     for given, _ in trials:
-        for node in (one for one in graph.nodes if one.op_type == "Concat"):
+        for node in (one for one in graph.nodes if one.op_type == "Concat" and one.output):
             found = graph.value(node.output[0], given).array
-            axis = next(one.i for one in node.attribute if one.name == "axis")
-            if found is not None and found.shape[axis] % 2 == 0:
+            axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
+            if found is not None and axis < found.ndim and found.shape[axis] % 2 == 0:
                 first, second = np.split(found, 2, axis)
                 is_whole = np.array_equal(np.sort(first, axis=None), range(first.size))
                 if is_whole and (first - second == first.size).all():
@@ -249,7 +249,7 @@ def _check_fed(graph, below, above):
             return
     name = x = above.nodes[0].x
     node = graph.maker(x)
-    while node is not None and node.op_type in MOVES:
+    while node is not None and node.op_type in MOVES and node.input:
         name, node = node.input[0], graph.maker(node.input[0])
     came = f"{node.op_type if node else 'outside'} {name!r}"
     came += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
@@ -266,7 +266,10 @@ def _layer(node, graph):
 
     where = f"node {label(node)!r} ({node.op_type})"
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    direction = attributes.pop("direction", b"forward").decode()
+    direction = attributes.pop("direction", b"forward")
+    if direction not in (b"forward", b"reverse", b"bidirectional"):
+        raise ValueError(f"{where} has direction={direction!r}, but must have 'forward', 'reverse' or 'bidirectional'")
+    direction = direction.decode()
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
@@ -288,7 +291,7 @@ def _layer(node, graph):
 def _kind(operator, attributes, directions, where):
     """The `Kind` without what inputs tell; takes what it has read out of the attributes."""
     default = DEFAULTS[operator]
-    names = [name.decode() for name in attributes.pop("activations", ())] or list(default) * directions
+    names = [name.decode(errors="replace") for name in attributes.pop("activations", ())] or list(default) * directions
     if len(names) != directions * len(default):
         raise ValueError(f"{where} has activations={names}, but needs {directions * len(default)} of them")
     constants = [list(attributes.pop(f"activation_{name}", ())) for name in ("alpha", "beta")]
@@ -330,6 +333,8 @@ def _activation(name, constants, where):
 def _given(node, graph, where):
     """Name -> array of the node's weights; copies are made later."""
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
+    if lacking := [kind for kind in ("X", "W", "R") if kind not in names]:
+        raise ValueError(f"{where} has no input {', '.join(lacking)}, which it must have")
     values = {kind: graph.value(name) for kind, name in names.items() if kind != "X"}
     weights = {kind: values[kind].array for kind in ("W", "R", "B", "P") if kind in values}
     if absent := [kind for kind, array in weights.items() if array is None or not values[kind].exact]:

@@ -1,6 +1,7 @@
 """Values of an ONNX graph that are known without running the model, computed by ONNX' own reference implementation."""
 
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 MOVES = ("Concat", "Dropout", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
          "Unsqueeze")  # fmt: skip
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+GROW = ("ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
+LARGEST = 2**24  # elements that they may make: a broken file may ask for any number
 UNKNOWN_RANK = (None,) * 8  # more sizes than are asked for
 
 
@@ -103,7 +106,7 @@ class Graph:
     def _results(self, node, known):
         """Name -> `Value` of a node's results."""
         reads = [known[one] for one in _reads(node)]
-        if node.op_type == "Shape" and reads[0].array is None:
+        if node.op_type == "Shape" and reads and reads[0].array is None:
             sizes = self.sizes(node.input[0])
             array = np.array([size or 1 for size in sizes], np.int64)
             bounds = {one.name: one.i for one in node.attribute}
@@ -125,8 +128,12 @@ def _computed(node, known, opsets):
     for one in node.attribute:
         if one.HasField("t"):
             _array(one.t)
+    given = {one: known[one].array for one in _reads(node)}
+    sizes = [max(1, abs(int(size))) for one in given.values() if one.dtype.kind in "iu" for size in one.flat[:64]]
+    if node.op_type in GROW and prod(sizes) > LARGEST:
+        return None
     try:
-        return ReferenceEvaluator(node, opsets=opsets).run(None, {one: known[one].array for one in _reads(node)})
+        return ReferenceEvaluator(node, opsets=opsets).run(None, given)
     except MemoryError:
         raise
     except Exception:  # operators have errors of their own kinds; what cannot be computed is not known
@@ -160,7 +167,10 @@ def _array(tensor):
         raise ValueError(
             f"the numbers of {tensor.name!r} lie in a file beside the model: pass the model's path, which tells where"
         )
-    return numpy_helper.to_array(tensor)
+    try:
+        return numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the tensor {tensor.name!r} of the model is broken: {error!r}") from error
 
 
 def label(node):

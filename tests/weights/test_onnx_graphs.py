@@ -304,6 +304,25 @@ def test_a_circle():
         convert.from_onnx(model_of([itself], [info("x"), info("which", [], onnx.TensorProto.BOOL)], ["h"]))
 
 
+@pytest.mark.parametrize("change, message", [
+    ("size", r"initial_h.*pass state="), ("direction", "has direction=b'up', but must have 'forward', 'reverse' or"),
+    ("W", r"'rnn' \(RNN\) has no input W, which it must have"), ("type", "the tensor 'W' of the model is broken: "),
+], ids=("size", "direction", "W", "type"))  # fmt: skip
+def test_broken_models(change, message):
+    """A size that no memory holds is not made."""
+    sizes = HALF | {"one": np.int64([1, 10**6, 10**7])} if change == "size" else HALF
+    model = rnn_of_one(STATES["Expand" if change == "size" else "Mul"], sizes)
+    rnn = model.graph.node[-1]
+    if change == "direction":
+        rnn.attribute.append(helper.make_attribute("direction", "up"))
+    elif change == "W":
+        rnn.input[1] = ""
+    elif change == "type":
+        next(one for one in model.graph.initializer if one.name == "W").data_type = 99
+    with pytest.raises(ValueError, match=message):
+        convert.from_onnx(model)
+
+
 def test_numbers_beside_a_model_without_a_path(tmp_path, monkeypatch):
     """Read from the current folder they could be any file's."""
     nodes, weights = direction("y", "x", 0)
