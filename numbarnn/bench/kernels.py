@@ -1,4 +1,4 @@
-"""`numbarnn kernels`: compile kernels without a GPU; show registers, spills, shared memory; PTX, machine code, source."""
+"""`numbarnn kernels`: compile kernels without a GPU; registers, spills, shared memory; PTX, machine code, source."""
 
 import argparse
 import difflib
