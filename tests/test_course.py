@@ -116,8 +116,7 @@ def test_dots_in_code_are_unsolved_but_not_those_of_a_docstring_or_an_index(caps
         return 2 * x[..., :]
 
     def dotted(x):
-        y = ...
-        return 2 * x
+        return 2 * x if x is not ... else x
 
     assert said(capsys, solved, on=[np.ones(2)], gives=double)[0].startswith("right")
     assert said(capsys, dotted, on=[np.ones(2)], gives=double)[0].startswith("not solved yet")

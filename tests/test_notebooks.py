@@ -5,6 +5,7 @@ The documentation's site is built here, at the end, of the notebooks that were e
 
 import ast
 import copy
+import html
 import importlib.util
 import math
 import os
@@ -251,6 +252,15 @@ def test_the_site_builds_without_a_warning(tmp_path):
     ]
     assert not any(loaded), "a page needs the network"
     assert set(EXECUTED) == {path.name for path in PATHS} or not os.environ.get("CI")
+    for page, said in {
+        "tutorial/first.html": ("(20, 4, 32) (2, 4, 32) (2, 4, 32)", "x must have"),
+        "tutorial/cell.html": ("gradients against finite differences", "use numbarnn.tanh"),
+        "guides/lengths.html": ("lengths",),
+        "guides/streaming.html": ("(1, 1, 128) [(1, 1, 128), (1, 1, 128)]",),
+    }.items():
+        outputs = re.findall(r'<div class="output[^>]*>.*?</pre>', pages[page], re.DOTALL)
+        text = html.unescape(re.sub("<[^>]*>", "", "".join(outputs)))
+        assert all(words in text for words in said), (page, text)
     for name in EXECUTED:
         pictures = re.findall(r'src="(_images/[^"]+\.png)"', pages[Path(name).with_suffix(".html").name])
         assert pictures and all((site / picture).exists() for picture in pictures), f"{name}: no pictures"
