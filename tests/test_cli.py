@@ -71,8 +71,9 @@ def test_info(tmp_path, capsys):
     assert found["versions"]["numba"] and found["cpu"]["cores"] >= 1
     assert set(found) >= {"date", "python", "gpus", "platform"}
     said = capsys.readouterr().out
-    if not found["engines"]["sim"]["runs"]:
-        assert "NUMBA_ENABLE_CUDASIM=1" in said
+    assert found["engines"]["sim"]["runs"] == (install.simulator_lacks() is None), "as check does, in other processes"
+    if found["engines"]["sim"]["runs"]:
+        assert "numbarnn check --device sim" in " ".join(said.split())
     if not found["engines"]["cuda"]["runs"]:
         assert "[cuda12]" in said
 

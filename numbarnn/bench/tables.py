@@ -187,7 +187,8 @@ def of_headline(device):
     earlier += ", in doubt by the benchmark's own rule" * doubted
     words = (
         f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on {where}: {ours[0]} ms "
-        f"forward and {ours[1]} ms with backward ({name}: {theirs[0]} and {theirs[1]}), measured {one['date'][:10]}{earlier}."
+        f"forward and {ours[1]} ms with backward ({name}: {theirs[0]} and {theirs[1]}), measured "
+        f"{one['date'][:10]}{earlier}."
     )
     return not doubted and not (changed(one) and device == "cuda"), words
 
