@@ -14,7 +14,7 @@ import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
-import nbformat.v4 as notebooks
+import nbformat
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
@@ -29,27 +29,30 @@ def as_jupyter_does(title):
 
 
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-IMPORT = re.compile(r'^(?: *")?(?:import|from) (\w+)', re.MULTILINE)  # in Python, and in the JSON of a notebook
+IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 
-def lacks(code):
+def lacks(*code):
     """Whether code imports a package that is not installed."""
-    return any(find_spec(name) is None for name in IMPORT.findall(code))
+    return any(find_spec(name) is None for one in code for name in IMPORT.findall(one))
 
 
 def read_page(text):
     """A page of Markdown as a notebook whose cells are its blocks of Python, so that the site shows what comes out."""
     cells, lines, place = [], [], 0
     for block in PYTHON.finditer(text):
-        cells += [notebooks.new_markdown_cell(text[place : block.start()]), notebooks.new_code_cell(block[1].rstrip())]
+        cells += [
+            nbformat.v4.new_markdown_cell(text[place : block.start()]),
+            nbformat.v4.new_code_cell(block[1].rstrip()),
+        ]
         lines += [text[:place].count("\n"), text[: block.start()].count("\n")]
         place = block.end()
-    cells.append(notebooks.new_markdown_cell(text[place:]))
+    cells.append(nbformat.v4.new_markdown_cell(text[place:]))
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     about = {"kernelspec": kernel, "source_map": [*lines, text[:place].count("\n")]}
-    if not lines or lacks("\n".join(PYTHON.findall(text))):
+    if not lines or lacks(*PYTHON.findall(text)):
         about["mystnb"] = {"execution_mode": "off"}
-    return notebooks.new_notebook(cells=cells, metadata=about)
+    return nbformat.v4.new_notebook(cells=cells, metadata=about)
 
 
 project, author, copyright = "numbarnn", "The numbarnn founders", "the numbarnn founders"
@@ -77,7 +80,9 @@ nb_custom_formats = {".md": "conf.read_page"}
 nb_execution_mode = "cache"
 nb_execution_in_temp = True  # some write files
 nb_execution_excludepatterns = [
-    path.name for path in Path(__file__).parent.glob("*.ipynb") if lacks(path.read_text(encoding="utf-8"))
+    path.name
+    for path in Path(__file__).parent.glob("*.ipynb")
+    if lacks(*(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"))
 ]
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
