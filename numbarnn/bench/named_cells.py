@@ -12,8 +12,7 @@ from numbarnn.cells import CELLS, Cell, library
 
 LIBRARY = "numbarnn.cells.library"
 CELL_PLACES = "FILE.py:NAME, or MODULE:NAME"
-RUNS_FILE = f"{CELL_PLACES}, which runs that file or module"
-ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {RUNS_FILE}; default %(default)s"
+ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run; default %(default)s"
 
 
 def built_in_or_own(text):

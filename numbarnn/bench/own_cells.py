@@ -21,7 +21,7 @@ from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.check import accuracy
-from numbarnn.bench.named_cells import RUNS_FILE, find
+from numbarnn.bench.named_cells import CELL_PLACES, find
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
@@ -63,7 +63,7 @@ class CellTiming(Row):
 
 # ------------------------------------------------------------------------------------------------------- arguments
 def add_arguments(parser):
-    about = f"a cell of numbarnn.cells.library by its name; or {RUNS_FILE}; default %(default)s"
+    about = f"a cell of numbarnn.cells.library by its name; or {CELL_PLACES}; default %(default)s"
     parser.add_argument("--cell", type=named_cells, default=",".join(CELLS), metavar="CELL[,...]", help=about)
     speed.add_shape_argument(parser)
     speed.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])

@@ -50,10 +50,10 @@ def test_the_heading_says_that_its_sum_is_of_both_passes(answer, capsys):
 
 
 def test_help_says_that_a_file_of_a_cell_is_run(capsys):
-    for command in ("plan", "trace", "cells"):
+    for command in ("plan", "trace"):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
-        assert "FILE.py:NAME, or MODULE:NAME, which runs that file" in " ".join(capsys.readouterr().out.split())
+        assert "FILE.py:NAME, or MODULE:NAME, which is run" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_checkpoints_save_and_cost(answer, capsys):
