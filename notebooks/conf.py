@@ -1,7 +1,8 @@
-"""The documentation: `python -m sphinx -W -b html notebooks FOLDER` (pip install -e ".[docs]").
+"""The documentation: `python -m sphinx notebooks site` (pip install -e ".[docs]").
 
-Notebooks are committed without outputs. `-D nb_execution_mode=auto` runs them for the pages, which takes some minutes;
-without it pages show their text and code alone. The tests execute the notebooks and build the site of what came out.
+Notebooks, and the Python of pages, are executed for the site, which takes some minutes; what came out is kept in
+.jupyter_cache, and only what has changed is executed again. `-D nb_execution_mode=off` shows text and code alone. What
+imports a package that is not installed is not executed. The tests build the site of the notebooks that they have run.
 
 Formulas become MathML when a page is written: it needs no script, no font and no network to show them.
 """
@@ -10,8 +11,10 @@ import ast
 import re
 import sys
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
+import nbformat
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
@@ -23,6 +26,33 @@ import numbarnn  # noqa: E402
 def as_jupyter_does(title):
     """A heading's anchor, such that links within a notebook lead somewhere in Jupyter and here."""
     return title.replace(" ", "-")
+
+
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+IMPORT = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+
+
+def lacks(*code):
+    """Whether code imports a package that is not installed."""
+    return any(find_spec(name) is None for one in code for name in IMPORT.findall(one))
+
+
+def read_page(text):
+    """A page of Markdown as a notebook whose cells are its blocks of Python, so that the site shows what comes out."""
+    cells, lines, place = [], [], 0
+    for block in PYTHON.finditer(text):
+        cells += [
+            nbformat.v4.new_markdown_cell(text[place : block.start()]),
+            nbformat.v4.new_code_cell(block[1].rstrip()),
+        ]
+        lines += [text[:place].count("\n"), text[: block.start()].count("\n")]
+        place = block.end()
+    cells.append(nbformat.v4.new_markdown_cell(text[place:]))
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    about = {"kernelspec": kernel, "source_map": [*lines, text[:place].count("\n")]}
+    if not lines or lacks(*PYTHON.findall(text)):
+        about["mystnb"] = {"execution_mode": "off"}
+    return nbformat.v4.new_notebook(cells=cells, metadata=about)
 
 
 project, author, copyright = "numbarnn", "The numbarnn founders", "the numbarnn founders"
@@ -46,7 +76,14 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 myst_heading_slug_func = "conf.as_jupyter_does"
-nb_execution_mode = "off"
+nb_custom_formats = {".md": "conf.read_page"}
+nb_execution_mode = "cache"
+nb_execution_in_temp = True  # some write files
+nb_execution_excludepatterns = [
+    path.name
+    for path in Path(__file__).parent.glob("*.ipynb")
+    if lacks(*(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"))
+]
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True  # a line of progress that is written again and again is one line

@@ -66,13 +66,14 @@ def test_info(tmp_path, capsys):
     found = json.loads(path.read_text())
     assert set(found["engines"]) == {"cpu", "cuda", "sim"}
     for engine in found["engines"].values():
-        assert engine["runs"] == (engine["missing"] is None) == (engine["how"] is None)
+        assert engine["runs"] == (engine["missing"] is None)
     assert found["engines"]["cpu"]["runs"]
     assert found["versions"]["numba"] and found["cpu"]["cores"] >= 1
     assert set(found) >= {"date", "python", "gpus", "platform"}
     said = capsys.readouterr().out
-    if not found["engines"]["sim"]["runs"]:
-        assert "NUMBA_ENABLE_CUDASIM=1" in said
+    assert found["engines"]["sim"]["runs"] == (install.simulator_lacks() is None), "as check does, in other processes"
+    if found["engines"]["sim"]["runs"]:
+        assert "numbarnn check --device sim" in " ".join(said.split())
     if not found["engines"]["cuda"]["runs"]:
         assert "[cuda12]" in said
 
@@ -109,11 +110,8 @@ def test_missing_package_is_an_error_with_the_command(monkeypatch, capsys):
     assert install.command("torch") in capsys.readouterr().err
 
 
-def test_tables_without_rich(monkeypatch, capsys):
+def test_progress_without_rich(monkeypatch):
     monkeypatch.setattr(console, "have_rich", lambda: False)
-    console.print_table("Title", ["name", "n"], [["a", 1], ["bb", 22]], right=("n",))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["Title", "  name   n", "  ----  --", "  a      1", "  bb    22", ""]
     with console.Progress() as progress:
         progress.start("work", 2)
         progress.update("work")

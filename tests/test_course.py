@@ -90,14 +90,52 @@ def test_known_mistakes_are_named(capsys):
     assert "This comes" not in said(capsys, np.sqrt, on=[3.0], gives=double, mistakes=mistakes)[0]
 
 
-def test_attempts_that_change_their_arguments_change_copies(capsys):
+def test_an_attempt_that_changes_its_arguments_is_wrong_and_changes_copies(capsys):
     x = np.ones(2)
 
+    def attempt(pair, array):
+        array += pair[0]
+        return array + 0
+
+    text, result = said(capsys, attempt, on=[((x, 1), x.copy())], gives=lambda pair, y: pair[0] + y, otherwise=double)
+    assert "the result is right, but it changes array, which later cells use: work on a copy" in text
+    assert x[0] == 1 and result is double
+
+
+def test_an_attempt_may_change_what_it_returns(capsys):
     def attempt(array):
         array += 1
         return array
 
-    assert said(capsys, attempt, on=[x], gives=double)[0].startswith("right") and x[0] == 1
+    assert said(capsys, attempt, on=[np.ones(2)], gives=double)[0].startswith("right")
+
+
+def test_dots_in_code_are_unsolved_but_not_those_of_a_docstring_or_an_index(capsys):
+    def solved(x):
+        """Doubles all of it (x, 2 x, ...)."""
+        return 2 * x[..., :]
+
+    def dotted(x):
+        return 2 * x if x is not ... else x
+
+    assert said(capsys, solved, on=[np.ones(2)], gives=double)[0].startswith("right")
+    assert said(capsys, dotted, on=[np.ones(2)], gives=double)[0].startswith("not solved yet")
+    assert said(capsys, lambda x: dotted(x), on=[np.ones(2)], gives=double, of=dotted)[0].startswith("not solved yet")
+
+
+def test_an_error_within_the_courses_own_code_quotes_the_students_line_or_none(capsys):
+    """Student's code is in a file of its own, as a notebook's cell is."""
+    namespace = {}
+    exec(compile("def student(x):\n    return x[5]", "cell.py", "exec"), namespace)
+    student = namespace["student"]
+
+    def attempt(x):
+        return student(x) + x[9]
+
+    text, _ = said(capsys, attempt, on=[np.ones(3)], gives=[1], of=student)
+    assert "raised IndexError: index 5" in text and "student(x) + x[9]" not in text
+    text, _ = said(capsys, attempt, on=[np.ones(6)], gives=[1], of=student)
+    assert text.endswith("index 9 is out of bounds for axis 0 with size 6")
 
 
 def test_breaks(capsys):

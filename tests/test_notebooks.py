@@ -3,15 +3,20 @@
 The documentation's site is built here, at the end, of the notebooks that were executed: once, in the same process.
 """
 
+import ast
 import copy
+import html
 import importlib.util
 import math
 import os
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import numbarnn
@@ -115,6 +120,29 @@ def test_slow_cells_say_so(path):
 def test_first_cell_is_the_same_everywhere():
     """The one that installs the package on a hosted machine."""
     assert len({code_cells(read(path))[0].source for path in PATHS}) == 1
+
+
+@each_notebook
+def test_checks_of_the_courses_own_code_say_whose_line_errors_quote(path):
+    """Where the attempt is written in the check's own cell, its `of` is what the student wrote."""
+    for cell in code_cells(read(path)):
+        tree = ast.parse(cell.source) if "check" in exercises.tags(cell) else ast.parse("")
+        own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "course.check":
+                (attempt, *_), names = call.args, ast.unparse(call)
+                if isinstance(attempt, ast.Lambda) or getattr(attempt, "id", None) in own:
+                    assert "of=" in names or "**about" in names, f"cell {cell.id}"
+
+
+def test_the_character_model_goes_on_without_safetensors(monkeypatch, capsys):
+    (cell,) = [cell for cell in read(PATHS[8]).cells if cell.id == "safetensors"]
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    model = SimpleNamespace(layer=numbarnn.LSTM(2, 3, device="cpu"))
+    names = {"TemporaryDirectory": tempfile.TemporaryDirectory, "Path": Path, "convert": numbarnn.convert, "np": np}
+    exec(cell.source, names | {"model": model})
+    assert capsys.readouterr().out.startswith("not written: ")
 
 
 class Client(NotebookClient):
@@ -224,6 +252,15 @@ def test_the_site_builds_without_a_warning(tmp_path):
     ]
     assert not any(loaded), "a page needs the network"
     assert set(EXECUTED) == {path.name for path in PATHS} or not os.environ.get("CI")
+    for page, said in {
+        "tutorial/first.html": ("(20, 4, 32) (2, 4, 32) (2, 4, 32)", "x must have"),
+        "tutorial/cell.html": ("gradients against finite differences", "use numbarnn.tanh"),
+        "guides/lengths.html": ("lengths",),
+        "guides/streaming.html": ("(1, 1, 128) [(1, 1, 128), (1, 1, 128)]",),
+    }.items():
+        outputs = re.findall(r'<div class="output[^>]*>.*?</pre>', pages[page], re.DOTALL)
+        text = html.unescape(re.sub("<[^>]*>", "", "".join(outputs)))
+        assert all(words in text for words in said), (page, text)
     for name in EXECUTED:
         pictures = re.findall(r'src="(_images/[^"]+\.png)"', pages[Path(name).with_suffix(".html").name])
         assert pictures and all((site / picture).exists() for picture in pictures), f"{name}: no pictures"

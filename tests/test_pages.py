@@ -52,6 +52,21 @@ def test_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_readme_says_what_its_blocks_need_beyond_its_command():
+    """The command installs NumPy, numbarnn and its extras; the paragraph above a block names the rest."""
+    text = README.read_text(encoding="utf-8")
+    extras = re.search(r'pip install -e "\.\[([a-z,]+)\]" && numbarnn check', text)[1].split(",")
+    installed = {"numpy", "numbarnn", *extras}
+    for above, block in re.findall(
+        r"(?:^|\n\n)([^\n](?:(?!\n\n)[^`]|`(?!``))*)\n\n```python\n(.*?)```", text, re.DOTALL
+    ):
+        needed = set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE))
+        needed |= {"torch"} if "numbarnn.torch" in block else set()
+        needed |= {"safetensors"} if "safetensors" in block else set()
+        for package in needed - installed:
+            assert f"pip install {package}" in above, (package, above)
+
+
 def test_readmes_cell_is_short_and_learns(tmp_path):
     """To say what it read one step before."""
     import numbarnn as nr

@@ -190,7 +190,7 @@ def main(argv=None):
     fitted = fit(rows, profile)
     table = [[name, f"{number.value:.4g}", f"{fitted[name]:.4g}" if name in fitted else "-", number.unit]
              for name, number in calibration.numbers().items()]  # fmt: skip
-    console.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"), wrap=("unit",))
+    console.print_table("Numbers", ["number", "now", "fitted", "unit"], table, right=("now", "fitted"))
     off = {name_of(row) + " " + row["schedule"]: estimated_us(row, profile) / recorded_us(row) for row in rows}
     limits = map(limit_of, rows)
     far = [[name, f"{by:.2f}"] for (name, by), most in zip(off.items(), limits, strict=True) if abs(by - 1) > most]

@@ -1,17 +1,25 @@
-"""What commands have in common: tables and progress bars (rich if installed, else plain text), files, arguments."""
+"""What commands have in common: tables, progress bars (with rich, if installed), files, arguments."""
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
+import re
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
 
 from numbarnn.common import files, install
 
-WRAPPED = 7  # the narrowest that a column gets which may be wrapped
+PIPED = 100  # columns of what goes to a file or pipe
+NARROW = 16  # columns of a text that wraps, at least
+GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
+COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
+COLORED = re.compile(rf"(?<!\S)({'|'.join(COLORS)})(?!\S)")
 MOST_THREADS = 1024  # more than any CPU has cores
 
 
@@ -59,48 +67,62 @@ def print_python(text):
     Console().print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True))
 
 
-def print_table(title, columns, rows, right=(), wrap=()):
-    """Prints a table.
+def print_table(title, columns, rows, right=()):
+    """Print a table in the width of the terminal; in a file or pipe in COLUMNS columns, or PIPED.
+
+    Nothing is cut. Where the columns do not fit, texts wrap; where that is not enough, each row takes several lines, as
+    the headings do.
 
     Args:
-        right: headings of columns of numbers, aligned to the right. wrap: of those that give way on a narrow terminal.
+        right: headings of columns of numbers, aligned to the right.
     """
-    rows = [[str(cell) for cell in row] for row in rows]
-    if have_rich():
-        print_rich_table(title, columns, rows, right, wrap)
+    terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size((PIPED, 24)).columns
+    bold, plain = ("\x1b[1m", "\x1b[0m") if terminal else ("", "")
+    lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right, width)
+    if terminal:
+        lines = [COLORED.sub(lambda match: f"{COLORS[match[0]]}{match[0]}{plain}", line) for line in lines]
+    say("\n".join([f"{bold}{textwrap.fill(title, width)}{plain}", "", *lines, ""]))
+
+
+def table_lines(columns, rows, right, width):
+    """Return the lines of a table: headings, a rule, and one or more lines for each row."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    words = [
+        max((len(word) for cell in cells for word in cell.split()), default=0) for cells in zip(*rows, strict=True)
+    ]
+    least = [max(len(column), word, NARROW) for column, word in zip(columns, words, strict=True)] if rows else widths
+    narrow = list(widths)
+    while sum(narrow) + GAP * (len(columns) - 1) > width:
+        wide = [i for i, column in enumerate(columns) if column not in right and narrow[i] > least[i]]
+        if not wide:
+            break
+        narrow[max(wide, key=narrow.__getitem__)] -= 1
     else:
-        print_plain_table(title, columns, rows, right)
+        widths = narrow
+    folds, used = [[]], 0  # the columns of each line
+    for i, column_width in enumerate(widths):
+        widths[i] = min(column_width, max(width - INDENT, least[i]))
+        if folds[-1] and used + GAP + widths[i] > width:
+            folds.append([])
+        used = used + GAP + widths[i] if folds[-1] else widths[i] + INDENT * (len(folds) > 1)
+        folds[-1].append(i)
 
+    def lines_of(row):
+        found = []
+        for number, fold in enumerate(folds):
+            cells = [textwrap.wrap(row[i], widths[i], break_long_words=False, break_on_hyphens=False) for i in fold]
+            for parts in itertools.zip_longest(*cells, fillvalue=""):
+                aligned = [
+                    part.rjust(widths[i]) if columns[i] in right else part.ljust(widths[i])
+                    for i, part in zip(fold, parts, strict=True)
+                ]
+                found.append((" " * INDENT * (number > 0) + (" " * GAP).join(aligned)).rstrip())
+        return found
 
-def print_rich_table(title, columns, rows, right, wrap):
-    """`print_table` with rich; a file or pipe gets as much width as the table wants."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    style = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
-    table = Table(title=title, title_justify="left", title_style="bold", **style)
-    for column in columns:
-        justify, width = "right" if column in right else "left", WRAPPED if column in wrap else None
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=width is None, min_width=width)
-    for row in rows:
-        style = {"FAILED": "bold red", "REFUSED": "bold red", "ok": "green"}
-        table.add_row(*(Text(cell, style=style.get(cell, "")) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
-
-
-def print_plain_table(title, columns, rows, right):
-    """`print_table` in plain text."""
-    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
-    say(title)
-    for row in [columns, ["-" * width for width in widths], *rows]:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ]
-        say("  " + "  ".join(cells).rstrip())
-    say()
+    head = lines_of(columns)
+    body = [line for row in rows for line in lines_of(row)]
+    return [*head, "-" * min(max(map(len, head + body)), width), *body]
 
 
 class Progress:

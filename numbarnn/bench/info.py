@@ -52,14 +52,14 @@ def run(args):
     rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
     for name, version in found["versions"].items():
         rows.append([name, version or "not installed", "" if version else how_to_install(name)])
-    console.print_table("Versions", ["package", "version", "how to get it"], rows, wrap=("version", "how to get it"))
-    console.print_table("Devices", ["device", "name", "about it"], devices(found), wrap=("name", "about it"))
+    console.print_table("Versions", ["package", "version", "how to get it"], rows)
+    console.print_table("Devices", ["device", "name", "about it"], devices(found))
     rows = [
         [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
         for name, engine in found["engines"].items()
     ]
-    columns = ["engine", "runs here", "what is missing", "how to get it"]
-    console.print_table("Engines", columns, rows, wrap=columns[2:])
+    columns = ["engine", "runs here", "what is missing", "how to get or use it"]
+    console.print_table("Engines", columns, rows)
     if args.cold and found["engines"]["cpu"]["runs"]:
         found["first_calls"] = cold.measure()
         rows = [[name, f"{empty:.1f}", f"{kept:.1f}"] for name, empty, kept in found["first_calls"]]
@@ -214,14 +214,18 @@ def driver():
 
 
 def engines_here():
-    """Engine -> whether it runs in this process, what is missing and how to get it."""
+    """Engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
     how = {
         "cpu": "pip install scipy-openblas32",
         "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",
-        "sim": "set NUMBA_ENABLE_CUDASIM=1 before Python starts, or: numbarnn check --device sim",
     }
     missing = {name: engines.why_not(name) for name in how}
-    return {
+    found = {
         name: {"runs": reason is None, "missing": reason, "how": None if reason is None else how[name]}
         for name, reason in missing.items()
+    }
+    lacks = install.simulator_lacks()
+    use = "in a process of its own: numbarnn check --device sim, or set NUMBA_ENABLE_CUDASIM=1 before Python starts"
+    return found | {
+        "sim": {"runs": lacks is None, "missing": lacks, "how": use if lacks is None else install.command("sim")}
     }

@@ -1,11 +1,9 @@
-"""`numbarnn kernels`: every shipped kernel compiled, without a GPU: registers, spills, shared memory; its PTX, machine
-code and source."""
+"""`numbarnn kernels`: compile kernels without a GPU; registers, spills, shared memory; PTX, machine code, source."""
 
 import argparse
 import difflib
 import inspect
 import re
-import textwrap
 import time
 from pathlib import Path
 
@@ -14,7 +12,9 @@ from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import read
 from numbarnn.kernels import catalog
 
-ARCHS = ("sm_80", "sm_90", "sm_100")  # what is compiled for where no --arch is given
+ARCHS = ("sm_80", "sm_90", "sm_100")  # what --all compiles for where no --arch is given
+USUAL_ARCH = "sm_90"  # what is compiled for without --all
+SECONDS = {True: 10, False: 1}  # that a planned kernel, and another, take to compile on one core, about
 
 # How a multiprocessor hands out registers, from compute capability 7.0 on (CUDA's cuda_occupancy.h).
 REGISTERS = 65536  # in all, shared evenly by ...
@@ -28,13 +28,16 @@ RULE = (
     "// warps of a block. The device's limits on threads and blocks, and shared memory, come on top."
 )
 COLUMNS = [
-    "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic", "spills", "stack", "threads", "blocks", "",
+    "", "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic", "spills", "stack", "threads", "blocks",
 ]  # fmt: skip
 
 
 def add_arguments(parser):
-    about = f"what to compile for, such as sm_90; may be repeated; default {','.join(ARCHS)}"
+    about = f"what to compile for, such as sm_90; may be repeated; default {USUAL_ARCH}, with --all {','.join(ARCHS)}"
     parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=about)
+    about = "every shipped kernel; without it the persistent kernels of " + ", ".join(map(name_of, planned.THREE))
+    parser.add_argument("--all", action="store_true", help=about)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where a kernel spills registers, too")
     output = parser.add_mutually_exclusive_group()
     console.add_json_argument(output, "one row per kernel, dtype and arch")
     about = "print a kernel's PTX instead, for the first arch; NAME as in the table, or NAME-DTYPE[-LAYOUTS]"
@@ -46,7 +49,8 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Prints the table, or PTX, machine code or source; returns 1 where a kernel spills or does not compile, else 0."""
+    """Prints the table, or PTX, machine code or source; returns 1 where a kernel does not compile, or, with --strict,
+    spills."""
     if args.source is not None:
         print_source(args.source)
         return 0
@@ -54,7 +58,7 @@ def run(args):
         compiler.toolchain()
     except RuntimeError as error:
         raise console.CannotRun(str(error)) from error
-    archs = list(dict.fromkeys(args.arch or ARCHS))
+    archs = list(dict.fromkeys(args.arch or (ARCHS if args.all else [USUAL_ARCH])))
     if args.ptx is not None:
         console.say(f"// {args.ptx}, {archs[0]}\n{args.ptx.ptx(capability(archs[0])).rstrip()}")
         return 0
@@ -62,14 +66,14 @@ def run(args):
         print_machine_code(args.sass, archs[0])
         return 0
     begin = time.perf_counter()
-    rows = compile_all(archs)
+    rows = compile_all(archs, args.all)
     print_rows(rows)
-    failed = sum(not row["ok"] for row in rows)
-    verdict = f"{failed} FAILED" if failed else "no spills"
+    failed, spilling = sum(not row["ok"] for row in rows), sum(bool(row["spill_bytes"]) for row in rows)
+    verdict = f"{failed} FAILED, " * bool(failed) + (f"{spilling} spill registers" if spilling else "no spills")
     console.say(f"{len(rows)} kernels for {', '.join(archs)}: {verdict} ({time.perf_counter() - begin:.1f} s)")
     if args.json:
         console.write_json(args.json, rows)
-    return 1 if failed else 0
+    return 1 if failed or (args.strict and spilling) else 0
 
 
 # ------------------------------------------------------------------------------------------------- arguments
@@ -99,8 +103,16 @@ def compiler_archs():
     return [f"sm_{number}" for number in sorted(nvrtc.nvrtcGetSupportedArchs()[1])]
 
 
-def shipped_kernels(cc):
-    """All ShippedKernels for a compute capability: the catalog's, then those that a planner cuts."""
+def name_of(problem):
+    """A problem in a few words."""
+    sizes = f"H={','.join(map(str, problem.hidden_sizes))} B={problem.batch}"
+    return f"{problem.cell.name} {sizes} {problem.dtype}"
+
+
+def shipped_kernels(cc, everything=True):
+    """All ShippedKernels for a compute capability: the catalog's, then those that a planner cuts; or a few of these."""
+    if not everything:
+        return [*planned.persistent_kernels(cc, planned.THREE)]
     return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc), planned.minimal_kernel()]
 
 
@@ -137,12 +149,17 @@ def capability(arch):
 
 
 # ------------------------------------------------------------------------------------------------------ rows
-def compile_all(archs):
-    """The rows of all shipped kernels for the first arch, then for the next.
+def compile_all(archs, everything):
+    """The rows of shipped kernels for the first arch, then for the next; says before how long that takes.
 
     Each kernel is compiled for all archs before the next one: Numba's part of the work is done once for all of them.
     """
-    todo = [(arch, shipped) for arch in archs for shipped in shipped_kernels(capability(arch))]
+    todo = [(arch, shipped) for arch in archs for shipped in shipped_kernels(capability(arch), everything)]
+    seconds = sum(SECONDS["persistent" in shipped.kernel.name] for _, shipped in todo)
+    console.say(
+        f"Compiling {len(todo)} kernels for {', '.join(archs)} by {compiler.toolchain()}: about {seconds} s, less for "
+        "those that a former run has compiled.\n"
+    )
     turns, rows = {}, [None] * len(todo)
     turn_of = [turns.setdefault((id(shipped.kernel), shipped.signature), len(turns)) for _, shipped in todo]
     with console.Progress() as progress:
@@ -152,6 +169,8 @@ def compile_all(archs):
             arch, shipped = todo[place]
             rows[place] = compile_row(shipped, arch)
             progress.update(arch)
+            if progress.bars is None:
+                console.say(f"{sum(map(bool, rows))} of {len(todo)}: {shipped}, {arch}", error=True)
     return rows
 
 
@@ -170,8 +189,6 @@ def compile_row(shipped, arch):
         return {**row, "error": "the linker did not tell the registers and spills"}
     row["registers"], row["spill_bytes"] = compiled.registers, compiled.spill_bytes
     row["blocks_by_registers"] = blocks_by_registers(compiled.registers, shipped.threads)
-    if compiled.spill_bytes:
-        return {**row, "error": f"{compiled.spill_bytes} bytes of registers are spilled to local memory"}
     return {**row, "ok": True}
 
 
@@ -188,9 +205,10 @@ def print_rows(rows):
     cells = []
     for row in rows:
         *shown, ok, _ = row.values()
-        cells.append([*("-" if value is None else value for value in shown), "ok" if ok else "FAILED"])
-    console.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[4:11], wrap=("kernel", "layouts"))
-    console.say(textwrap.fill(RULE, 110))
+        result = f"spills {row['spill_bytes']} bytes" if row["spill_bytes"] else "ok" if ok else "FAILED"
+        cells.append([result, *("-" if value is None else value for value in shown)])
+    console.print_table("Kernels (sizes in bytes)", COLUMNS, cells, right=COLUMNS[5:])
+    console.say(RULE)
     for row in rows:
         if not row["ok"]:
             words = (row[key] for key in ("name", "dtype", "layouts", "arch") if row[key])

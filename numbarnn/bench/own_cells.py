@@ -30,7 +30,7 @@ from numbarnn.bench.speed import command as speed
 from numbarnn.bench.speed import timing
 from numbarnn.bench.speed.lineup import attempt, compare, said
 from numbarnn.bench.speed.record import Row, times
-from numbarnn.bench.speed.speed_table import about, milliseconds, quotient
+from numbarnn.bench.speed.speed_table import milliseconds, print_rows, quotient
 from numbarnn.cells import LSTM, Cell, tracing
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
@@ -288,24 +288,24 @@ def ratios(turns):
     }
 
 
-def print_timings(rows, where, _):
+def print_timings(rows, where, doubt):
     """The table of times, refusals in their place, what the notes say, and a summary line: see `speed.take_times`."""
     gpu, shown = where.device == "cuda", ("numbarnn", "lstm", "loop")
-    columns = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule", "numbarnn", "LSTM", "cell/LSTM", "loop", "loop/cell"]
+    columns = ["numbarnn", "LSTM", "cell/LSTM", "loop", "loop/cell"]
     columns += [f"{name} on GPU" for name in ("numbarnn", "LSTM", "loop")] if gpu else []
-    columns += ["saved", "trace", "first call", "result"]
+    columns += ["saved", "trace", "first call"]
     table = []
     for row in rows:
         ours, lstm, loop = (milliseconds(row["median_s"].get(name)) for name in shown)
         to_lstm, to_loop = (quotient(row["ratio"].get(name)) for name in ("cell/lstm", "loop/cell"))
-        cells = [*about(row), ours, lstm, to_lstm, loop, to_loop]
+        cells = [ours, lstm, to_lstm, loop, to_loop]
         cells += [milliseconds(row["device_median_s"].get(name)) for name in shown] if gpu else []
         cells += ["{cell}/{lstm}".format(**row["saved_bytes"])]
         cells += [milliseconds(row["trace_s"]), milliseconds(row["first_call_s"])]
-        table.append([*cells, "ok" if row["ok"] else f"REFUSED: {row['refusal']}"])
+        table.append(cells)
     clock = "the GPU, float32 without TF32" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds, {clock}; loop: eager PyTorch; saved: bytes per step and unit, the cell's/the LSTM's"
-    console.print_table(title, columns, table, right=columns[5:-1], wrap=("pass", "result"))
+    print_rows(title, rows, columns, table, doubt)
     for words in dict.fromkeys(f"{r['cell']}, {SHORT[r['what']]}: {note}" for r in rows for note in r["notes"]):
         console.say(words)
     refusals, unchecked = sum(not row["ok"] for row in rows), sum(row["ok"] and not row["agreement"] for row in rows)

@@ -13,6 +13,15 @@ td.FAILED { color: #b00; font-weight: bold; }
 td.ok { color: #070; }
 .verdict { font-size: 18px; }
 svg { max-width: 100%; height: auto; }
+.table { overflow-x: auto; }
+@media (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; }
+  body { background: #0f141a; color: #e6edf3; }
+  td { border-color: #38414c; }
+  td.FAILED { color: #ff8f85; }
+  td.ok { color: #3fae77; }
+  svg { filter: invert(0.93) hue-rotate(180deg); }
+}
 """
 
 
@@ -44,9 +53,9 @@ def table(columns, rows, right=()):
         return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
 
     head = "".join(cell(i, column, "th") for i, column in enumerate(columns))
-    lines = ["<table>", f"<tr>{head}</tr>"] if columns else ["<table>"]
+    lines = ['<div class="table"><table>', *([f"<tr>{head}</tr>"] if columns else [])]
     lines += ["<tr>" + "".join(cell(i, value, "td") for i, value in enumerate(row)) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
+    return "\n".join([*lines, "</table></div>"])
 
 
 def about(found):

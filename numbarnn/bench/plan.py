@@ -163,7 +163,7 @@ def print_pass(explanation):
     """The schedule of a pass and why; all schedules; launches, where weights live, steps; the plan."""
     problem, taken = explanation.problem, explanation.taken
     console.say()
-    why = "asked for by name" if explanation.why is None else f"auto: {explanation.why}"
+    why = "asked for by name" if explanation.why is None else f"auto; {explanation.why}"
     console.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
     for line in step_lines(problem, explanation.backward):
         console.say(f"{line[0].upper()}{line[1:]}.\n")
@@ -171,9 +171,9 @@ def print_pass(explanation):
     for option in (taken, *explanation.others):
         us = "-" if option.microseconds is None else f"{option.microseconds:.0f}"
         state = "taken" if option is taken else "" if option.plan else "REFUSED"
-        rows.append([option.schedule, state, us, option.reason])
-    columns = ["schedule", "", "launches µs", "what or why not"]
-    console.print_table("Schedules", columns, rows, columns[2:3], columns[3:])
+        rows.append([state, option.schedule, us, option.reason])
+    columns = ["", "schedule", "launches µs", "what or why not"]
+    console.print_table("Schedules", columns, rows, columns[2:3])
     if taken.launches:
         print_launches(problem, taken.launches)
         products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)

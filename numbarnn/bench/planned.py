@@ -57,6 +57,7 @@ PROBLEMS = (
     problem("lstm", "float16", (512,), 64, projection=256, padded=True),  # and what a projection does
     problem("lstm", "float32", (64, 64), 8, dropout=0.2, projection=32),
 )
+THREE = PROBLEMS[0], PROBLEMS[11], PROBLEMS[13]  # every dtype of persistent kernels; compiled in a minute
 # Of 32 MiB, larger than registers or shared memory alone, which an A100 does not hold.
 SM_90_PROBLEMS = (
     problem("rnn_tanh", "float16", (4096,), 64),
@@ -70,11 +71,13 @@ def profile_for(cc):
 
 
 @cache
-def persistent_kernels(cc):
-    """The ShippedKernels of `PROBLEMS`, and of `SM_90_PROBLEMS` from there on, as the planner tiles them for a
-    device of a compute capability."""
+def persistent_kernels(cc, problems=None):
+    """The ShippedKernels of some problems, as the planner tiles them for a device of a compute capability.
+
+    By default those of `PROBLEMS` and, from compute capability 9.0 on, of `SM_90_PROBLEMS`.
+    """
     shipped = {}
-    for each in PROBLEMS + (SM_90_PROBLEMS if cc >= (9, 0) else ()):
+    for each in problems or PROBLEMS + (SM_90_PROBLEMS if cc >= (9, 0) else ()):
         for is_backward in (False, True) if each.training else (False,):
             for launch in planner.plan_launches(each, profile_for(cc), is_backward):
                 one = persistent_kernel(each, launch)

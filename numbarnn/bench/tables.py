@@ -25,7 +25,10 @@ from numbarnn.bench.speed.lineup import TORCH
 RESULTS = Path(__file__).with_name("results")
 ROOT = Path(numbarnn.__file__).parents[1]
 PART = re.compile(r"(<!-- table: (\w+) -->)(.*?)(<!-- end of table -->)", re.DOTALL)
-HEADLINE = "lstm", "float16", Shape(1024, 16, 768, 768, 1)
+HEADLINES = {  # device -> (cell, dtype, shape) of the headline
+    "cuda": ("lstm", "float16", Shape(1024, 16, 768, 768, 1)),
+    "cpu": ("lstm", "float32", Shape(25, 16, 512, 512, 1)),
+}
 MARK = "?"
 WIDTH = 120
 LETTERS = {"standard": "s", "persist_static": "p", "persist_dynamic": "d", "persist_static_small_h": "h"}
@@ -157,25 +160,37 @@ gpu, cpu = partial(part, "cuda", SETS["schedules"]), partial(part, "cpu", SETS["
 
 
 def headline():
-    """One sentence about one case, by the same clock and from the same record as the table."""
-    cell, dtype, shape = HEADLINE
-    one = newest("cuda", [shape]).get((cell, dtype, False))
-    rows = [one and find(one, cell, dtype, False, shape, what) for what in (FORWARD, TRAINING)]
+    """The GPU's times of one case if the benchmark trusts them; else the CPU's that it trusts, and then the GPU's."""
+    trusted, said = zip(*map(of_headline, HEADLINES), strict=True)
+    words = [said[0]] if trusted[0] else [said[1]] * trusted[1] + [said[0]]
+    return wrapped(" ".join([*words, "See [how fast](notebooks/speed.md)."]), indent="  ")
+
+
+def of_headline(device):
+    """(whether its times stand: trusted, and of today's kernels on a GPU; a sentence) about the case of a device."""
+    cell, dtype, shape = HEADLINES[device]
+    kind = "a GPU" if device == "cuda" else "the CPU"
+    if not (records := newest(device, [shape])) or (cell, dtype, False) not in records:
+        return False, f"No times on {kind} have been recorded yet."
+    one = records[cell, dtype, False]
+    rows = [find(one, cell, dtype, False, shape, what) for what in (FORWARD, TRAINING)]
     if not all(row and row["ok"] for row in rows):
-        return "no times on a GPU have been recorded yet"
+        return False, f"No times on {kind} have been recorded yet."
     rival = record.rival_of(rows[0])
-    name = "cuDNN through PyTorch" if rival == TORCH else "the fastest of cuDNN's algorithms"
-    ours, theirs = ([milliseconds(record.medians(row["device_seconds"])[who]) for row in rows]
-                    for who in ("numbarnn", rival))  # fmt: skip
-    words = (
-        f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on an {one['device_name']}: "
-        f"{ours[0]} ms forward and {ours[1]} ms with backward by the GPU's clock ({name}: {theirs[0]} and {theirs[1]})"
-    )
-    reasons = ["recorded with other kernels"] if changed(one) else []
+    name = "the fastest of cuDNN's algorithms" if rival != TORCH else "PyTorch" + " with cuDNN" * (device == "cuda")
+    times = [record.medians(row["device_seconds"] or row["seconds"]) for row in rows]
+    ours, theirs = ([milliseconds(middle[who]) for middle in times] for who in ("numbarnn", rival))
+    where = f"an {one['device_name']}"
+    where += "" if device == "cuda" else f" ({one['method']['threads']} threads)"
+    earlier = " with an earlier revision" * changed(one)
     doubted = any(trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows)
-    reasons += ["not to be trusted by the benchmark's own rule"] if doubted else []
-    words += f"; {', '.join(reasons)}: see [how fast](notebooks/speed.md)" if reasons else ""
-    return wrapped(words, indent="  ")
+    earlier += ", in doubt by the benchmark's own rule" * doubted
+    words = (
+        f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on {where}: {ours[0]} ms "
+        f"forward and {ours[1]} ms with backward ({name}: {theirs[0]} and {theirs[1]}), measured "
+        f"{one['date'][:10]}{earlier}."
+    )
+    return not doubted and not (changed(one) and device == "cuda"), words
 
 
 def changed(one):

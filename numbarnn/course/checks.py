@@ -1,20 +1,25 @@
 """Is an exercise solved? The answer is printed: "right", "not solved yet", or "wrong" and where."""
 
+import ast
 import copy
+import inspect
+import textwrap
 import traceback
 
-from .compare import describe, difference, is_missing
+from .compare import describe, difference, is_changed, is_missing
 
 
-def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=None, otherwise=None):
+def check(attempt, on=None, gives=None, *, of=None, name=None, tolerance=1e-9, mistakes=None, otherwise=None):
     """Print whether an attempt gives what is expected.
 
     Args:
         attempt: a function, or a value where `on` is None. Unsolved is what raises NotImplementedError, gives None or
-            `...`, or leaves NaN in all of its arrays.
+            `...`, leaves NaN in all of its arrays, or has dots in its code. A function that changes an argument which
+            it does not return is wrong: later cells go on with it.
         on: the arguments of each call, a list of tuples; what is no tuple is a single argument.
         gives: what is expected: a function of the same arguments, or a list with a value for each of `on`; where `on`
             is None the value itself.
+        of: the student's function or kernel that `attempt`, written by the course, calls: errors quote its line.
         name: what the message calls it, the function's own name otherwise.
         tolerance: how far floats may differ, relative to the largest one that is expected.
         mistakes: for each known mistake ("adds the biases twice") what comes of it, in the form of `gives`; the message
@@ -29,12 +34,20 @@ def check(attempt, on=None, gives=None, *, name=None, tolerance=1e-9, mistakes=N
     for number, arguments in enumerate(calls):
         expected = _given(gives, number, arguments)
         shown = name if not arguments else f"{name}({', '.join(map(describe, arguments))})"
-        came, problem = (attempt, None) if arguments is None else _call(attempt, arguments)
-        if isinstance(problem, NotImplementedError) or (problem is None and is_missing(came)):
+        given = copy.deepcopy(arguments)
+        came, problem = (attempt, None) if arguments is None else _call(attempt, given)
+        missing = problem is None and is_missing(came)
+        if missing or isinstance(problem, NotImplementedError) or _has_dots(of or attempt):
             should = "should be" if arguments is None else "should give"
             _tell(f"not solved yet: {shown} {should} {describe(expected)}", otherwise)
             return otherwise
-        problem = f"raised {_where(problem, attempt)}" if problem else difference(came, expected, tolerance)
+        problem = f"raised {_where(problem, of or attempt)}" if problem else difference(came, expected, tolerance)
+        pairs = () if arguments is None else enumerate(zip(given, arguments, strict=True))
+        places = [k for k, (now, before) in pairs if now is not came and is_changed(now, before)]
+        if places and not problem:
+            names = list(inspect.signature(attempt).parameters)
+            changed = ", ".join(names[k] if k < len(names) else f"argument {k}" for k in places)
+            problem = f"the result is right, but it changes {changed}, which later cells use: work on a copy"
         if problem:
             hint = _known(came, mistakes or {}, number, arguments, tolerance)
             _tell(f"wrong: {shown}: {problem}{hint}", otherwise)
@@ -66,11 +79,11 @@ def breaks(attempt, error, *says, name=None):
 
 
 def _call(attempt, arguments):
-    """(result, None) of a call, or (None, the error that it raised). The attempt gets copies of the arguments."""
+    """(result, None) of a call, or (None, the error that it raised)."""
     if not callable(attempt):
         return None, TypeError(f"it is no function but {describe(attempt)}")
     try:
-        return attempt(*copy.deepcopy(arguments)), None
+        return attempt(*arguments), None
     except Exception as error:
         return None, error
 
@@ -89,10 +102,31 @@ def _known(came, mistakes, number, arguments, tolerance):
     return ""
 
 
+def _code(function):
+    """The code of a function, or of the function of a kernel; None of anything else."""
+    for name in ("py_func", "fn"):  # Numba's dispatchers, its simulator's kernels
+        function = getattr(function, name, function)
+    return getattr(function, "__code__", None)
+
+
+def _has_dots(function):
+    """Whether `...` stands in a function's code where a value belongs."""
+    if (code := _code(function)) is None:
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):  # no source, or a lambda within other code
+        return False
+    slices = [part for node in ast.walk(tree) if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)]
+    dots = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is ...]
+    return any(node not in slices for node in dots)
+
+
 def _where(error, attempt):
-    """An error with the line of the attempt from which it came."""
-    file = getattr(getattr(attempt, "__code__", None), "co_filename", None)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    """An error with the line of the attempt from which it came, if it did."""
+    file = getattr(_code(attempt), "co_filename", None)
+    errors = [error, *([error.__cause__] if error.__cause__ else [])]
+    frames = [frame for one in errors for frame in traceback.extract_tb(one.__traceback__) if frame.filename == file]
     line = f"\n    in the line: {frames[-1].line}" if frames and frames[-1].line else ""
     return f"{type(error).__name__}: {str(error).strip()}{line}"
 

@@ -29,6 +29,17 @@ def is_missing(value):
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 0 and bool(np.isnan(value).all())
 
 
+def is_changed(now, before):
+    """Whether an array, or one within tuples, lists and dicts, differs from its former copy."""
+    if isinstance(now, np.ndarray):
+        return not np.array_equal(now, before, equal_nan=now.dtype.kind == "f")
+    if isinstance(now, tuple | list):
+        return len(now) != len(before) or any(map(is_changed, now, before))
+    if isinstance(now, dict):
+        return now.keys() != before.keys() or any(is_changed(now[key], before[key]) for key in now)
+    return False
+
+
 def difference(came, expected, tolerance):
     """What is wrong with a value, or None if it is right.
 

@@ -166,4 +166,4 @@ def diff(before, after):
             lines += [("background:#ffe0e0;color:#900", f"- {line}") for line in old[a:b]]
             lines += [("background:#dff5df;color:#060", f"+ {line}") for line in new[c:d]]
     text = "\n".join(f'<span style="{style}">{html.escape(line)}</span>' for style, line in lines)
-    display(HTML(f'<pre style="line-height:1.25">{text}</pre>'))
+    display(HTML(f'<pre style="line-height:1.25;overflow-x:auto">{text}</pre>'))

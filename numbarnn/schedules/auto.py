@@ -40,9 +40,9 @@ def _pick(problem):
         sum(estimate.pass_us(problem, name, backward) for backward in passes) for name in (persistent.NAME, other.name)
     )
     untimed = next((f"; no device has timed its {launch.untimed}" for launch in launches if launch.untimed), "")
-    if ours > theirs:
-        return other, f"persistent would take {ours:.0f} µs in all, {other.name} {theirs:.0f} µs{untimed}"
-    return persistent.SCHEDULE, f"{ours:.0f} µs in all, with {other.name} {theirs:.0f} µs{untimed}"
+    of = "forward and backward together" if problem.training else "forward"
+    chosen = other if ours > theirs else persistent.SCHEDULE
+    return chosen, f"{of}, persistent takes about {ours:.0f} µs, {other.name} {theirs:.0f} µs{untimed}"
 
 
 class Auto(Schedule):

@@ -1,6 +1,7 @@
 """`numbarnn check`: passes what is right, fails what is wrong, and swallows nothing."""
 
 import importlib.util
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -113,6 +114,16 @@ def test_half_precision_is_checked(run_check, stub, capsys):
     assert {row["cell"] for row in half} == set(cases.ALL_CELLS) - {"rnn_relu"}
     words = {word for row in half for word in row["options"].split() if "float16" in word}
     assert words == {"float16", "bfloat16"} if importlib.util.find_spec("ml_dtypes") else {"float16"}
+
+
+def test_what_a_schedule_refuses_is_one_line_however_many_cases_and_cells(run_check, stub, monkeypatch, capsys):
+    def explain(self, shape):
+        raise RuntimeError("needs a GPU")
+
+    monkeypatch.setattr("stub_layer.StubLayer.explain", explain)
+    run_check("--quick", "--cell", "rnn_tanh,gru,lstm", "--schedule", "persistent", code=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "refuse" in line]
+    assert len(lines) == 1 and re.match(r"persistent refuses \d+ cases on cpu, such as .*: needs a GPU", lines[0])
 
 
 @pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])

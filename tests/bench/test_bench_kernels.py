@@ -25,7 +25,7 @@ FEW = ("dropout", "add_column_sums-float32-columns", "copy-float64-contiguous_fr
 def few(monkeypatch):
     """A catalog of three kernels."""
     found = [catalog.find(name, EVERY) for name in FEW]
-    monkeypatch.setattr(kernels, "shipped_kernels", lambda cc: found)
+    monkeypatch.setattr(kernels, "shipped_kernels", lambda cc, everything=True: found)
     return found
 
 
@@ -78,7 +78,9 @@ def test_table_and_json(toolchain, command, capsys):
     assert "6 kernels for sm_90, sm_80: no spills" in said and "multiprocessor hold" in said
 
 
-@pytest.mark.parametrize("argv, archs", [([], list(kernels.ARCHS)), (["--arch", "sm_80"], ["sm_80"])])
+@pytest.mark.parametrize("argv, archs", [
+    ([], ["sm_90"]), (["--all"], ["sm_80", "sm_90", "sm_100"]), (["--arch", "sm_80"], ["sm_80"]),
+])  # fmt: skip
 def test_archs(spilling, command, argv, archs):
     assert list(dict.fromkeys(row["arch"] for row in command("kernels", *argv, code=1))) == archs
 
@@ -88,30 +90,48 @@ def test_a_kernel_is_compiled_for_all_archs_before_the_next(spilling, few, monke
     order = []
     noted = lambda shipped, arch: order.append((str(shipped), arch)) or (arch, str(shipped))  # noqa: E731
     monkeypatch.setattr(kernels, "compile_row", noted)
-    rows = kernels.compile_all(["sm_90", "sm_80"])
+    rows = kernels.compile_all(["sm_90", "sm_80"], True)
     names = [str(shipped) for shipped in few]
     assert order == [(name, arch) for name in names for arch in ("sm_90", "sm_80")]
     assert rows == [(arch, name) for arch in ("sm_90", "sm_80") for name in names]
 
 
-def test_spills_and_failures_are_told_and_exit_with_1(spilling, command, capsys):
+def test_failures_are_told_and_exit_with_1(spilling, command, capsys):
     (good, spills, broken, unknown) = command("kernels", "--arch", "sm_90", code=1)
-    assert good["ok"] and not (spills["ok"] or broken["ok"] or unknown["ok"])
+    assert good["ok"] and spills["ok"] and not (broken["ok"] or unknown["ok"])
     assert (spills["spill_bytes"], spills["stack_bytes"], spills["registers"]) == (24, 16, 48)
     assert broken["registers"] is broken["spill_bytes"] is unknown["registers"] is unknown["spill_bytes"] is None
     said = capsys.readouterr().out
-    assert "FAILED add_column_sums float32 columns sm_90: 24 bytes of registers are spilled" in said
+    assert "spills 24 bytes  add_column_sums  float32" in said
     assert "FAILED copy float64 contiguous_from_strided sm_90: RuntimeError: linking failed" in said
     assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not tell" in said
-    assert "4 kernels for sm_90: 3 FAILED" in said and "no spills" not in said
+    assert "4 kernels for sm_90: 2 FAILED, 1 spill registers" in said and "no spills" not in said
+
+
+def test_it_says_first_what_it_compiles_by_what_and_how_long_and_then_how_far_it_is(spilling, command, capsys):
+    command("kernels", code=1)
+    said = capsys.readouterr()
+    assert said.out.startswith("Compiling 4 kernels for sm_90 by a compiler: about 4 s")
+    assert said.err.splitlines()[0] == "1 of 4: dropout-float32, sm_90" and said.err.count("\n") == 4
+
+
+def test_without_all_only_the_planned_kernels_of_three_shapes_are_compiled():
+    few = kernels.shipped_kernels((9, 0), everything=False)
+    assert len(few) == 6 and {shipped.dtype for shipped in few} == {"float32", "float16", "bfloat16"}
+
+
+def test_a_spill_is_an_error_where_strict_is_asked_for(spilling, few, command, monkeypatch):
+    monkeypatch.setattr(kernels, "shipped_kernels", lambda cc, everything: few[:2])
+    command("kernels", code=0)
+    command("kernels", "--strict", code=1)
 
 
 def test_a_kernel_that_really_spills(toolchain, few, command, monkeypatch):
     """16 registers are too few for Philox: the linker spills, and says so."""
     monkeypatch.setitem(few[0].kernel.dispatcher.targetoptions, "max_registers", 16)
     few[1:] = []
-    (row,) = command("kernels", "--arch", "sm_90", code=1)
-    assert row["spill_bytes"] > 0 and row["stack_bytes"] > 0 and "spilled" in row["error"]
+    (row,) = command("kernels", "--arch", "sm_90", "--strict", code=1)
+    assert row["spill_bytes"] > 0 and row["stack_bytes"] > 0 and row["ok"] and row["error"] is None
 
 
 def test_missing_toolchain(few, monkeypatch, capsys):

@@ -67,7 +67,7 @@ def test_the_command_times_every_way_and_its_page_shows_them(few, command, page,
         assert {check["contender"] for check in row["agreement"]} >= {"numbarnn", "stepper"}
     assert "99th percentile of 21 calls" in (said := capsys.readouterr().out) and "/ torch cell" in said
     text, path = page(found), tmp_path / "record.json"
-    assert "one step at a time" in text and "lstm 1,1,4,5,1 float32 step" in text and "CPU: ratios" not in text
+    assert "One step at a time" in text and "lstm 1,1,4,5,1 float32 step" in text and "<h3>Ratios" not in text
     own = found["results"][0]
     assert f"{own['median_s']['stepper'] * 1e6:.1f} / {own['p99_s']['stepper'] * 1e6:.1f}" in text
     assert cli.main(["report", str(path), "--against", str(path)]) == 0

@@ -12,6 +12,7 @@ from numbarnn.bench.cases.shapes import TF32
 from numbarnn.bench.speed import record, trust
 
 OLD_GPU = tables.RESULTS / "h200-2026-11-20-lstm-float16.json"
+CPU = tables.RESULTS / "cpu-2026-11-26.json"
 
 
 @pytest.fixture
@@ -107,14 +108,14 @@ def test_numbers_are_those_of_the_file():
 def test_an_old_record_says_that_its_kernels_are_others(results):
     results()
     assert "with other kernels: commit 0106d8d3 with changes that were not committed." in gpu()
-    assert "recorded with other kernels" in headline()
+    assert "measured 2026-11-20 with an earlier revision" in headline()
 
 
 def test_a_table_whose_kernels_changed_says_so_by_itself(results, monkeypatch):
     results(as_new)
-    assert f"at commit {'a' * 8}." in tables.gpu() and "other kernels" not in tables.gpu() + tables.headline()
+    assert f"at commit {'a' * 8}." in tables.gpu() and "other kernels" not in tables.gpu()
     monkeypatch.setattr(record, "kernels_digest", lambda device: "something else")
-    assert f"with other kernels: commit {'a' * 8}." in tables.gpu() and "other kernels" in tables.headline()
+    assert f"with other kernels: commit {'a' * 8}." in tables.gpu() and "earlier revision" in tables.headline()
 
 
 def test_ratios_are_against_the_fastest_algorithm_then_pytorchs_choice(results):
@@ -151,7 +152,7 @@ def test_a_newer_device_without_rows_for_the_tables_leaves_them(results):
 
 def test_nothing_recorded_is_said(results):
     assert tables.gpu() == "No times on a GPU have been recorded yet."
-    assert "no times on a GPU" in tables.headline()
+    assert "No times on a GPU" in tables.headline()
 
 
 @pytest.mark.parametrize("spoil, reason", [
@@ -170,7 +171,18 @@ def test_what_is_not_to_be_trusted_has_a_mark(results, spoil, reason):
     results(change)
     said = gpu()
     assert said.count("? (") == 1 and reason in said
-    assert "not to be trusted" in headline()
+    assert "in doubt by the benchmark's own rule" in headline()
+
+
+def test_the_headline_begins_with_a_time_that_is_trusted(results):
+    """The CPU's, as long as the GPU's was measured with an earlier revision or is in doubt."""
+    results()
+    gpu_first = headline()
+    assert gpu_first.startswith("LSTM of 1024 steps")
+    results(name="cpu", source=CPU)
+    assert headline().startswith("LSTM of 25 steps") and gpu_first.partition(" See")[0] in headline()
+    results(as_new)
+    assert headline().startswith("LSTM of 1024 steps") and "25 steps" not in headline()
 
 
 def test_a_peer_that_is_not_to_be_trusted_marks_its_ratio_only(results):
@@ -181,7 +193,7 @@ def test_a_peer_that_is_not_to_be_trusted_marks_its_ratio_only(results):
     results(change)
     said = tables.gpu()
     assert "| 1.75 (1.70p, 0.85?) |" in said and said.count("?") == 2, "and in the legend"
-    assert "not to be trusted" not in headline()
+    assert "in doubt" not in headline()
 
 
 def test_a_busy_machine_counts_by_the_hosts_clock(results):

@@ -40,6 +40,22 @@ def test_prints_schedule_reason_and_expected_time(capsys):
         assert words in said
 
 
+def test_the_heading_says_that_its_sum_is_of_both_passes(answer, capsys):
+    found = answer(f"{EXAMPLE} --dtype float16")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Forward: persistent (auto; forward and backward together, persistent takes about" in said
+    assert found["passes"][0]["why"].startswith("forward and backward together")
+    answer(f"{EXAMPLE} --dtype float16 --inference")
+    assert "persistent (auto; forward, persistent takes about" in " ".join(capsys.readouterr().out.split())
+
+
+def test_help_says_that_a_file_of_a_cell_is_run(capsys):
+    for command in ("plan", "trace"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert "FILE.py:NAME, or MODULE:NAME, which is run" in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_checkpoints_save_and_cost(answer, capsys):
     line = f"{EXAMPLE} --checkpoint-every 20 --schedule persistent"
     found = answer(line)

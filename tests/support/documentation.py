@@ -1,4 +1,4 @@
-"""The documentation's site, built of the notebooks as they are, or of executed copies."""
+"""The documentation's site, built of notebooks as they are or of executed copies; the Python of pages is executed."""
 
 import os
 import shutil
@@ -24,8 +24,10 @@ def build(folder, executed):
     """
     source, site = folder / "clone" / "notebooks", folder / "site"
     shutil.copytree(ROOT / "notebooks", source, ignore=shutil.ignore_patterns("_build", ".ipynb_checkpoints"))
-    for name, notebook in executed.items():
-        nbformat.write(notebook, source / name)
+    for path in source.glob("*.ipynb"):
+        notebook = executed.get(path.name) or nbformat.read(path, as_version=nbformat.NO_CONVERT)
+        notebook.metadata["mystnb"] = {"execution_mode": "off"}
+        nbformat.write(notebook, path)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {"PYTHONPATH": paths}  # conf.py looks for the package beside the copy, where it is not

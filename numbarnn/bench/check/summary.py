@@ -17,35 +17,38 @@ class Group:
     """Some comparisons together, at least one.
 
     Attributes:
-        key: what they have in common, a tuple of words. compared: those about a result.
-        worst: a failure, or else the one nearest to its limit; those of dropout's masks, and refusals, come last.
+        key: what they have in common, a tuple of words.
+        worst: a failure, or else the one nearest to its limit; those of dropout's masks come last.
         median_ratio, within_twice: of the ratios of errors to the peer's: the median, and the share of those up to 2.
     """
 
     def __init__(self, key, members):
         self.key, self.members = key, members
-        self.compared = [one for one in members if one.compared]
-        self.failed, self.refused = sum(not one.ok for one in members), sum(one.refused for one in members)
-        self.worst = max(members, key=lambda c: (not c.ok, c.compared, not c.quantity.startswith("dropout"), c.share))
+        self.failed = sum(not one.ok for one in members)
+        self.worst = max(members, key=lambda c: (not c.ok, not c.quantity.startswith("dropout"), c.share))
         ratios = sorted(one.ratio for one in members if one.ratio is not None and one.ratio == one.ratio)
         self.median_ratio = ratios[(len(ratios) - 1) // 2] if ratios else None
         self.within_twice = sum(ratio <= TWICE for ratio in ratios) / len(ratios) if ratios else None
-        self.result = "FAILED" if self.failed else "ok" if self.compared else "refused"
+        self.result = "FAILED" if self.failed else "ok"
 
 
 def grouped(comparisons, key):
-    """A `Group` for each value of `key(comparison)`, in the order in which they come, without notes about peers."""
+    """A `Group` for each value of `key(comparison)`, in the order in which they come."""
     found = {}
     for comparison in comparisons:
-        if comparison.compared or comparison.refused:
-            found.setdefault(key(comparison), []).append(comparison)
+        found.setdefault(key(comparison), []).append(comparison)
     return [Group(key, members) for key, members in found.items()]
 
 
+def of_results(comparisons):
+    """Those of results: without refusals of schedules, and notes about peers."""
+    return [comparison for comparison in comparisons if comparison.compared]
+
+
 def by_run(comparisons, verbose=False):
-    """Groups by cell, engine, schedule and dtype, or by case if verbose; refusals have groups of their own."""
+    """Groups by cell, engine, schedule and dtype, or by case if verbose."""
     last = (lambda c: c.options) if verbose else dtype_of
-    groups = grouped(comparisons, lambda c: (c.cell, c.engine, c.schedule, last(c) + ", refused" * c.refused))
+    groups = grouped(of_results(comparisons), lambda c: (c.cell, c.engine, c.schedule, last(c)))
     return groups if verbose else sorted(groups, key=lambda group: (group.key[1], group.key[0]))
 
 
@@ -55,7 +58,7 @@ def dtype_of(comparison):
 
 def by_option(comparisons, engines=False):
     """Groups by option, PLAIN first, or by engine and option; a comparison is in those of all that its case uses."""
-    comparisons = [comparison for comparison in comparisons if comparison.compared or comparison.refused]
+    comparisons = of_results(comparisons)
     groups = []
     for engine in dict.fromkeys(comparison.engine for comparison in comparisons) if engines else (None,):
         own = [comparison for comparison in comparisons if engine in (None, comparison.engine)]
@@ -67,8 +70,10 @@ def by_option(comparisons, engines=False):
 
 def by_quantity(comparisons):
     """Groups by engine and kind of quantity: the parameters of all layers and directions are one kind."""
-    compared = [comparison for comparison in comparisons if comparison.compared]
-    return sorted(grouped(compared, lambda c: (c.engine, c.quantity.split("_l")[0])), key=lambda group: group.key[0])
+    return sorted(
+        grouped(of_results(comparisons), lambda c: (c.engine, c.quantity.split("_l")[0])),
+        key=lambda group: group.key[0],
+    )
 
 
 def cells(group):
@@ -76,11 +81,11 @@ def cells(group):
     worst, middle, within = group.worst, group.median_ratio, group.within_twice
     errors = map(number, (worst.error, worst.torch_error, worst.cudnn_error, worst.limit))
     shares = "-" if middle is None else f"{middle:.2f}", "-" if within is None else f"{within:.0%}"
-    return [str(len(group.compared)), *errors, worst.quantity, *shares, str(group.refused or "-"), group.result]
+    return [str(len(group.members)), *errors, *shares, worst.quantity]
 
 
-COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "at", "ratio", "up to 2", "refused", "result")
-NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2", "refused")
+COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2", "at")
+NUMBERS = COLUMNS[:-1]
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
     "error (cuDNN's where it ran, else PyTorch's); up to 2: the share of ratios that are at most 2"
@@ -93,8 +98,8 @@ def number(value):
 
 def table(groups, headings):
     """(columns, rows) of groups; columns in which no row has anything are left out."""
-    columns = [*headings, *COLUMNS]
-    rows = [[*group.key, *cells(group)] for group in groups]
+    columns = ["result", *headings, *COLUMNS]
+    rows = [[group.result, *group.key, *cells(group)] for group in groups]
     kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(row[i] != "-" for row in rows)]
     return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
@@ -124,23 +129,24 @@ def print_comparisons(comparisons, verbose=False):
     """A row per cell, engine, schedule and dtype (per case when verbose); one per option; then a table of failures."""
     headings = "cell", "engine", "schedule", "options" if verbose else "dtype"
     columns, rows = table(by_run(comparisons, verbose), headings)
-    console.print_table("Error against float64", columns, rows, right=NUMBERS, wrap=("options", "at"))
+    console.print_table("Error against float64", columns, rows, right=NUMBERS)
     columns, rows = table(by_option(comparisons), ("option",))
-    console.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS, ("at",))
+    console.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS)
     console.say(LEGEND)
     failures = [comparison for comparison in comparisons if not comparison.ok]
     if failures:
         more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
         rows = [failure_row(comparison) for comparison in failures[:ROWS_SHOWN]]
-        console.print_table(f"Failures{more}", FAILURE_COLUMNS, rows, wrap=("options", "mode", "what happened"))
+        console.print_table(f"Failures{more}", FAILURE_COLUMNS, rows)
 
 
 def print_summary(comparisons, seconds):
     """The last lines: what schedules and peers refused, and the verdict."""
     refused = [comparison for comparison in comparisons if comparison.refused]
-    for schedule in dict.fromkeys(comparison.schedule for comparison in refused):
-        own = [comparison for comparison in refused if comparison.schedule == schedule]
-        console.say(f"{schedule} refuses {len(own)} cases, such as {own[0].cell} {own[0].options}: {own[0].message}")
+    for group in grouped(refused, lambda c: (c.schedule, c.engine)):
+        (schedule, engine), first = group.key, group.members[0]
+        cases = f"{len(group.members)} cases on {engine}, such as {first.cell} {first.options}"
+        console.say(f"{schedule} refuses {cases}: {first.message}")
     for peer, said, cases in notes(comparisons)[:ROWS_SHOWN]:
         console.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
     if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):

@@ -1,1 +1,1 @@
-"""`numbarnn report`: records of times side by side, as one page; and a record against a former one."""
+"""`numbarnn report`: records of times as a page; and a record against a former one."""

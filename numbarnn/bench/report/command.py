@@ -1,11 +1,10 @@
-"""`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, side by side.
+"""`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, a section each.
 
-Without a file it shows the results that come with numbarnn. `--against` compares the first file with a former result of
-the same problems. It compares ratios to peers, which ran beside numbarnn both times: a slower machine slows both, and
-is not taken for slower code.
+Without a file it shows the newest results of each device among those that come with numbarnn. `--against` compares the
+first file with a former result of the same problems. It compares ratios to peers, which ran beside numbarnn both times:
+a slower machine slows both, and is not taken for slower code.
 """
 
-import json
 import webbrowser
 from pathlib import Path
 
@@ -18,7 +17,10 @@ RECORDED = Path(record.__file__).parents[1] / "results"
 
 
 def add_arguments(parser):
-    about = "what `numbarnn bench --json FILE` wrote, one or several; default: the results that come with numbarnn"
+    about = (
+        "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn the "
+    )
+    about += "newest of each device"
     existing = console.existing_file("a file that numbarnn bench --json wrote")
     parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about)
     where = parser.add_argument
@@ -31,12 +33,12 @@ def add_arguments(parser):
 
 def run(args):
     """Writes the page; returns 1 where something became slower than in the former result."""
-    files = args.files or sorted(map(str, RECORDED.glob("*.json")))
-    results = [result for file in files if (result := read(file, option="FILE" if args.files else ""))]
+    results = [read(file, option="FILE") for file in args.files] or newest()
     if args.against:
         return say_changes(read(args.against, option="--against"), results[0])
     text = page.html(results)
-    console.say(f"numbarnn report: {', '.join(result.name for result in results)}")
+    for result in results:
+        console.say(f"{result.name}: {page.verdict(result)}")
     console.write_bytes(args.html, text.encode())
     console.say(f"written: {args.html}")
     if args.open:
@@ -44,17 +46,30 @@ def run(args):
     return 0
 
 
+def newest():
+    """The `rows.Result`s that come with numbarnn, of each device and what was timed there the newest."""
+    found = {}
+    for file, one in sorted(((file, record.read(file)) for file in RECORDED.glob("*.json")), key=_date):
+        if one:
+            timed = frozenset((row["cell"], row["dtype"], row["what"]) for row in one["results"])
+            found.pop((one["device_name"], timed), None)
+            found[one["device_name"], timed] = result_of(file.stem, one)
+    return [*found.values()][::-1]
+
+
+def _date(pair):
+    return pair[1]["date"] if pair[1] else ""
+
+
 def read(file, option):
-    """The `rows.Result` of a file. Where it holds something else: None, or an error if the user named it by an
-    `option`."""
+    """The `rows.Result` of a file that the user named by an `option`; an error where it holds something else."""
     no_result = f"{option} {file} is no result of numbarnn bench"
     try:
-        found = record.read(file)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        if found := record.read(file):
+            return result_of(Path(file).stem, found)
+    except Exception as error:  # whatever a file may hold that numbarnn bench has not written
         raise console.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
-    if found is None and option:
-        raise console.WrongArguments(no_result)
-    return found and result_of(Path(file).stem, found)
+    raise console.WrongArguments(no_result)
 
 
 def say_changes(former, now):

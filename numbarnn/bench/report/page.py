@@ -2,9 +2,10 @@
 
 from html import escape
 
+import numpy as np
+
 from numbarnn.bench import pages
 from numbarnn.bench.report import plots
-from numbarnn.bench.report.rows import keys_of
 from numbarnn.bench.speed.speed_table import milliseconds, three_digits
 
 LEGEND = (
@@ -27,30 +28,47 @@ CALLERS = {
 
 
 def html(results):
-    """The page of some `rows.Result`s, as text."""
-    parts = ["<h1>numbarnn report</h1>", f"<p>{escape(LEGEND)}</p>"]
-    keys = keys_of(results)
-    for device in dict.fromkeys(result.record["device"] for result in results):
-        there = [result for result in results if result.record["device"] == device]
-        own = [key for key in keys if any(key in result.entries for result in there)]
-        clock, kind = ("the GPU's clock", "GPU") if device == "cuda" else ("the host's clock", "CPU")
-        if any(entry.ratios for result in there for entry in result.entries.values()):
-            parts += [f"<h2>{kind}: ratios</h2>", plots.ratios(there, own)]
-        if own:
-            parts += [f"<h2>Milliseconds by {clock}</h2>", times(there, own)]
-        if taken := keys_of(there, "steps"):
-            parts += [f"<h2>{kind}: one step at a time, microseconds of single calls</h2>"]
-            parts += [f"<p>{escape(STEPS)}</p>", steps(there, taken)]
+    """The page of some `rows.Result`s, a section each, as text."""
+    parts = ["<h1>numbarnn report</h1>", *(f'<p class="verdict">{escape(verdict(result))}</p>' for result in results)]
+    parts.append(f"<p>{escape(LEGEND)}</p>")
     for result in results:
-        pictures = [(dtype, plots.roofline(result, dtype)) for dtype in ("float32", "float64")]
-        for dtype, picture in pictures:
-            if picture:
-                parts += [f"<h2>Under the machine's ceilings: {escape(result.name)}, {dtype}</h2>", picture]
-                parts += [f"<p>{escape(TRAFFIC)}</p>"]
-    for result in results:
-        parts += [f"<h2>{escape(result.name)}</h2>", where(result.record)]
-        parts += [f"<p>{escape(circumstances(result.record))}</p>"]
+        parts += section(result)
     return pages.document("numbarnn report", "\n".join(parts), pages.STYLE)
+
+
+def verdict(result):
+    """What a result says, in a sentence: how often numbarnn is faster than whom, by the rows that can be trusted."""
+    taken = {key: one for key, one in (result.entries | result.steps).items() if one.ratios}
+    rows = [one for key, one in taken.items() if key.schedule == "auto"] or [*taken.values()]
+    trusted = [one for one in rows if not one.doubts]
+    where = f"{result.record['device_name']}, {result.record['date'][:10]}"
+    said = []
+    for peer in dict.fromkeys(peer for one in rows for peer in one.ratios):
+        found = [one.ratios[peer] for one in trusted or rows if peer in one.ratios]
+        if found:
+            faster = f"faster than {peer} in {sum(ratio < 1 for ratio in found)} of {len(found)} passes"
+            said.append(f"{faster} (median {np.median(found):.2f} of its time)")
+    if not trusted and rows:
+        said.append("all in doubt")
+    elif len(trusted) < len(rows):
+        said.append(f"{len(rows) - len(trusted)} more in doubt")
+    return f"{where}: {', '.join(said) or 'no peer ran beside numbarnn'}."
+
+
+def section(result):
+    """The parts of the page about one result."""
+    gpu, about = result.record["device"] == "cuda", result.record
+    parts = [f"<h2>{escape(result.name)}: {escape(about['device_name'])}</h2>"]
+    if any(entry.ratios for entry in result.entries.values()):
+        parts += ["<h3>Ratios</h3>", plots.ratios(result)]
+    if result.entries:
+        parts += [f"<h3>Milliseconds by the {'GPU' if gpu else 'host'}'s clock</h3>", times(result)]
+    if result.steps:
+        parts += ["<h3>One step at a time, microseconds of single calls</h3>", f"<p>{escape(STEPS)}</p>", steps(result)]
+    for dtype in ("float32", "float64"):
+        if picture := plots.roofline(result, dtype):
+            parts += [f"<h3>Under the machine's ceilings: {dtype}</h3>", picture, f"<p>{escape(TRAFFIC)}</p>"]
+    return [*parts, "<h3>Where and how</h3>", where(about), f"<p>{escape(circumstances(about))}</p>"]
 
 
 def where(record):
@@ -59,14 +77,10 @@ def where(record):
     return pages.about(known | record["environment"])
 
 
-def times(results, keys):
-    """The table of times and ratios, results side by side."""
-    columns = ["problem"]
-    for result in results:
-        prefix = f"{result.name}: " if len(results) > 1 else ""
-        columns += [f"{prefix}{heading}" for heading in ("ms", "ratios", "GFLOP/s", "of peak", *used(result))]
-    rows = [[str(key), *(cell for result in results for cell in cells(result, key))] for key in keys]
-    return pages.table(columns, rows)
+def times(result):
+    """The table of times and ratios."""
+    columns = ["problem", "ms", "ratios", "GFLOP/s", "of peak", *used(result)]
+    return pages.table(columns, [[str(key), *cells(result, key)] for key in result.entries])
 
 
 def used(result):
@@ -78,10 +92,8 @@ def used(result):
 
 
 def cells(result, key):
-    """A problem's cells of one result."""
-    entry, more = result.entries.get(key), used(result)
-    if entry is None:
-        return [""] * (4 + len(more))
+    """A problem's cells."""
+    entry, more = result.entries[key], used(result)
     if entry.seconds is None:
         return ["-", entry.refusal, "", "", *[""] * len(more)]
     peak = result.record["method"].get("peak_flops", {}).get(key.dtype)
@@ -96,21 +108,18 @@ def cells(result, key):
     return found
 
 
-def steps(results, keys):
-    """The table of single steps: a row for each problem and result."""
-    several, lines = len(results) > 1, []
-    for key in keys:
-        for result in (one for one in results if key in one.steps):
-            step = result.steps[key]
-            mark = "?" * bool(step.doubts)
-            shown = [
-                f"{step.median[name] * 1e6:.1f} / {step.p99[name] * 1e6:.1f}{mark}" if name in step.median else ""
-                for name in CALLERS
-            ]
-            ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in step.ratios.items())
-            lines.append([str(key), *([result.name] if several else []), *shown, step.refusal or ratios])
-    columns = ["problem", *(["result"] if several else []), *CALLERS.values(), "ratios"]
-    return pages.table(columns, lines, CALLERS.values())
+def steps(result):
+    """The table of single steps."""
+    lines = []
+    for key, step in result.steps.items():
+        mark = "?" * bool(step.doubts)
+        shown = [
+            f"{step.median[name] * 1e6:.1f} / {step.p99[name] * 1e6:.1f}{mark}" if name in step.median else ""
+            for name in CALLERS
+        ]
+        ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in step.ratios.items())
+        lines.append([str(key), *shown, step.refusal or ratios])
+    return pages.table(["problem", *CALLERS.values(), "ratios"], lines, CALLERS.values())
 
 
 def circumstances(record):

@@ -1,5 +1,7 @@
 """The pictures of `numbarnn report`, as SVG."""
 
+import itertools
+
 import numpy as np
 
 from numbarnn.bench import console, pages
@@ -11,21 +13,18 @@ MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
 ROW_INCHES, WIDTH_INCHES = 0.23, 9.5
 
 
-def ratios(results, keys):
-    """Ratios to peers, a line per problem: a colour per result, a mark per peer, hollow where it is in doubt."""
+def ratios(result):
+    """Ratios to peers, a line per problem, a colour and mark per peer, hollow where it is in doubt."""
+    keys = list(result.entries)
     figure = console.figure(PURPOSE, figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(keys)))
-    axis, used = figure.subplots(), {}
-    for number, result in enumerate(results):
-        colour = COLOURS[number % len(COLOURS)]
-        for line, key in enumerate(keys):
-            entry = result.entries.get(key)
-            for peer, ratio in entry.ratios.items() if entry else ():
-                marker = MARKERS.get(peer, "^")
-                face = "none" if entry.doubts else colour
-                shift = 0.3 * ((number + 0.5) / len(results) - 0.5)
-                axis.plot(ratio, line + shift, marker, color=colour, markerfacecolor=face, markersize=5)
-                used.setdefault(("peer", peer), dict(marker=marker, color="grey"))
-        used[("result", result.name)] = dict(marker="s", color=colour)
+    axis = figure.subplots()
+    peers = list(dict.fromkeys(peer for entry in result.entries.values() for peer in entry.ratios))
+    for colour, peer in zip(itertools.cycle(COLOURS), peers):
+        style = {"marker": MARKERS.get(peer, "^"), "color": colour, "linestyle": "none", "markersize": 5}
+        for line, entry in enumerate(result.entries.values()):
+            if peer in entry.ratios:
+                axis.plot(entry.ratios[peer], line, markerfacecolor="none" if entry.doubts else colour, **style)
+        axis.plot([], [], label=f"against {peer}", **style)
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set(xscale="log", ylim=(len(keys) - 0.4, -0.6), yticks=range(len(keys)), yticklabels=list(map(str, keys)))
     axis.set_xlabel("numbarnn's time / the peer's (left of 1: numbarnn is faster)")
@@ -34,9 +33,6 @@ def ratios(results, keys):
     axis.set_xticks([], minor=True)
     axis.tick_params(axis="y", labelsize=8)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6)
-    for (kind, name), style in used.items():
-        if kind == "peer" or len(results) > 1:
-            axis.plot([], [], linestyle="none", label=f"against {name}" if kind == "peer" else name, **style)
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
     return pages.svg(figure)
 

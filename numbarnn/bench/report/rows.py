@@ -1,4 +1,4 @@
-"""The rows of several records of `numbarnn bench`, by what they time: rows of one problem stand side by side."""
+"""The rows of records of `numbarnn bench`, by what they time."""
 
 from typing import NamedTuple
 
@@ -126,11 +126,6 @@ def result_of(name, found):
     rows, doubt = found["results"], found["doubt"]
     entries = {key_of(row): entry_of(row, doubt) for row in rows if row["what"] != STEP}
     return Result(name, found, entries, {key_of(row): step_of(row, doubt) for row in rows if row["what"] == STEP})
-
-
-def keys_of(results, part="entries"):
-    """Every `Key` of some results' entries, or of their steps, in the order in which they come."""
-    return list(dict.fromkeys(key for result in results for key in getattr(result, part)))
 
 
 # -------------------------------------------------------------------------------------------- against a former record

@@ -152,9 +152,10 @@ def print_times(rows, where):
         one, every = (1e3 * np.median(row["seconds"][name]) for name in ("one", "all"))
         sizes = ",".join(map(str, row["shape"].values())) + "".join(f" {word}" for word in row["form"])
         about = [row["cell"], sizes, row["dtype"], WORDS[row["what"]], row["beside"]]
-        table.append([*about, f"{one:.3f}", f"{every:.3f}", f"{ratio(row):.2f}"])
+        result = "late" if ratio(row) > LIMIT else "ok"
+        table.append([result, *about, f"{one:.3f}", f"{every:.3f}", f"{ratio(row):.2f}"])
     title = f"Milliseconds per call beside busy processes, on one and on {where.threads} CPU threads"
     columns = ["one thread", "all threads", "all / better"]
-    console.print_table(title, ["cell", "T,B,I,H,L", "dtype", "pass", "beside", *columns], table, right=columns)
+    console.print_table(title, ["result", "cell", "T,B,I,H,L", "dtype", "pass", "beside", *columns], table, columns)
     late = sum(ratio(row) > LIMIT for row in rows)
     console.say(f"numbarnn bench: {late} of {len(rows)} rows take more than {LIMIT} times the better of both")

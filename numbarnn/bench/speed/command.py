@@ -218,7 +218,7 @@ def take_times(args, where, todo, time_one, show, torch_method):
         console.say(notice)
     if doubt:
         by = "these times" if where.device == "cpu" else "times by the host's clock"
-        console.say(f"the machine was busy with something else ({doubt}): {by} are not to be trusted")
+        console.say(f"the machine was busy with something else ({doubt}): {by} are in doubt")
     if args.json:
         console.write_json(args.json, as_record(rows, where, load, torch_method))
     return rows

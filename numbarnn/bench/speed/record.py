@@ -200,4 +200,4 @@ def best_cudnn(seconds):
 def rival_of(row):
     """The contender that a row's ratio is about: the fastest of cuDNN's algorithms, or else PyTorch; None: nobody."""
     times = row["device_seconds"] or row["seconds"]
-    return row["best_cudnn"] or (TORCH if TORCH in times else None)
+    return row.get("best_cudnn") or (TORCH if TORCH in times else None)

@@ -29,16 +29,13 @@ def print_timings(rows, where, doubt):
     """The table of times, refusals in their place, what was left out, and a summary line."""
     gpu = where.device == "cuda"
     columns, cells = (gpu_cells if gpu else cpu_cells)(rows)
-    heading = ["cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
-    table = [[*about(row), *own, outcome(row, doubt)] for row, own in zip(rows, cells, strict=True)]
     used, more = usage_cells(rows, ["numbarnn", *([] if gpu else cpu_rivals(rows))])
-    columns += used
-    table = [[*line[:-1], *own, line[-1]] for line, own in zip(table, more, strict=True)]
+    cells = [[*own, *others] for own, others in zip(cells, more, strict=True)]
     clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
     title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
-    console.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("pass", "result"))
+    print_rows(title, rows, [*columns, *used], cells, doubt)
     say_left_out(rows)
     say_compile_times(rows)
     if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
@@ -46,12 +43,33 @@ def print_timings(rows, where, doubt):
     say_verdict(rows, doubt)
 
 
+def print_rows(title, rows, columns, cells, doubt):
+    """Print a table of rows of a record, what is judged first, and below it why times are refused or in doubt.
+
+    Args:
+        columns, cells: headings of the numbers, and a list of them for each row. doubt: `trust.machine_doubt`.
+    """
+    results = [outcome(row, doubt) for row in rows]
+    lines = [
+        [result.partition(":")[0], *about(row), *own] for result, row, own in zip(results, rows, cells, strict=True)
+    ]
+    heading = ["result", "cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
+    console.print_table(title, [*heading, *columns], lines, right=columns)
+    reasons = {}
+    for result, row in zip(results, rows, strict=True):
+        if result != "ok":
+            reasons.setdefault(result, []).append(" ".join(about(row)))
+    for result, cases in reasons.items():
+        many = f"{cases[0]} and {len(cases) - 1} more rows" if len(cases) > 1 else cases[0]
+        console.say(f"{many}: {result}")
+
+
 def say_verdict(rows, doubt):
     """The last line; doubt: `trust.machine_doubt`."""
     refusals = sum(not row["ok"] for row in rows)
     doubted = sum(row["ok"] and bool(trust.doubts(row, judged(row), doubt)) for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
-    console.say(f"numbarnn bench: {verdict}{f'; {doubted} not to be trusted' if doubted else ''}")
+    console.say(f"numbarnn bench: {verdict}{f'; {doubted} in doubt' if doubted else ''}")
 
 
 def about(row):
@@ -67,11 +85,12 @@ def about(row):
 def cpu_cells(rows):
     """(columns, cells of each row) by the host's clock."""
     labels = cpu_rivals(rows)
-    columns = ["numbarnn", *labels.values(), *(f"/ {label}" for label in labels.values()), "us/step", "GFLOP/s"]
+    columns = ["numbarnn", *(f"/ {label}" for label in labels.values()), *labels.values(), "us/step", "GFLOP/s"]
     cells = []
     for row in rows:
-        own = [milliseconds(row["median_s"].get(name)) for name in ("numbarnn", *labels)]
+        own = [milliseconds(row["median_s"].get("numbarnn"))]
         own += [quotient(row["ratio"].get(name)) for name in labels]
+        own += [milliseconds(row["median_s"].get(name)) for name in labels]
         if row["ok"]:
             seconds, work = row["median_s"]["numbarnn"], work_of(row)
             own += [f"{seconds * 1e6 / row['shape']['T']:.1f}", f"{work / seconds / 1e9:.1f}"]
@@ -133,7 +152,7 @@ def label(name):
 
 
 def quotient(ratio):
-    return "-" if ratio is None else f"{ratio:.2f}"
+    return "-" if ratio is None else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def judged(row):
@@ -143,11 +162,11 @@ def judged(row):
 
 
 def outcome(row, doubt):
-    """The last cell: ok, what speaks against the times, or why there are none."""
+    """ok, what speaks against the times, or why there are none."""
     if not row["ok"]:
         return f"REFUSED: {row['refusal']}"
     doubts = trust.doubts(row, judged(row), doubt)
-    return f"not to be trusted: {'; '.join(doubts)}" if doubts else "ok"
+    return f"in doubt: {'; '.join(doubts)}" if doubts else "ok"
 
 
 def say_left_out(rows):

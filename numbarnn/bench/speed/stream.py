@@ -23,7 +23,7 @@ from numbarnn.bench.peers.torch_peer import torch_tf32
 from numbarnn.bench.speed import timing
 from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
 from numbarnn.bench.speed.record import Row, ratios
-from numbarnn.bench.speed.speed_table import about, outcome, quotient, say_compile_times, say_left_out, say_verdict
+from numbarnn.bench.speed.speed_table import print_rows, quotient, say_compile_times, say_left_out, say_verdict
 
 CALLS = 2000  # of each contender, at least
 STEPS = 8  # compared; timed calls take the same x again and again
@@ -161,23 +161,17 @@ def print_streams(rows, where, doubt):
     names = [name for name in LABELS if any(name in row["median_s"] for row in rows)]
     rivals = [name for name in names if name not in OWN]
     columns = [LABELS[name] for name in names] + [f"/ {LABELS[name]}" for name in rivals]
-    table, told = [], []
+    cells = []
     for row in rows:
         middle, tail = row["median_s"], row["p99_s"]
         times = [f"{middle[n] * 1e6:.1f} / {tail[n] * 1e6:.1f}" if n in middle else "-" for n in names]
         found = [quotient(row["stepper_ratio"].get(name)) for name in rivals]
-        cell, sizes, dtype, _, schedule = about(row)
-        result = outcome(row, doubt)
-        table.append([cell, sizes, dtype, schedule, *times, *found, result if result == "ok" else result.split(":")[0]])
-        told += [f"{cell} {sizes} {dtype}: {result}"] if result != "ok" else []
+        cells.append([*times, *found])
     calls = max(row["calls"] for row in rows)
     title = f"Microseconds of single steps, median / 99th percentile of {calls} calls, the host's clock"
     title += f", {where.threads} CPU threads" if where.device == "cpu" else ", until the GPU is idle"
     title += "; a ratio of the stepper's below 1: it is faster"
-    heading = ["cell", "T,B,I,H,L", "dtype", "schedule"]
-    console.print_table(title, [*heading, *columns, "result"], table, right=columns, wrap=("result",))
-    for line in told:
-        console.say(line)
+    print_rows(title, rows, columns, cells, doubt)
     say_left_out(rows)
     say_compile_times(rows)
     say_verdict(rows, doubt)
