@@ -85,6 +85,16 @@ def segment_problem(problem, chain, steps):
     return replace(problem, **own)
 
 
+def segment_problems(problem):
+    """Return the different `Problem`s of a call's segments."""
+    found = (
+        segment_problem(problem, chain, end - time)
+        for chain in chains_of(problem)
+        for time, end in chain.segments(problem)
+    )
+    return list(dict.fromkeys(found))
+
+
 class _Space(NamedTuple):
     """Where a chain's gradients stand in the flat buffer of all: as `BackwardPass` asks a `WeightSpace`."""
 
