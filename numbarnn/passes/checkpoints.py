@@ -71,7 +71,7 @@ def chains_of(problem):
 @lru_cache(maxsize=1024)
 def segment_problem(problem, chain, steps):
     """The `Problem` of so many steps of a chain."""
-    own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "is_segment": True}
+    own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "segment_of": problem.steps}
     own["keeps_states"] = problem.keeps_states and chain.last == problem.layers
     if problem.directions == 2:
         of_chain = slice(chain.first, chain.last)
