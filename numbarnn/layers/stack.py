@@ -255,7 +255,11 @@ class Stack:
     def twin(self, schedule, problem):
         """Make a stack that computes a problem of this one, or one of its segments, by another `Schedule`."""
         sizes = {"input_size": problem.input_size, "hidden_size": problem.units or problem.hidden_sizes}
-        sizes |= {"bidirectional": problem.directions == 2, "dropout": problem.dropout, "input_mode": problem.input_mode}
+        sizes |= {
+            "bidirectional": problem.directions == 2,
+            "dropout": problem.dropout,
+            "input_mode": problem.input_mode,
+        }
         other = {"num_layers": None, "schedule": schedule.name, "checkpoint_every": None}
         twin = Stack(**self._arguments_here() | sizes | other)
         twin.schedule, twin.caller = schedule, self.caller

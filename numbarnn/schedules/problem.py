@@ -42,8 +42,8 @@ class Problem:
             errors like float32's (GPUs only). Products by cuBLAS, which has no such thing, stay float32's.
         profile: what planners know of the device (`Engine.profile`), or None.
         checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
-        segment_of: number of steps of the call that these steps are a segment of: private states and gradients of states
-            go from one segment to the next as they accumulate, in `state_dtype`. 0: they are the whole call.
+        segment_of: number of steps of the call that these steps are a segment of; 0: they are the whole call. Private
+            states and gradients of states go from one segment to the next as they accumulate, in `state_dtype`.
         flat_size: numbers of the buffer that kernels know weights by, where it has those of other layers and
             directions too; 0: it has these alone.
         copied: `copied_gates` of a segment of one layer of several, which follow from the sizes of the layers below

@@ -170,11 +170,12 @@ def test_give_back_memory_frees_what_repeated_calls_keep():
     for _ in range(3):
         y, _, tape = layer.forward(x)
         layer.backward(tape, y)
-        bound.append(weakref.ref(tape.bound))
+        if tape.bound is not None:  # the first calls of a kind are not repeated yet
+            bound.append(weakref.ref(tape.bound))
         expected, _ = layer(x)
     del tape
     engine.give_back_memory()
     gc.collect()
-    assert [one() for one in bound] == [None] * 3
+    assert bound and not any(one() for one in bound)
     assert engine._memory._kept == 0 and engine._packed._kept == 0
     assert np.array_equal(layer(x)[0], expected)
