@@ -170,7 +170,7 @@ class PackedWeights:
             panels, prints = left.pop() if left else (None, None)
             if panels is not None:
                 self._kept -= panels.nbytes
-            while self._kept > memory.MOST_KEPT:
+            while self._kept > memory.MOST_KEPT and len(self._of) > 1:
                 self._drop(next(iter(self._of.values())))
             self._pool.leave_room(self._kept)
         if panels is None:
