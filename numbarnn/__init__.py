@@ -15,6 +15,12 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+if __spec__.loader.get_source(__name__) is None:
+    raise ImportError(
+        "numbarnn compiles its functions from their sources, and only .pyc files are here: collect its .py files too "
+        "(PyInstaller: module_collection_mode={'numbarnn': 'py'})"
+    )
+
 # name -> module that defines it; loaded on first use, so that `import numbarnn` needs neither CuPy nor a compiler.
 _PUBLIC = {
     "LSTM": "numbarnn.layers",

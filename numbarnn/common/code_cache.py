@@ -3,7 +3,8 @@
 
 One file per kernel or function, named by its key: a line of JSON (what is known about it, and the code's hash), then
 the cubin, or the CPU's code. Files are written whole or not at all; one that cannot be read, or is damaged, is
-ignored.
+ignored. One that nobody has read for KEPT_DAYS is removed. Whoever can write to the folder decides what code runs, so
+a new folder belongs to its user alone (mode 0700).
 """
 
 import ast
@@ -11,14 +12,17 @@ import hashlib
 import inspect
 import json
 import linecache
+import logging
 import os
 import sys
 import tempfile
 import textwrap
+import time
 import types
 import warnings
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +31,12 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # code objects in some versions of Python
 _CO_HAS_DOCSTRING = 0x4000000  # as CPython 3.13 has it in `inspect`
-_warned = False
+KEPT_DAYS = 90  # after its last use a file is kept as long
+PART_HOURS = 1  # what a killed process was writing
+WAIT_S = 60.0  # for another process that compiles the same
+_DAY_S = 86400.0
+_OURS = (".cubin", ".o", ".proved", ".part", ".lock")  # endings of the cache's files
+_warned = _swept = False
 
 
 def directory():
@@ -59,12 +68,18 @@ def read(key, suffix=".cubin"):
         suffix: of the file: what kind of code it is.
     """
     try:
-        first, _, cubin = (directory() / f"{key}{suffix}").read_bytes().partition(b"\n")
+        path = directory() / f"{key}{suffix}"
+        first, _, cubin = path.read_bytes().partition(b"\n")
         description = json.loads(first)
         whole = description.pop("sha256") == hashlib.sha256(cubin).hexdigest()
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):
         return None  # absent, unreadable, no home directory, or not a file of ours
-    return (description, cubin) if whole else None
+    if not whole:
+        return None
+    with suppress(OSError):  # such as of a folder that is only read
+        if time.time() - path.stat().st_mtime > _DAY_S:
+            os.utime(path)  # it is in use: see `_sweep`
+    return description, cubin
 
 
 def write(key, description, cubin, suffix=".cubin"):
@@ -73,8 +88,8 @@ def write(key, description, cubin, suffix=".cubin"):
     first = json.dumps({**description, "sha256": hashlib.sha256(cubin).hexdigest()}).encode()
     temporary = None
     try:
-        folder = directory()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = made_directory()
+        _sweep(folder)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{key}.", suffix=".part", delete=False) as file:
             temporary = file.name
             file.write(first + b"\n" + cubin)
@@ -84,11 +99,84 @@ def write(key, description, cubin, suffix=".cubin"):
             Path(temporary).unlink(missing_ok=True)
         if not _warned:
             _warned = True
-            warnings.warn(
-                f"compiled kernels cannot be kept on disk ({error}); each process will compile them again. "
-                "Set NUMBARNN_CACHE_DIR to a writable directory.",
-                stacklevel=2,
-            )
+            text = f"compiled kernels cannot be kept on disk ({error}); each process will compile them again. "
+            text += "Set NUMBARNN_CACHE_DIR to a writable directory."
+            try:
+                warnings.warn(text, stacklevel=2)
+            except UserWarning:  # made an error by a filter: the call itself is right
+                logging.getLogger("numbarnn").warning(text)
+
+
+def made_directory():
+    """The cache's folder, made now if it is not there."""
+    folder = directory()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def files():
+    """The cache's files that are there, as paths."""
+    folder = directory_if_any()
+    try:
+        return [path for path in folder.iterdir() if path.suffix in _OURS] if folder else []
+    except OSError:
+        return []
+
+
+def clear():
+    """Remove all compiled code from disk; return the number of files and of bytes that were removed."""
+    count = size = 0
+    for path in files():
+        with suppress(OSError):
+            own = path.stat().st_size
+            path.unlink()
+            count, size = count + 1, size + own
+    return count, size
+
+
+def _sweep(folder):
+    """Remove what killed processes and former versions left, once per process."""
+    global _swept
+    if _swept:
+        return
+    _swept, now = True, time.time()
+    for path in files():
+        most = PART_HOURS * 3600.0 if path.suffix in (".part", ".lock") else KEPT_DAYS * _DAY_S
+        with suppress(OSError):  # another process may have removed it
+            if now - path.stat().st_mtime > most:
+                path.unlink()
+
+
+@contextmanager
+def alone(key):
+    """Around what compiles the code of a key: while one process is in it, others wait, up to WAIT_S.
+
+    The operating system ends the lock with its process. Where it has no such locks (Windows, some network drives), or
+    no folder can be written, all go on at once.
+    """
+    lock = path = None
+    try:
+        import fcntl
+
+        path = made_directory() / f"{key}.lock"
+        lock, end = path.open("wb"), time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.05)
+    except (ImportError, OSError, RuntimeError):
+        path = None
+    try:
+        yield
+    finally:
+        if path is not None:
+            with suppress(OSError):
+                path.unlink()
+        if lock is not None:
+            lock.close()
 
 
 # ----------------------------------------------------------------------------------------------------- keys
@@ -101,8 +189,26 @@ def key(function, *parts):
 @lru_cache(maxsize=1)
 def package_code():
     """SHA-256 of the sources of all cells and kernels, read once per process."""
-    paths = [path for folder in _COMPILED_FROM for path in (_PACKAGE / folder).glob("**/*.py")]
-    return hashlib.sha256("".join(sorted(path.read_text(encoding="utf-8") for path in paths)).encode()).hexdigest()
+    return hashlib.sha256("".join(sources(*_COMPILED_FROM)).encode()).hexdigest()
+
+
+def sources(*folders):
+    """Yield the texts of the package's modules in these folders, also where the package is in a zip."""
+    root = _PACKAGE
+    if not root.is_dir():
+        import importlib.resources  # takes time
+
+        root = importlib.resources.files("numbarnn")
+    for folder in folders:
+        yield from _sources_in(root / folder)
+
+
+def _sources_in(folder):
+    for one in sorted(folder.iterdir(), key=attrgetter("name")):
+        if one.is_dir():
+            yield from _sources_in(one)
+        elif one.name.endswith(".py"):
+            yield one.read_text(encoding="utf-8")
 
 
 def fingerprint(function):
@@ -167,7 +273,7 @@ def _describe_function(function, seen):
         except ValueError:  # not filled in yet (a function that refers to itself, or defined later)
             continue
         yield from _describe(content, seen)
-    source = _source_of(code)
+    source = _source_of(code, function.__globals__)
     yield from _bytecode(code, seen) if source is None else source
     for name in sorted({name for one in _nested(code) for name in one.co_names}):
         if name in function.__globals__:
@@ -190,10 +296,10 @@ def run_source(source, file, namespace):
     exec(compile(source, file, "exec", dont_inherit=True), namespace)
 
 
-def _source_of(code):
+def _source_of(code, module):
     """The lines of the function with this code, and which of the functions that begin in its first line it is; None
-    where its file has no such function, or no longer."""
-    text = "".join(linecache.getlines(code.co_filename))
+    where its file has no such function, or no longer. `module`: its globals, by which a file within a zip is found."""
+    text = "".join(linecache.getlines(code.co_filename, module))
     ends, codes = _functions_in(text, code.co_filename)
     same = [number for number, other in enumerate(codes.get(code.co_firstlineno, ())) if _alike(code, other)]
     if not same:

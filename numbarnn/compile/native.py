@@ -8,7 +8,6 @@ import hashlib
 import threading
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -16,7 +15,6 @@ import llvmlite.binding as llvm
 from numbarnn.common import code_cache, notice
 from numbarnn.common.forks import waited_for_by_forks
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
 _lock = waited_for_by_forks(threading.RLock())  # LLVM has locks of its own, too
 _addresses = {}  # symbol -> address, of this process
@@ -55,11 +53,7 @@ def _cpu():
 @cache
 def _sources():
     """SHA-256 of what the package's own functions are compiled from."""
-    digest = hashlib.sha256()
-    for folder in _MADE_OF:
-        for path in sorted((_PACKAGE / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256("".join(code_cache.sources(*_MADE_OF)).encode()).hexdigest()
 
 
 def address_of(name, what, made_of, write):
@@ -83,11 +77,13 @@ def _code(key, symbol, name, what, write):
     """The object file of a function, see `address_of`."""
     known = code_cache.read(key, ".o")
     if known is None:
-        with notice.compiling(what, "three seconds", code_cache.directory_if_any()):
-            module, others = write(symbol)
-            code = compiled(module, others)
-        code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
-        return code
+        with code_cache.alone(key), notice.compiling(what, "three seconds", code_cache.directory_if_any()):
+            known = code_cache.read(key, ".o")  # another process may have compiled it meanwhile
+            if known is None:
+                module, others = write(symbol)
+                code = compiled(module, others)
+                code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
+                return code
     header, code = known
     if header["with_numba"]:
         from numbarnn.compile import with_numba

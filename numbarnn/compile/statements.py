@@ -53,7 +53,7 @@ def _path(number):
 
 @cache
 def _definitions(file):
-    """The functions that a file defines: their syntax trees, by the lines where they begin."""
+    """The functions that a file in `linecache` defines: their syntax trees, by the lines where they begin."""
     nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {min(one.lineno for one in (node, *node.decorator_list)): node for node in functions}
@@ -62,6 +62,7 @@ def _definitions(file):
 def _body(function):
     """The statements of a function."""
     code = function.__code__
+    linecache.lazycache(code.co_filename, function.__globals__)  # the file may be within a zip
     node = _definitions(code.co_filename).get(code.co_firstlineno)
     if node is None or node.name != code.co_name:
         raise Refused(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")

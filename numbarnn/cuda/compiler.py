@@ -216,11 +216,14 @@ def _lower(function, argument_types, cc, options):
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin
 def _compile_and_store(key, function, argument_types, cc, options):
-    with notice.compiling(f"its GPU kernels for sm_{cc[0]}{cc[1]}", HOW_LONG, code_cache.directory_if_any()):
-        compiled = _compile(function, argument_types, cc, options)
-    description = asdict(compiled)
-    del description["cubin"]
-    code_cache.write(key, description, compiled.cubin)
+    what = f"its GPU kernels for sm_{cc[0]}{cc[1]}"
+    with code_cache.alone(key), notice.compiling(what, HOW_LONG, code_cache.directory_if_any()):
+        compiled = _load(key)  # another process may have compiled it meanwhile
+        if compiled is None:
+            compiled = _compile(function, argument_types, cc, options)
+            description = asdict(compiled)
+            del description["cubin"]
+            code_cache.write(key, description, compiled.cubin)
     return compiled
 
 

@@ -3,7 +3,7 @@
 A call that can fail has one int64 of the device's memory, its word, zero at first.
 
     report(word, code)                              # in a kernel: what is wrong; the first one stays
-    trouble.spoil(results, word, told, number)      # the call's last kernel: results become NaN if the word is not 0
+    trouble.spoil(results, word, told, caller)      # the call's last kernel: results become NaN if the word is not 0
     raise RuntimeError(trouble.explain(code, call)) # on the host, which finds the code in `told`, memory of its own
 
 Where a persistent forward launch is the call's last task, its last block does what `spoil` does
@@ -149,17 +149,17 @@ def make_spoil(dtype):
     return Kernel(spoil_kernel, f"spoil_{16 if is_half(dtype) else dtype}")
 
 
-def spoil(results, word, told, number):
+def spoil(results, word, told, caller):
     """Make the results of a failed call NaN, and tell the host.
 
     Args:
         results: contiguous arrays of one dtype.
         word: (1,) int64, the call's. told: (1,) int64, memory that the host reads.
-        number: of who called, below CALLERS.
+        caller: number of the caller (below CALLERS) times CALLER.
     """
     kernel = make_spoil("float16" if results[0].dtype.itemsize == 2 else results[0].dtype.name)
     config = LaunchConfig(grid=2, block=4) if TINY_LAUNCHES else LaunchConfig(grid=BLOCKS, block=THREADS_PER_BLOCK)
     flat = [stored(array.reshape(-1)) for array in results]
     flat += [flat[0][:0]] * (-len(flat) % RESULTS)
     for first in range(0, len(flat), RESULTS):
-        kernel.bind(config, tuple(flat[first : first + RESULTS]), told, word, np.int64(number * CALLER))()
+        kernel.bind(config, tuple(flat[first : first + RESULTS]), told, word, np.int64(caller))()

@@ -117,7 +117,7 @@ def _short(launch):
 
 def _results(stack, problem, schedule):
     """Name -> result of the tiny problem, float64 arrays of the host."""
-    twin = stack.twin(schedule)
+    twin = stack.twin(schedule, problem)
     engine, batch, rng = twin.engine, problem.batch, np.random.default_rng(0)
 
     def numbers(shape, size):

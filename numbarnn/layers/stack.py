@@ -24,7 +24,7 @@ from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
 from numbarnn.passes.bound import LARGE_WEIGHTS, BoundForward
 from numbarnn.passes.bound_kinds import BoundPasses
-from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
+from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward, segment_problems
 from numbarnn.passes.forward import Call, ForwardPass
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
@@ -234,6 +234,7 @@ class Stack:
         if problem is None:
             if len(self._problems) >= PROBLEMS:
                 self._problems.clear()
+                self._trusted.clear()
             names = ("steps", "batch", "training", "padded", "resets", "batch_major", "keeps_states")
             problem = self.problem_with(**dict(zip(names, key, strict=True)))
             problem = self._problems.setdefault(key, _the_one(problem))  # another thread may have made it too
@@ -251,9 +252,16 @@ class Stack:
             self_check.require(self, problem)
             self._trusted.add(problem)
 
-    def twin(self, schedule):
-        """A stack of the same sizes and options by another `Schedule`, without checkpoints."""
-        twin = Stack(**self._arguments_here() | {"schedule": schedule.name, "checkpoint_every": None})
+    def twin(self, schedule, problem):
+        """Make a stack that computes a problem of this one, or one of its segments, by another `Schedule`."""
+        sizes = {"input_size": problem.input_size, "hidden_size": problem.units or problem.hidden_sizes}
+        sizes |= {
+            "bidirectional": problem.directions == 2,
+            "dropout": problem.dropout,
+            "input_mode": problem.input_mode,
+        }
+        other = {"num_layers": None, "schedule": schedule.name, "checkpoint_every": None}
+        twin = Stack(**self._arguments_here() | sizes | other)
         twin.schedule, twin.caller = schedule, self.caller
         return twin
 
@@ -291,6 +299,8 @@ class Stack:
             parameters, flat, formed = self.kernel_weights.of(weights)
             call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
             if problem.has_checkpoints:
+                for segment in segment_problems(problem):
+                    self.require_trust(segment)
                 work = CheckpointedForward(call, self.schedule)
                 results = work.run(x, (hx, cx), sequences)
                 return *results, self._tape(work, x, weights, version)

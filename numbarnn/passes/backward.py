@@ -177,7 +177,7 @@ class BackwardPass(Pass):
             scratch=Scratch(dm=self.dm.get(place), d_v=self.d_v.get(place), d_sums=self.d_sums.get(place)),
             options=tape.options_of(*place),
             allow_tf32=problem.allow_tf32,
-            of_segment=problem.is_segment,
+            call_steps=problem.segment_of or problem.steps,
         )
         return self.engine.backward_steps(group)
 

@@ -93,6 +93,14 @@ class BoundPasses:
     def __init__(self, engine):
         self._engine, self._free = engine, {}  # (kind, threads) -> passes, or None where such calls are not bound
         self._large = {}  # likewise of moderate calls, None before the second of a kind, or NEVER
+        if engine.binds_calls:
+            engine.keepers.add(self)
+
+    def clear(self):
+        """Forget all passes that nobody uses."""
+        for free in (*self._free.values(), *self._large.values()):
+            if free:
+                free.clear()
 
     def find(self, kind, weights):
         """A `BoundForward` with these weights that was given back after a call of this kind, or None."""

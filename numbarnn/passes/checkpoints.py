@@ -71,7 +71,7 @@ def chains_of(problem):
 @lru_cache(maxsize=1024)
 def segment_problem(problem, chain, steps):
     """The `Problem` of so many steps of a chain."""
-    own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "is_segment": True}
+    own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "segment_of": problem.steps}
     own["keeps_states"] = problem.keeps_states and chain.last == problem.layers
     if problem.directions == 2:
         of_chain = slice(chain.first, chain.last)
@@ -83,6 +83,16 @@ def segment_problem(problem, chain, steps):
         elif problem.input_mode == "given":
             own["input_size"] = problem.input_size // 2
     return replace(problem, **own)
+
+
+def segment_problems(problem):
+    """Return the different `Problem`s of a call's segments."""
+    found = (
+        segment_problem(problem, chain, end - time)
+        for chain in chains_of(problem)
+        for time, end in chain.segments(problem)
+    )
+    return list(dict.fromkeys(found))
 
 
 class _Space(NamedTuple):

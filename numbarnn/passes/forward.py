@@ -221,7 +221,7 @@ class ForwardPass(Pass, Reserving):
             x=self.input(layer) if fuses else None,
             from_zero=self.from_zero,
             allow_tf32=problem.allow_tf32,
-            of_segment=problem.is_segment,
+            call_steps=problem.segment_of or problem.steps,
         )
         return self.engine.forward_steps(group)
 

@@ -42,8 +42,8 @@ class Problem:
             errors like float32's (GPUs only). Products by cuBLAS, which has no such thing, stay float32's.
         profile: what planners know of the device (`Engine.profile`), or None.
         checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
-        is_segment: the steps are a part of a call's: private states and gradients of states go from one to the next as
-            they accumulate, in `state_dtype`.
+        segment_of: number of steps of the call that these steps are a segment of; 0: they are the whole call. Private
+            states and gradients of states go from one segment to the next as they accumulate, in `state_dtype`.
         flat_size: numbers of the buffer that kernels know weights by, where it has those of other layers and
             directions too; 0: it has these alone.
         copied: `copied_gates` of a segment of one layer of several, which follow from the sizes of the layers below
@@ -73,7 +73,7 @@ class Problem:
     settings: tuple[float, ...] = ()
     units: tuple[int, ...] = ()
     checkpoint_every: int = 0
-    is_segment: bool = False
+    segment_of: int = 0
     flat_size: int = 0
     copied: tuple[int, ...] | None = None
     splits_tf32: bool = False
@@ -126,6 +126,11 @@ class Problem:
     def masked(self):
         """Whether some steps are not ordinary (`numbarnn.common.order`)."""
         return self.padded or self.resets
+
+    @property
+    def is_segment(self):
+        """Whether the steps are a part of a call's."""
+        return self.segment_of > 0
 
     @cached_property
     def has_checkpoints(self):

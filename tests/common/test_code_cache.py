@@ -1,15 +1,30 @@
 """The cache of compiled kernels: what distinguishes two kernels, and where files are kept."""
 
+import compileall
 import linecache
+import os
 import shutil
 import subprocess
 import sys
+import textwrap
+import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from numbarnn.common import code_cache
+
+PACKAGE = Path(code_cache.__file__).parent.parent
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty folder for compiled code."""
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
 
 
 def test_what_is_written_is_read(monkeypatch, tmp_path):
@@ -149,3 +164,92 @@ def test_directory_follows_the_platform(monkeypatch, tmp_path):
     monkeypatch.setattr(code_cache.sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert code_cache.directory() == tmp_path / "xdg" / "numbarnn"
+
+
+def test_what_nobody_has_used_for_long_is_removed(cache):
+    """Files of former versions, and what killed processes were writing; what is read stays."""
+    code_cache.write("used", {}, b"code")
+    old = time.time() - (code_cache.KEPT_DAYS + 1) * 86400
+    for name in ("former.cubin", "former.o", "killed.part", "killed.lock", "a user's.txt"):
+        (cache / name).write_bytes(b"x")
+        os.utime(cache / name, (old, old))
+    os.utime(cache / "used.cubin", (old, old))
+    assert code_cache.read("used") == ({}, b"code")
+    code_cache._swept = False
+    code_cache.write("new", {}, b"code")
+    assert sorted(path.name for path in cache.iterdir()) == ["a user's.txt", "new.cubin", "used.cubin"]
+    assert code_cache.clear()[0] == 2
+    assert [path.name for path in cache.iterdir()] == ["a user's.txt"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
+def test_a_new_folder_is_its_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path / "some" / "new"))
+    code_cache.write("key", {}, b"code")
+    assert (tmp_path / "some" / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_one_process_compiles_and_others_wait(cache, tmp_path):
+    """Eight processes with one empty cache: each function is compiled once."""
+    pytest.importorskip("fcntl")
+    program = """
+        import sys, numpy as np
+        from numbarnn.compile import native
+        count, compiled = [], native.compiled
+        native.compiled = lambda *given: count.append(1) or compiled(*given)
+        import numbarnn as nr
+        layer = nr.GRU(3, 5, device="cpu")
+        y, _, tape = layer.forward(np.ones((4, 2, 3), np.float32))
+        layer.backward(tape, y)
+        print(len(count))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    counts = [int(child.communicate(timeout=300)[0]) for child in children]
+    assert sum(counts) == len(list(cache.glob("*.o")))
+    assert not list(cache.glob("*.lock"))
+
+
+def test_an_error_filter_does_not_turn_a_warning_about_the_cache_into_an_exception(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(code_cache, "_warned", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code_cache.write("key", {}, b"code")
+    assert "cannot be kept on disk" in caplog.text and "NUMBARNN_CACHE_DIR" in caplog.text
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import numbarnn as nr
+assert nr.__file__.startswith(sys.argv[1]), nr.__file__
+layer = nr.LSTM(8, 16, device="cpu")
+y, _, tape = layer.forward(np.ones((3, 2, 8), np.float32))
+print(np.isfinite(layer.backward(tape, y).x).all())
+"""
+
+
+def elsewhere(command, tmp_path):
+    """The output of a program that runs in an empty folder, where it finds no other numbarnn."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+
+def test_it_runs_from_a_zip(cache, tmp_path):
+    made = shutil.make_archive(tmp_path / "package", "zip", PACKAGE.parent, PACKAGE.name)
+    done = elsewhere([sys.executable, "-c", PROGRAM, made], tmp_path)
+    assert done.stdout == "True\n", done.stderr
+    assert list(cache.glob("*.o"))
+
+
+def test_without_sources_the_import_says_what_to_collect(cache, tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "numbarnn", ignore=shutil.ignore_patterns("__pycache__"))
+    assert compileall.compile_dir(tmp_path / "numbarnn", legacy=True, quiet=1, workers=1)
+    for path in (tmp_path / "numbarnn").rglob("*.py"):
+        path.unlink()
+    done = elsewhere([sys.executable, "-c", PROGRAM, str(tmp_path)], tmp_path)
+    assert done.returncode == 1
+    assert "ImportError: numbarnn compiles its functions from their sources" in done.stderr.splitlines()[-1]

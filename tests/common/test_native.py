@@ -49,7 +49,7 @@ def test_code_on_disk_goes_by_the_functions_it_calls(tmp_path):
 
 def test_the_package_is_known_by_all_that_gets_compiled(tmp_path, monkeypatch):
     """A change in any file of these folders makes other names."""
-    monkeypatch.setattr(native, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(code_cache, "_PACKAGE", tmp_path)
     folders, digests = native._MADE_OF, set()
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)

@@ -180,6 +180,35 @@ def test_forked_process_has_its_own_threads():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("schedule", ["stepwise", "wavefront"])
+def test_a_process_forked_while_another_thread_computes(schedule):
+    program = """
+        import os, signal, threading, time
+        import numpy as np
+        import numbarnn as nr
+        nr.set_num_threads(2)
+        layers = [nr.GRU(16, 144, 2, device="cpu", seed=0, schedule=SCHEDULE) for _ in range(2)]
+        x = np.ones((20, 16, 16), np.float32)
+        expected = layers[0](x)[0]
+        going, begun = [True], threading.Event()
+
+        def compute():
+            while going:
+                layers[1](x)
+                begun.set()
+
+        thread = threading.Thread(target=compute)
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if np.array_equal(layers[0](x)[0], expected) else 3)
+    """.replace("SCHEDULE", repr(schedule))
+    ends = CHILD_ENDS.replace('print("done")', 'going.clear()\n        print("done")')
+    assert in_child(program + ends).strip() == "done"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_has_its_own_locks():
     """Whatever other threads did when it was forked: DataLoaders fork beside a thread that computes."""
     program = """

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -131,3 +132,50 @@ def test_results_stay_when_layers_are_called_again():
         layer(2 * x)
         gc.collect()
     assert np.array_equal(y, kept)
+
+
+def test_where_memory_ends_what_is_kept_is_given_back_first(monkeypatch):
+    pool, size = memory.MemoryPool(), 1 << 22
+    del [pool.empty((size,), "uint8") for _ in range(3)][:]
+    taken, aligned = [], memory.aligned
+
+    def limited(wanted):
+        """Memory of a system that has room for so much beside what the pool keeps."""
+        taken.append(wanted)
+        if wanted + pool._kept > 4 * size:
+            raise MemoryError("the system has no more")
+        return aligned(wanted)
+
+    monkeypatch.setattr(memory, "aligned", limited)
+    array = pool.empty((2 * size,), "uint8")
+    assert array.nbytes == 2 * size
+    assert taken == [2 * size] * 2 and pool._kept == 0
+    with pytest.raises(MemoryError):
+        pool.empty((5 * size,), "uint8")
+
+
+def test_sizes_that_are_not_kept_are_not_rounded_up(monkeypatch):
+    asked = []
+    monkeypatch.setattr(memory, "aligned", lambda size: asked.append(size) or np.zeros(size, np.uint8))
+    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
+    memory.MemoryPool().empty(((1 << 20) + 5,), "uint8")
+    assert asked == [(1 << 20) + 5]
+
+
+def test_give_back_memory_frees_what_repeated_calls_keep():
+    layer, x = nr.LSTM(40, 60, 2, seed=0, device="cpu"), np.ones((30, 20, 40), np.float32)
+    engine, bound = layer.engine, []
+    gc.collect()
+    engine.give_back_memory()
+    for _ in range(3):
+        y, _, tape = layer.forward(x)
+        layer.backward(tape, y)
+        if tape.bound is not None:  # the first calls of a kind are not repeated yet
+            bound.append(weakref.ref(tape.bound))
+        expected, _ = layer(x)
+    del tape
+    engine.give_back_memory()
+    gc.collect()
+    assert bound and not any(one() for one in bound)
+    assert engine._memory._kept == 0 and engine._packed._kept == 0
+    assert np.array_equal(layer(x)[0], expected)

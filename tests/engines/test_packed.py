@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from numbarnn.engines.cpu import packed
+from numbarnn import engines
+from numbarnn.engines.cpu import memory, packed
 from numbarnn.engines.cpu.records import from_python
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -89,32 +90,58 @@ def test_words_beyond_the_count_are_not_read():
 # ------------------------------------------------------------------------------------------ lending
 @pytest.fixture
 def lender():
-    return packed.PackedWeights(np.empty)
+    return packed.PackedWeights(memory.MemoryPool())
 
 
 def test_a_call_gets_what_the_last_one_of_its_weights_left(lender):
-    first = lender.lend("W", (3, 4, 5), np.float32)
+    weights = np.zeros((4, 5), np.float32)
+    first = lender.lend(weights, "W", (3, 4, 5))
     assert first.panels.shape == (3, 4, 5) and first.panels.dtype == np.float32 and not first.prints.any()
-    other, left = lender.lend("W", (3, 4, 5), np.float32), first.panels
+    other, left = lender.lend(weights, "W", (3, 4, 5)), first.panels
     assert other.panels is not left, "two calls at the same time"
     first.prints[:] = 7
     del first
     gc.collect()
-    assert not lender.lend("R", (3, 4, 5), np.float32).prints.any()
-    again = lender.lend("W", (3, 4, 5), np.float32)
+    assert not lender.lend(weights, "R", (3, 4, 5)).prints.any()
+    assert not lender.lend(weights.copy(), "W", (3, 4, 5)).prints.any()
+    again = lender.lend(weights[1:], "W", (3, 4, 5))
     assert again.panels is left and (again.prints == 7).all()
 
 
 def test_no_more_is_kept_than_is_allowed(lender, monkeypatch):
-    monkeypatch.setattr(packed, "MOST_KEPT", 1000)
-    lent = [lender.lend(number, (100,), np.float32) for number in range(4)]
-    while lent:
-        del lent[0]
-    other = lender.lend("another", (100,), np.float32)
-    assert [key for key, _, _ in lender._free] == [2, 3]
-    del other
+    """By packed weights and by the memory of other arrays together."""
+    size = 1 << 18
+    monkeypatch.setattr(memory, "MOST_KEPT", 2 * size)
+    arrays = [np.zeros(5, np.uint8) for _ in range(4)]
+    lent = [lender.lend(array, "W", (size,)) for array in arrays]
+    del lent[1]
+    assert lender.lend(arrays[0], "R", (9,)) and lender._kept == size
+    others = [lender._pool.empty((size,), "uint8") for _ in range(3)]
+    del others
+    assert lender._pool._kept == size
+    lent.clear()
+    lender.lend(arrays[0], "R", (9,))
+    assert lender._kept <= 2 * size and lender._kept + lender._pool._kept <= 2 * size
     lender.clear()
-    assert not lender._free and not lender._returned
+    assert not lender._of and not lender._returned and lender._kept == 0
+
+
+def test_packed_weights_go_with_their_layer():
+    """However many layers there have been: a call neither searches through theirs nor finds their memory taken."""
+    nr.GRU(INPUT, HIDDEN, device="cpu")(np.ones((STEPS, BATCH, INPUT), np.float32), lengths=[STEPS] * BATCH)
+    lender = engines.get("cpu")._packed
+    gc.collect()
+    lender.lend(np.zeros(3), "W", (3,))
+    before = len(lender._of), lender._kept
+    for _ in range(20):
+        layer = nr.GRU(INPUT, HIDDEN, device="cpu")
+        layer(np.ones((STEPS, BATCH, INPUT), np.float32), lengths=[STEPS] * BATCH)
+        layer(np.ones((STEPS, BATCH, INPUT), np.float32))
+    assert len(lender._of) <= before[0] + 2
+    del layer
+    gc.collect()
+    lender.lend(np.zeros(3), "W", (3,))
+    assert (len(lender._of), lender._kept) <= before
 
 
 # ------------------------------------------------------------------------------------------ layers
@@ -182,7 +209,7 @@ def test_what_is_known_is_not_packed_again():
     first = layer(x, lengths=lengths)[0].copy()
     kept = layer.engine._packed._returned
     assert kept
-    for _, panels, _ in kept:
+    for *_, panels, _ in kept:
         panels[...] *= 0.5
     assert not np.array_equal(layer(x, lengths=lengths)[0], first)
     layer.weights[...] *= 1.5

@@ -5,6 +5,7 @@ random; what is right in every such order is ordered by events, as it must be on
 """
 
 import random
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -316,6 +317,23 @@ def test_a_failure_while_recording_ends_the_recording(device):
     with pytest.raises(RuntimeError, match="cannot launch"):
         device.streams.run_jobs(lambda: jobs, "key")
     assert not any(stream.is_capturing() for stream in device.streams._lanes.values())
+
+
+def test_another_threads_default_stream_waits_for_the_call_before(device):
+    """Under the same address each thread has a default stream of its own."""
+    job, waits = [Job("a", (), lambda: lambda: None)], []
+
+    def run():
+        before = len(device.caller.work)
+        device.streams.run_jobs(lambda: job, "key")
+        waits.append(sum(isinstance(item, tuple) for item in device.caller.work[before:]))
+
+    run()
+    run()
+    other = threading.Thread(target=run)
+    other.start()
+    other.join()
+    assert waits[2] == waits[1] + 1, "it waits for the call of the other thread too"
 
 
 def test_a_recording_of_the_callers_is_noticed(device):

@@ -1,8 +1,10 @@
 """The CPU engine's threads: how many, their barrier, pieces that they take, jobs that raise."""
 
 import ctypes
+import dis
 import math
 import os
+import sys
 import threading
 import time
 from functools import partial
@@ -199,9 +201,15 @@ def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
     workers = thread_pool.ThreadPool(2)
     monkeypatch.setattr(thread_pool, "run_together", lambda *_: pytest.fail("on several threads"))
     monkeypatch.setattr(thread_pool, "run_all", lambda *_: pytest.fail("on several threads"))
+    found = []
     with workers._busy:
-        assert (count_pieces(workers, 2, 1) == 1).all()
-        assert count_one_after_another(workers, 2).tolist() == [[1] * 3] * 3
+        other = threading.Thread(
+            target=lambda: found.extend((count_pieces(workers, 2, 1), count_one_after_another(workers, 2)))
+        )
+        other.start()
+        other.join()
+    assert (found[0] == 1).all()
+    assert found[1].tolist() == [[1] * 3] * 3
 
 
 def count_one_after_another(workers, threads):
@@ -325,3 +333,71 @@ def test_jobs_raise_what_one_of_them_raises(where):
     # and goes on as if nothing had happened: returns when all are done
     workers.run_jobs([Job(lane, (), lambda lane=lane: partial(be_slow, done, lane)) for lane in range(3)])
     assert sorted(done) == [0, 1, 2]
+
+
+def test_a_job_that_fails_ends_those_that_wait_for_others():
+    """Of a chain of jobs the first fails: nobody waits for its end."""
+    workers, done = thread_pool.ThreadPool(3), []
+    jobs = [Job(0, (), lambda: fail), Job(1, (0,), lambda: partial(done.append, 1)), Job(2, (1,), lambda: fail)]
+    with pytest.raises(RuntimeError, match="a job"):
+        workers.run_jobs(jobs)
+    assert not done
+
+
+class _Interrupting:
+    """Raises KeyboardInterrupt in the main thread at the n-th place where Python would run a signal's handler, within
+    the thread pool: after calls, at the beginning of functions and at jumps back.
+
+    Attributes:
+        left: how many places are still to come.
+    """
+
+    PLACES = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+
+    def __init__(self, number):
+        self.left, self._before = number, {}
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename != thread_pool.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        name = self._before.get(frame, "")
+        if event == "opcode":
+            self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if event == "call" or (event == "opcode" and name.startswith(self.PLACES)):
+            self._before[frame] = ""
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("what", ["jobs", "steps", "pieces"])
+def test_after_an_interrupt_at_any_place_calls_go_on(what):
+    """Ctrl-C may come anywhere in the pool's own code; the next call, and one from another thread, are as ever."""
+    workers, number, left = thread_pool.ThreadPool(3), 0, 0
+    calls = {
+        "jobs": lambda: workers.run_jobs([Job(lane, (), lambda: bool) for lane in range(3)]),
+        "steps": lambda: count_one_after_another(workers, 2),
+        "pieces": lambda: count_pieces(workers, 2, 4),
+    }
+    calls[what]()
+    while left <= 0:
+        number += 1
+        interrupting = _Interrupting(number)
+        sys.settrace(interrupting)
+        try:
+            calls[what]()
+        except KeyboardInterrupt:
+            assert interrupting.left <= 0
+        finally:
+            sys.settrace(None)
+        left = interrupting.left
+        done = []
+        other = threading.Thread(target=lambda done=done: (calls[what](), done.append(1)), daemon=True)
+        other.start()
+        other.join(30)
+        assert done, f"after an interrupt at place {number} another thread waits for ever"
+        run_on(workers, count_together, 3, np.array([20, 10, 0, 0]))
+        calls["jobs"]()
+    assert number > 5

@@ -75,6 +75,24 @@ def test_kept_memory_of_several_threads():
     assert buffer_pool.kept_bytes() == 0
 
 
+def test_default_streams_of_two_threads_share_no_memory():
+    """They have one address, and no order among each other."""
+    buffer_pool, found = buffer_pool_of(1 << 40), []
+
+    def call():
+        array = buffer_pool.of_call("kind")("name", (4,), np.dtype("float32"))
+        found.append((buffer_pool.of_call("kind"), array))
+
+    for _ in range(2):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    call()
+    call()
+    first, second, own, again = (buffers for buffers, _ in found)
+    assert own is again and own not in (first, second)
+
+
 def test_memory_comes_back_in_any_thread_at_any_time():
     """Even while its thread holds the buffer pool's lock, as collecting garbage may begin there."""
     buffer_pool = buffer_pool_of(1 << 40)

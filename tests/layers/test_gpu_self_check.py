@@ -134,3 +134,18 @@ def test_masked_kernels_are_proved_too(given, monkeypatch):
     layer, x = layer_and_x("persistent")
     layer.forward(x, **{"lengths": [4, 2, 0]} if given == "lengths" else {"resets": np.eye(4, 3, dtype=bool)})
     assert len(asked) == 1 and not any(self_check._known.values())
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_segments_of_a_call_with_checkpoints_are_proved(bidirectional, monkeypatch):
+    asked = counted(monkeypatch)
+    layer, x = layer_and_x("persistent", checkpoint_every=3, bidirectional=bidirectional)
+    y, _, tape = layer.forward(x)  # 4 steps: segments of 3 and of 1
+    layer.backward(tape, y)
+    assert 1 <= len(asked) <= 2 and not any(self_check._known.values())
+
+
+def test_a_wrong_kernel_of_a_segment_is_an_error(wrong_kernels):
+    layer, x = layer_and_x("persistent", checkpoint_every=2)
+    with pytest.raises(RuntimeError, match="disagrees with 'stepwise'"):
+        layer.forward(x)

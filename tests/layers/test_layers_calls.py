@@ -344,3 +344,59 @@ def test_explain_shows_the_plans():
     assert "LSTM(4, 5" in text
     assert "stepwise forward" in text and "stepwise backward" in text
     assert "steps    layer 1 ← steps 0..7" in text and "dropout" in text
+
+
+# ------------------------------------------------------------------------------------------------- awkward arrays
+@pytest.mark.parametrize("value", (1, 2, -1, 256, 1 << 32))
+def test_resets_of_any_int_but_zero_reset(value):
+    """An int that is cut to its lowest byte would be no reset."""
+    layer, x = nr.GRU(3, 5, device="cpu", seed=0), np.random.default_rng(0).standard_normal((4, 2, 3), np.float32)
+    expected, _ = layer(x, resets=np.eye(4, 2, dtype=bool))
+    np.testing.assert_array_equal(layer(x, resets=value * np.eye(4, 2, dtype=np.int64))[0], expected)
+
+
+@pytest.mark.parametrize("order", ("xhc", "hxc", "hcx", "cxh"))
+def test_arrays_that_lie_end_to_end_are_told_apart(order):
+    """Views of one buffer, where one ends another begins: a repeated call must not take one for a part of another."""
+    shapes, given, at = {"x": (4, 2, 8), "h": (1, 2, 16), "c": (1, 2, 16)}, {}, 0
+    buffer = np.random.default_rng(1).standard_normal(192, np.float32)
+    for name in order:
+        size = math.prod(shapes[name])
+        given[name] = buffer[at : at + size].reshape(shapes[name])
+        at += size
+    apart = {name: array.copy() for name, array in given.items()}
+    layer, other = (nr.LSTM(8, 16, device="cpu", seed=0) for _ in range(2))
+    for _ in range(4):
+        (y, _, tape), (wanted, _, other_tape) = (
+            one.forward(own["x"], (own["h"], own["c"])) for one, own in ((layer, given), (other, apart))
+        )
+        np.testing.assert_array_equal(y, wanted)
+        found, expected = layer.backward(tape, y), other.backward(other_tape, wanted.copy())
+        np.testing.assert_array_equal(found.x, expected.x)
+        np.testing.assert_array_equal(found.weights, expected.weights)
+        inferred, wanted = (one(own["x"], (own["h"], own["c"]))[0] for one, own in ((layer, given), (other, apart)))
+        np.testing.assert_array_equal(inferred, wanted)
+
+
+@pytest.mark.parametrize("size", (3, 4, 5))
+@pytest.mark.parametrize("dtype", ("float16", "float32"))
+def test_a_change_of_the_last_weight_is_noticed(dtype, size):
+    """Also where a word of memory holds two numbers, and the last word one."""
+    layer = nr.GRU(size, size, device="cpu", dtype=dtype, seed=0, bias=size != 4)
+    x = np.ones((3, 1, size), dtype)
+    for _ in range(3):
+        y, _, tape = layer.forward(x)
+        layer.weights[-1] += 1
+        with pytest.raises(ValueError, match="changed"):
+            layer.backward(tape, y)
+
+
+@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
+def test_checkpoints_of_a_plan_that_multiplies_its_input_in_blocks(schedule):
+    x = np.random.default_rng(0).standard_normal((150, 2, 6), np.float32)
+    plain, shorter = (nr.LSTM(6, 5, 3, device="cpu", seed=0, schedule=schedule, checkpoint_every=k) for k in (None, 70))
+    (y, _, tape), (other, _, other_tape) = plain.forward(x), shorter.forward(x)
+    np.testing.assert_array_equal(other, y)
+    found, expected = shorter.backward(other_tape, y), plain.backward(tape, y)
+    np.testing.assert_allclose(found.x, expected.x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-3, atol=1e-3)

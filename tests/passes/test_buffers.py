@@ -66,7 +66,7 @@ def problems():
         masks = {"padded": masked, "resets": masked, "dropout": 0.5}
         sizes = {"training": training, "batch_major": batch_major, "projection": projection, "dtype": dtype}
         yield problem(CELLS[name], **masks, **sizes)
-    yield from (problem(is_segment=True, padded=padded) for padded in (False, True))
+    yield from (problem(segment_of=9, padded=padded) for padded in (False, True))
     yield problem(directions=1)
     yield problem(library.gru)  # whose b_r is formed: one of its gates has a bias
     yield from (problem(keeps_states=True, batch_major=batch_major) for batch_major in (True, False))

@@ -48,6 +48,17 @@ def test_every_length_of_segments(k, directions):
     assert_close(problem.case, found, expected)
 
 
+@pytest.mark.parametrize("steps, batch", ((2, 1), (5, 3), (19, 1), (9, 7)))
+def test_short_calls_have_the_same_bits_too(steps, batch):
+    """Whether weights are packed depends on the whole call, not on the length of its segments."""
+    x = np.random.default_rng(0).standard_normal((steps, batch, I), dtype=np.float32)
+    plain = nr.LSTM(I, 24, 2, seed=0, device="cpu")
+    shorter = nr.LSTM(I, 24, 2, seed=0, device="cpu", checkpoint_every=1)
+    (y, state, _), (other_y, other_state, _) = plain.forward(x), shorter.forward(x)
+    for one, other in zip((y, *state), (other_y, *other_state), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("case", (
     Case("lstm", T=9, hidden=(5, 3), proj_size=2, batch_first=True, directions=2, dropout=0.3, dtype="float16"),
     Case("gru", T=9, hidden=(5, 3), lengths=(9, 4, 7), packed=True, given=("dy",)),

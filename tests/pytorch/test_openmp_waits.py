@@ -122,40 +122,6 @@ def test_calls_look(machine, cpu_on_threads):
     assert not waits.short
 
 
-def test_threads_then_use_less_of_their_processors():
-    """What they use in the time after an operation of PyTorch's, in which there is nothing to do."""
-    program = """
-        import os, time
-        import torch
-        from numbarnn.engines.cpu import openmp, openmp_waits
-        functions = openmp.functions_of_pytorch()
-        count = functions["omp_get_num_procs"]()
-        torch.set_num_threads(count)
-        x = torch.randn(1 << 20)
-        waits = openmp_waits.OpenMPWaits(functions, torch.get_num_threads)
-
-        def seconds():
-            x.exp()
-            before = time.process_time() - time.thread_time()
-            time.sleep(0.02)
-            return time.process_time() - time.thread_time() - before
-
-        def becomes(right, times):
-            # so many times one after another, sooner or later
-            found = "".join("x" if right(seconds()) else " " for _ in range(50))
-            return times * "x" in found
-
-        usual = sorted(seconds() for _ in range(9))[4]
-        if count > 1 and "GOMP_SPINCOUNT" not in os.environ:
-            waits._shorten(time.monotonic() + 100)
-            assert becomes(lambda now: now < usual / 5, 10), "still as long"
-            waits.end()
-            assert becomes(lambda now: now > usual / 2, 1), "not as before"
-        print("done")
-    """
-    assert in_child(program, OMP_WAIT_POLICY="").strip() == "done"  # tests have another
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_ended_ahead_of_forks():
     """A forked process has the count of threads, but not those who would end."""

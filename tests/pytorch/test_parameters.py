@@ -59,6 +59,25 @@ def test_frozen_parameters():
     assert not y.requires_grad
 
 
+@pytest.mark.parametrize("names", [["weight_hh_l0"], ["weight_ih_l1"], ["bias_ih_l0", "bias_hh_l0"], ["weight_hh_l1"]])
+def test_a_layer_that_was_frozen_has_its_gradients_back(names):
+    """What a repeated call has prepared without these gradients is not used for calls that need them."""
+    theirs, ours = torch_modules.pair("LSTM", 6, 7, 2)
+    x = torch.randn(5, 3, 6)
+    for wanted in (False, True, False, True):
+        for module in (theirs, ours):
+            for name in names:
+                module.get_parameter(name).requires_grad_(wanted)
+        for _ in range(3):
+            theirs.zero_grad()
+            ours.zero_grad()
+            expected, found = step(theirs, x), step(ours, x)
+            for one, other in zip(found, expected, strict=True):
+                assert (one is None) == (other is None)
+                if one is not None:
+                    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 FROZEN = {
     "lstm": lambda: nrt.LSTM(3, 5, 3, bidirectional=True),
     "gru": lambda: nrt.GRU(3, 5, 3, bidirectional=True, batch_first=True),

@@ -174,3 +174,21 @@ def test_derivatives_by_torch_func_within_a_compiled_function():
         torch.testing.assert_close(compiled(x), function(x))
     with pytest.raises(NotImplementedError, match="forward mode"):
         torch.compile(lambda x: torch.func.jvp(loss, (x,), (x,)), backend="aot_eager")(x)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_inference_over_several_inputs_at_once(name):
+    module, x = getattr(nrt, name)(3, 5, 2), torch.randn(6, *X)
+    with torch.no_grad():
+        y = torch.func.vmap(lambda own: module(own)[0])(x)
+        torch.testing.assert_close(y, torch.stack([module(own)[0] for own in x]))
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_resets_of_several_calls_at_once(name, batch_first):
+    """Each call has resets of its own, in the axes of its x."""
+    module, x = getattr(nrt, name)(3, 5, batch_first=batch_first), torch.randn(6, *X)
+    resets = torch.rand(6, *X[:2]) < 0.3
+    y = torch.func.vmap(lambda own, at: module(own, resets=at)[0])(x, resets)
+    torch.testing.assert_close(y, torch.stack([module(own, resets=at)[0] for own, at in zip(x, resets, strict=True)]))

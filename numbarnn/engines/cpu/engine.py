@@ -3,6 +3,7 @@
 import platform
 from ctypes import addressof
 from functools import partial
+from weakref import WeakSet
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from numbarnn.engines.cpu import (
     sharing,
 )
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
-from numbarnn.engines.cpu.memory import MemoryPool, copied
+from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
 from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
@@ -97,7 +98,11 @@ def _pieces(call, threads):
 
 
 class CpuEngine(HostEngine):
-    """The cells compiled for this CPU. One pool of threads runs products and cells alike."""
+    """The cells compiled for this CPU. One pool of threads runs products and cells alike.
+
+    Attributes:
+        keepers: objects that keep arrays for later calls, and whose `clear` forgets them; a weak set.
+    """
 
     name = "cpu"
     fuses_input = binds_calls = True
@@ -109,10 +114,10 @@ class CpuEngine(HostEngine):
             for name in ("gemm", "gemv"):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
-        self.thread_pool = ThreadPool()
+        self.thread_pool, self.keepers = ThreadPool(), WeakSet()
         self._cells, self._functions, self._chances = {}, {}, {}
-        self._memory = MemoryPool()
-        self._packed = PackedWeights(self.empty)
+        self._memory = MemoryPool(self.give_back_memory)
+        self._packed = PackedWeights(self._memory)
         self._product_parts = made = ProductParts(self._threads, self._function, self._are_one)
         self._part_makers = {
             self.multiply: made.multiply,
@@ -193,8 +198,11 @@ class CpuEngine(HostEngine):
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
 
     def give_back_memory(self):
+        for keeper in tuple(self.keepers):
+            keeper.clear()
         self._packed.clear()
         self._memory.clear()
+        trim()
 
     def dropout(self, out, x, mask, scale, position=0):
         scale, position = np.array(scale, x.dtype), position + int(mask[5])
@@ -311,7 +319,7 @@ class CpuEngine(HostEngine):
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         call.panel_row, own_panels = panels.PANEL_ROW, {}
-        packs = buffers.of_segment or call.steps * call.batch >= packed_from(p.R.size, call.backward)
+        packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from(p.R.size, call.backward)
         if packs and not KNOWN and call.batch > panels.FEW_ROWS:
             call.product = self._function(products.blas_steps, dtype)
         elif packs:
@@ -352,8 +360,8 @@ class CpuEngine(HostEngine):
                 own[f"{name}_panels"] = memory = self._memory.empty(shape, weights.dtype)
                 setattr(call, f"{name}_panels", address(memory))
                 continue
-            key = address(weights), weights.shape, units, weights.dtype.char, panel_row
-            kept.append(self._packed.lend(key, shape, weights.dtype))
+            place = address(weights), weights.shape, units, panel_row
+            kept.append(self._packed.lend(weights, place, shape))
             setattr(call, f"{name}_panels", address(kept[-1].panels))
             setattr(call, f"{name}_prints", address(kept[-1].prints))
         return own

@@ -3,7 +3,9 @@
 The system gives large arrays new pages each time, and filling these with zeros takes as long as a tenth of a call.
 """
 
+import ctypes
 import mmap
+import os
 import threading
 from contextlib import suppress
 
@@ -12,7 +14,7 @@ import numpy as np
 from numbarnn.common.forks import freed_in_forks
 
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
-MOST_KEPT = 1 << 28  # bytes kept at most
+MOST_KEPT = 1 << 28  # bytes kept at most, packed weights that no call uses among them
 LARGE = 1 << 21  # bytes of a large page
 _LINE = 64  # bytes of a line of the cache, at which arrays begin
 _HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
@@ -41,6 +43,13 @@ def _in_large_pages(size):
     return np.frombuffer(pages, np.uint8)
 
 
+def trim():
+    """Give back to the system what the C library keeps of freed memory, where it can (glibc)."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def copied(array):
     """A contiguous copy of an array that begins with a line where it is large: of two lines for each vector, large
     weights are read a seventh slower."""
@@ -64,10 +73,16 @@ class _Loan:
 
 
 class MemoryPool:
-    """Makes arrays in memory of earlier ones."""
+    """Makes arrays in memory of earlier ones.
 
-    def __init__(self):
-        self._free, self._kept = {}, 0
+    Args:
+        give_back: function without arguments that frees all memory kept for later calls, this pool's included; it is
+            called where the system has no more.
+    """
+
+    def __init__(self, give_back=None):
+        self._free, self._kept, self._kept_by_others = {}, 0, 0
+        self._give_back = give_back or self.clear
         # Reentrant: where it is held, Python may collect arrays, which give back theirs.
         self._lock = freed_in_forks(threading.RLock())
 
@@ -79,16 +94,27 @@ class MemoryPool:
             size *= length
         if size < SMALL:
             return np.empty(shape, dtype)
-        step = 1 << (size.bit_length() - 3)  # sizes are rounded up, by at most a quarter
-        size = -(-size // step) * step
+        if size <= MOST_KEPT:
+            step = 1 << (size.bit_length() - 3)  # sizes that are kept are rounded up, by at most a quarter
+            size = -(-size // step) * step
         with self._lock:
             free = self._free[size] = self._free.pop(size, [])  # the last of the dict
             raw = free.pop() if free else None
             if raw is not None:
                 self._kept -= size
         if raw is None:
-            raw = aligned(size)
+            try:
+                raw = aligned(size)
+            except MemoryError:
+                self._give_back()
+                raw = aligned(size)
         return np.asarray(_Loan(self, raw, shape, dtype))
+
+    def leave_room(self, size):
+        """Keep less by so many bytes, which another cache keeps."""
+        with self._lock:
+            self._kept_by_others = size
+            self._make_room()
 
     def clear(self):
         """Give back to the system what no array uses."""
@@ -103,8 +129,7 @@ class MemoryPool:
         with self._lock:
             self._free.setdefault(raw.nbytes, []).append(raw)
             self._kept += raw.nbytes
-            if self._kept > MOST_KEPT:
-                self._make_room()
+            self._make_room()
 
     def _make_room(self):
         """Keep less of the sizes that nobody has asked for the longest: an earlier problem's.
@@ -112,10 +137,13 @@ class MemoryPool:
         What is kept is counted anew: an interrupt, or arrays that Python collects meanwhile, may have come between
         memory and its count.
         """
+        most = MOST_KEPT - self._kept_by_others
+        if self._kept <= most:
+            return
         sizes = list(self._free.items())
         kept = sum(size * len(free) for size, free in sizes)
         for size, free in sizes:
-            while free and kept > MOST_KEPT:
+            while free and kept > most:
                 free.pop()
                 kept -= size
         self._kept = kept

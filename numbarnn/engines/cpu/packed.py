@@ -7,6 +7,7 @@ after reading where it writes.
 """
 
 import threading
+import weakref
 from collections import deque
 
 import numpy as np
@@ -16,11 +17,11 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu import memory
 from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, numbers_at, own_bytes
 
 LANES = 64  # words that are read together, each into a part of the fingerprint of its own
 LAST_LANES = 16  # that become one number one after another
-MOST_KEPT = 1 << 28  # bytes of panels that no call uses
 PRINT_BYTES = 8
 NOTHING = np.uint64(0)  # the fingerprint of what is not packed yet
 _WORD = np.uint32(0)
@@ -110,54 +111,91 @@ def joint(one, other):
     return (one * _LAST_FACTOR) ^ other
 
 
+class _Idle(weakref.ref):
+    """Panels that no call uses now, of weights in one array; with the array they are forgotten.
+
+    Attributes:
+        number: `id` of the array. panels: key -> list of (panels, prints).
+    """
+
+    __slots__ = ("number", "panels")
+
+
 class _Lent:
     """Panels that a call has, and the fingerprint of each; with it they return to where they came from.
 
     Attributes:
-        key: which weights they are of. panels, prints: arrays.
+        panels, prints: arrays.
     """
 
-    __slots__ = ("_returned", "key", "panels", "prints")
+    __slots__ = ("_key", "_returned", "panels", "prints")
 
     def __init__(self, returned, key, panels, prints):
-        self._returned, self.key, self.panels, self.prints = returned, key, panels, prints
+        self._returned, self._key, self.panels, self.prints = returned, key, panels, prints
 
     def __del__(self):  # wherever Python collects it, so it waits for no lock
-        self._returned.append((self.key, self.panels, self.prints))
+        self._returned.append((*self._key, self.panels, self.prints))
 
 
 class PackedWeights:
     """Lends panels to calls, those that an earlier call left if there are any of the same weights.
 
     Args:
-        empty: f(shape, dtype) that allocates them.
+        pool: the `MemoryPool` that they come from. Panels that no call uses count as memory that it keeps.
     """
 
-    def __init__(self, empty):
-        self._empty, self._free, self._returned = empty, [], deque()  # of (key, panels, prints), the oldest first
+    def __init__(self, pool):
+        self._pool = pool
+        self._of, self._kept = {}, 0  # id of an array -> `_Idle`, the last used last; bytes of all their panels
+        self._returned, self._dead = deque(), deque()  # what has come back since, and whose array has gone
         self._lock = freed_in_forks(threading.RLock())
 
-    def lend(self, key, shape, dtype):
-        """Panels for a call of its own, with `key`, `panels` and `prints`; fingerprints are NOTHING at first.
+    def lend(self, weights, place, shape):
+        """Panels for a call of its own, with `panels` and `prints`; fingerprints are NOTHING at first.
 
         Args:
-            key: hashable: where the weights stand, and how they are cut into panels. shape: of the panels.
+            weights: an array, or a view of the array that all weights of a layer are in.
+            place: hashable: where in that array the weights are, and how they are cut into panels.
+            shape: of the panels.
         """
+        owner = weights.base if isinstance(weights.base, np.ndarray) else weights
         with self._lock:
-            free = self._free
-            while self._returned:
-                free.append(self._returned.popleft())
-            found = next((number for number in reversed(range(len(free))) if free[number][0] == key), None)
-            panels, prints = (None, None) if found is None else free.pop(found)[1:]
-            kept = sum(own.nbytes for _, own, _ in free)
-            while kept > MOST_KEPT:
-                kept -= free.pop(0)[1].nbytes
+            self._take_back()
+            idle = self._of.pop(id(owner), None)
+            if idle is None:
+                idle = _Idle(owner, self._dead.append)
+                idle.number, idle.panels = id(owner), {}
+            self._of[id(owner)] = idle
+            left = idle.panels.get(place)
+            panels, prints = left.pop() if left else (None, None)
+            if panels is not None:
+                self._kept -= panels.nbytes
+            while self._kept > memory.MOST_KEPT and len(self._of) > 1:
+                self._drop(next(iter(self._of.values())))
+            self._pool.leave_room(self._kept)
         if panels is None:
-            panels, prints = self._empty(shape, dtype), np.zeros(shape[0], np.uint64)
-        return _Lent(self._returned, key, panels, prints)
+            panels, prints = self._pool.empty(shape, weights.dtype), np.zeros(shape[0], np.uint64)
+        return _Lent(self._returned, (idle, place), panels, prints)
+
+    def _take_back(self):
+        while self._dead:
+            self._drop(self._dead.popleft())
+        while self._returned:
+            idle, place, panels, prints = self._returned.popleft()
+            if self._of.get(idle.number) is idle:
+                idle.panels.setdefault(place, []).append((panels, prints))
+                self._kept += panels.nbytes
+
+    def _drop(self, idle):
+        """Forget an array's panels."""
+        if self._of.get(idle.number) is idle:
+            del self._of[idle.number]
+            self._kept -= sum(panels.nbytes for own in idle.panels.values() for panels, _ in own)
 
     def clear(self):
         """Forget what no call uses."""
         with self._lock:
             self._returned.clear()
-            self._free.clear()
+            self._dead.clear()
+            self._of.clear()
+            self._kept = 0

@@ -4,7 +4,9 @@ import heapq
 import os
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 
 from numbarnn.engines.cpu import openmp
@@ -50,43 +52,18 @@ def usable_cpus(cgroup=_CGROUP):
     return allowed
 
 
-class _Worker:
-    """A thread that runs one job at a time. Two locks wake it and tell that it is done: half the cost of a queue."""
-
-    def __init__(self, number):
-        self._job, self._error = None, None
-        self._wake, self._done = threading.Lock(), threading.Lock()
-        self._wake.acquire()
-        self._done.acquire()
-        threading.Thread(target=self._loop, name=f"numbarnn-{number}", daemon=True).start()
-
-    def start(self, job):
-        """Run `job()` on this thread; None ends the thread."""
-        self._job = job
-        self._wake.release()
-
-    def finish(self):
-        """Wait until the job is done; returns what it raised, or None."""
-        self._done.acquire()
-        error, self._error = self._error, None
-        return error
-
-    def _loop(self):
-        while True:
-            self._wake.acquire()
-            job, self._job = self._job, None
-            if job is None:
-                return
-            try:
-                job()
-            except BaseException as error:
-                self._error = error
-            job = None  # the arrays it holds may be large
-            self._done.release()
-
-
 class _JobQueue:
-    """Jobs, and which of them are ready."""
+    """The jobs of one call: which are ready, and whether all are done.
+
+    Worker threads do the jobs while the calling thread only waits. Python runs signal handlers, such as that of Ctrl-C,
+    on the main thread: so an exception from one never comes between taking a job and ending it.
+
+    Args:
+        jobs: `base.Job`s.
+
+    Attributes:
+        error: what a job raised first, or None.
+    """
 
     def __init__(self, jobs):
         self._calls = [job.bind() for job in jobs]
@@ -96,25 +73,28 @@ class _JobQueue:
             for need in set(job.needs):
                 self._needed_by[need].append(number)
         self._ready = [number for number, count in enumerate(self._waiting_for) if count == 0]  # a heap
-        self._left = len(jobs)
-        self._changed = threading.Condition()
+        self._left, self._workers, self._begun = len(jobs), 0, False
+        self._changed, self._over = threading.Condition(), threading.Lock()
+        self._over.acquire()
+        self._stopped, self.error = False, None
 
     def work(self):
-        """Do jobs until none is left; what one raises is raised here, and ends the work of all threads."""
-        while (number := self._take()) is not None:
-            try:
+        """Do jobs until none is left; what one raises ends the work of all threads, and becomes `error`."""
+        try:
+            while (number := self._take()) is not None:
                 self._calls[number]()
-            except BaseException:
-                self._end()
-                raise
-            self._done(number)
+                self._done(number)
+        except BaseException as error:
+            with self._changed:
+                self.error, self._left = self.error or error, 0
+                self._changed.notify_all()
 
     def _take(self):
         """The number of a job that is ready, as soon as there is one; None if no job is left."""
         with self._changed:
-            while self._left and not self._ready:
+            while self._left and not self._ready and not self._stopped:
                 self._changed.wait()
-            return heapq.heappop(self._ready) if self._left else None
+            return heapq.heappop(self._ready) if self._left and not self._stopped else None
 
     def _done(self, number):
         with self._changed:
@@ -125,10 +105,38 @@ class _JobQueue:
                     heapq.heappush(self._ready, other)
             self._changed.notify_all()
 
-    def _end(self):
+    def begin(self, inbox, threads):
+        """Work on this worker thread and, by `inbox`, on as many others as `threads` says; a second time do nothing."""
         with self._changed:
-            self._left = 0
-            self._changed.notify_all()
+            threads = 0 if self._begun else threads
+            self._workers += threads  # before `_begun`, as `run` reads both without the lock
+            self._begun = True
+        for _ in range(threads - 1):
+            inbox.put(self._work_and_leave)
+        if threads:
+            self._work_and_leave()
+
+    def _work_and_leave(self):
+        self.work()
+        with self._changed:
+            self._workers -= 1
+            if not self._workers:
+                self._over.release()
+
+    def run(self, inbox, threads):
+        """Let worker threads do all jobs; return when none of them works any more, also after an interrupt."""
+        begin, interrupt, over = partial(self.begin, inbox, threads), None, False
+        while not over:
+            try:
+                inbox.put(begin)  # again after an interrupt, which may have come before the first time
+                over = self._over.acquire()
+            except BaseException as error:
+                interrupt, self._stopped = error, True
+                over = self._begun and not self._workers
+        if interrupt is not None:
+            raise interrupt
+        if self.error is not None:
+            raise self.error
 
 
 # ------------------------------------------------------------------------------------------ the pool
@@ -178,8 +186,8 @@ class ThreadPool:
 
     def __init__(self, threads=None):
         self.threads, self._told = threads or default_threads(), bool(threads) or VARIABLE in os.environ
-        self._workers, self._helpers = [], None
-        self._busy, self.pause = threading.Lock(), Pause()
+        self._workers, self._inbox, self._helpers = 0, SimpleQueue(), None
+        self._busy, self.pause = threading.RLock(), Pause()
         self.openmp = None
         self._own = _OfThread()
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
@@ -201,11 +209,11 @@ class ThreadPool:
     def resize(self, threads):
         """Use this many threads from now on."""
         with self._busy:
-            for worker in self._workers:
-                worker.start(None)
+            for _ in range(self._workers):
+                self._inbox.put(None)
             if self._helpers is not None:
                 self._helpers.end()
-            self._workers, self._helpers = [], None
+            self._workers, self._inbox, self._helpers = 0, SimpleQueue(), None
             self.threads, self._told = threads, True
 
     def available(self):
@@ -235,10 +243,10 @@ class ThreadPool:
         if threads == 1 or self.in_job():
             run_alone(item, function, what)
             return
-        if not self._busy.acquire(blocking=waits):
-            run_alone(item, function, what)
-            return
         try:
+            if not self._busy.acquire(blocking=waits):
+                run_alone(item, function, what)
+                return
             threads = min(threads, self.available())  # there may be fewer since it waited for its turn
             if threads == 1:
                 run_alone(item, function, what)
@@ -250,8 +258,11 @@ class ThreadPool:
                 self._helpers = Helpers(self.threads - 1)
             at = self._helpers
             run_together(item, function, what, threads, at.slots, at.jobs, at.counters, waits)
-        finally:
-            self._busy.release()
+        finally:  # an interrupt may have come when the lock was held already, but `acquire` had not returned
+            try:  # not contextlib.suppress: an interrupt could come while that is called
+                self._busy.release()
+            except RuntimeError:  # another thread has it: this one did all alone
+                pass
 
     def run_all(self, item, steps, count, threads):
         """The same of several things one after another, which wait for no thread that has not begun.
@@ -263,15 +274,22 @@ class ThreadPool:
         if threads > 1 and self.openmp is not None:
             for step in (Step * count).from_address(steps):
                 self.run(item, step.function, min(step.threads, threads), step.what, False)
-        elif threads > 1 and self._busy.acquire(False):
-            try:
-                at = self._helpers = self._helpers or Helpers(self.threads - 1)
-                # no more than there are: there may be fewer since it was asked
-                run_all(item, steps, count, self.threads, at.slots, at.jobs, at.counters)
-            finally:
-                self._busy.release()
-        else:
+            return
+        if threads == 1:
             run_all_alone(item, steps, count)
+            return
+        try:
+            if not self._busy.acquire(blocking=False):
+                run_all_alone(item, steps, count)
+                return
+            at = self._helpers = self._helpers or Helpers(self.threads - 1)
+            # no more than there are: there may be fewer since it was asked
+            run_all(item, steps, count, self.threads, at.slots, at.jobs, at.counters)
+        finally:
+            try:
+                self._busy.release()
+            except RuntimeError:
+                pass
 
     def run_jobs(self, jobs):
         """Do jobs (`base.Job`), each on one thread; a thread takes the first that is ready. Lanes do not matter here.
@@ -280,33 +298,26 @@ class ThreadPool:
         """
         queue, threads = _JobQueue(jobs), min(self.available(), len(jobs))
         if threads == 1 or self.in_job():
-            self._work_off(queue)
+            before, self._own.in_job = self.in_job(), True
+            try:
+                queue.work()
+            finally:
+                self._own.in_job = before
+            if queue.error is not None:
+                raise queue.error
             return
         with self._busy:
-            self._work_off_together(queue, threads)
+            while self._workers < threads:
+                threading.Thread(target=self._do_jobs, args=(self._inbox,), name="numbarnn-jobs", daemon=True).start()
+                self._workers += 1
+            queue.run(self._inbox, threads)
 
-    def _work_off_together(self, queue, threads):
-        while len(self._workers) < threads - 1:
-            self._workers.append(_Worker(len(self._workers) + 1))
-        workers, errors = self._workers[: threads - 1], []
-        for worker in workers:
-            worker.start(lambda: self._work_off(queue))
-        try:
-            self._work_off(queue)
-        except BaseException as error:  # raised below, when no thread works on the arguments any more
-            errors.append(error)
-        errors += [worker.finish() for worker in workers]
-        for error in errors:
-            if error is not None:
-                raise error
-
-    def _work_off(self, queue):
-        """A thread's part in `run_jobs`."""
-        before, self._own.in_job = self.in_job(), True
-        try:
-            queue.work()
-        finally:
-            self._own.in_job = before
+    def _do_jobs(self, inbox):
+        """Call whatever comes by `inbox`, until that is None: what a worker thread does."""
+        self._own.in_job = True
+        while (function := inbox.get()) is not None:
+            function()
+            function = None  # the arrays it holds may be large
 
     def _end_openmp(self):
         """In a process that is going to fork."""
@@ -314,4 +325,4 @@ class ThreadPool:
             self.openmp = None
 
     def _forget_workers(self):
-        self._workers, self._helpers, self._busy = [], None, threading.Lock()
+        self._workers, self._inbox, self._helpers, self._busy = 0, SimpleQueue(), None, threading.RLock()

@@ -34,7 +34,7 @@ class KernelEngine(Engine):
     def spoil(self, results, trouble, caller):
         told, caller = self.notice_of(caller)
         for dtype in dict.fromkeys(array.dtype for array in results):
-            spoil([array for array in results if array.dtype == dtype], trouble, told, caller // CALLER)
+            spoil([array for array in results if array.dtype == dtype], trouble, told, caller)
 
     def notice_of(self, caller):
         """(the host's word for codes of calls that failed, what is added to a code of this caller)."""

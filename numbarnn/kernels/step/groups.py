@@ -131,7 +131,7 @@ class ForwardBuffers:
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
         from_zero: h before the first step is zero, for all sequences: its product with R may be left out.
         allow_tf32: see `Problem`.
-        of_segment: the steps are a part of a call's (`Problem.is_segment`), to be rounded as all of them would be.
+        call_steps: number of steps of the call, of which these may be a segment, to be rounded as in the whole call.
     """
 
     cell: Cell
@@ -145,7 +145,7 @@ class ForwardBuffers:
     x: Any = None
     from_zero: bool = False
     allow_tf32: bool = False
-    of_segment: bool = False
+    call_steps: int = 0
 
 
 @dataclass
@@ -161,7 +161,7 @@ class BackwardBuffers:
     scratch: Scratch
     options: Options
     allow_tf32: bool = False
-    of_segment: bool = False
+    call_steps: int = 0
 
 
 # ------------------------------------------------------------ what the cell's functions read, as step kernels get it

@@ -29,6 +29,7 @@ REGISTERS_IF_SPLIT = 32
 # Independent products of `mma` that a warp should have at once: each takes some 33 clocks, and may begin 8 clocks after
 # the one before it if it does not wait for that one's sums.
 MOST_ACCUMULATORS = 4
+MOST_IF_AHEAD = 16  # products of a group that is looked for ahead of time, fewer than that
 # Of `OTHER_REGISTERS` so many are left to accumulators in blocks of up to 8 warps, but for cells with stages and
 # projections. Found by compiling for sm_80, sm_90 and sm_100, as nothing may be spilled.
 REGISTERS_FOR_ACCUMULATORS = 12
@@ -147,11 +148,14 @@ def with_extras(tile, room):
 
 def looking_ahead(tile, room):
     """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow: never
-    where compiling has spilled some: with more than 8 warps (sm_100), and backward with a projection (sm_80)."""
+    where compiling has spilled some: with more than 8 warps (sm_100), backward with a projection (sm_80), and backward
+    where two groups of 4 chunks meet two strips and 16 sequences (sm_90)."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
     few = tile.groups > 1 and tile.warps <= 8 and not (tile.projects and tile.backward)
+    if tile.math != "fma" and tile.backward:
+        few = few and tile.rows // STRIP * tile.octets * tile.gathered < MOST_IF_AHEAD
     return ahead if few and ahead.fragment_words <= free else tile
 
 
