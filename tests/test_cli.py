@@ -78,6 +78,15 @@ def test_info(tmp_path, capsys):
         assert "[cuda12]" in said
 
 
+def test_info_clears_the_cache_of_compiled_code(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    for name in ("one.o", "two.cubin", "notes.txt"):
+        (tmp_path / name).write_bytes(bytes(500_000))
+    assert cli.main(["info", "--clear-cache"]) == 0
+    assert "removed 2 files of compiled code, 1.0 MB" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_info_says_when_not_even_the_cpu_engine_runs(monkeypatch, capsys):
     monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
     assert cli.main(["info"]) == 1

@@ -17,7 +17,8 @@ from pathlib import Path
 import numbarnn
 from numbarnn import engines
 from numbarnn.bench import cold, console
-from numbarnn.common import install
+from numbarnn.common import code_cache, install
+from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, openmp, vectors
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
@@ -43,11 +44,16 @@ PACKAGES = {
 
 def add_arguments(parser):
     parser.add_argument("--cold", action="store_true", help="time the CPU's first calls too, nothing compiled yet")
+    parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
     console.add_json_argument(parser, "all of it")
 
 
 def run(args):
     """Prints what is here; returns 0, or 1 where not even the CPU engine runs."""
+    if args.clear_cache:
+        folder, (count, size) = code_cache.directory_if_any(), code_cache.clear()
+        console.say(f"removed {counted(count, 'file')} of compiled code, {size / 1e6:.1f} MB, from {folder}")
+        return 0
     found = collect()
     rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
     for name, version in found["versions"].items():
