@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import cached_property, partial, reduce, update_wrapper
 from hashlib import sha256
 from importlib import import_module
 from pickle import PicklingError, UnpicklingError
@@ -36,7 +36,7 @@ class TracedCell(Cell):
     """A `Cell` made of equations by `cell`.
 
     Attributes:
-        function: the equations; run on NumPy arrays they compute the same.
+        definition: the function of equations that the cell was made of.
         equations: their source.
         hyperparameters: name -> value.
         save: "gates" or "minimal".
@@ -45,7 +45,7 @@ class TracedCell(Cell):
         counts: the name of the last state, where that is the number of the step (`numbarnn.step`); else None.
     """
 
-    function: Callable[..., Any] | None = None
+    definition: Callable[..., Any] | None = None
     equations: str = ""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     save: str = "gates"
@@ -63,6 +63,16 @@ class TracedCell(Cell):
             f"equations; a layer of it is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The equations with the cell's hyperparameters; run on NumPy arrays they compute the same."""
+        takes = inspect.signature(self.definition).parameters
+        if all(takes[name].default is value for name, value in self.hyperparameters.items()):
+            return self.definition
+        own = partial(self.definition, **self.hyperparameters)
+        own.__signature__ = inspect.signature(own)
+        return update_wrapper(own, self.definition)
+
     @property
     def own_derivatives(self):
         """The names of functions by which the equations say other derivatives than their values have."""
@@ -72,9 +82,9 @@ class TracedCell(Cell):
         """Pickled by the name of its function, as functions are, and how it was made of that."""
         if self.origin is not None:
             return self.origin
-        place = self.function.__module__, self.function.__qualname__
+        place = self.definition.__module__, self.definition.__qualname__
         found = _found(*place)
-        if getattr(found, "function", found) is not self.function:
+        if getattr(found, "definition", found) is not self.definition:
             raise PicklingError(
                 f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
                 "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
@@ -158,7 +168,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         return partial(cell, save=save, name=name, **hyperparameters)
     if isinstance(function, TracedCell):
         hyperparameters = function.hyperparameters | hyperparameters
-        function = function.function
+        function = function.definition
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"cell takes a function of equations f(x, h, ..., p), not {words(function)}")
     if save not in CHOICES:
@@ -174,7 +184,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     states += (counts,) * (counts is not None)
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
-    layout = layout_of(structure, source_lines.last_return)  # after `assemble`, which may put gates into another order
+    # after `assemble`, which may put gates into another order
+    layout = layout_of(structure, source_lines.last_return, input_name)
     functions = _compiled(name, generated.source)
     return TracedCell(
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
@@ -184,7 +195,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         heads=structure.heads, drop_connect=structure.drop_connect, initial=_initial(layout, structure),
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
-        function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
+        definition=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
         counts=counts,
     )  # fmt: skip
 
@@ -331,7 +342,7 @@ class _Source:
     """The text of a function of equations, and where its definition, statements and last return stand."""
 
     def __init__(self, function):
-        code = getattr(function, "__code__", None)
+        code = getattr(inspect.unwrap(function), "__code__", None)
         self.file, first = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
         self.definition = self.last_return = self.file, first
         self._tree, self._first = None, first
