@@ -142,9 +142,9 @@ def test_a_matrix_of_two_vectors_of_different_sizes_is_refused():
     """With its name, both vectors and their sizes, when a layer is made; also in a further layer, whose x is wider."""
     tied = nr.cell(lambda x, h, p: nr.tanh(p.W @ x + p.W @ h), name="tied")
     for make in (nr.RNN, nrt.Recurrent, nr.gradcheck):
-        for I, H in ((5, 12), (12, 5)):
-            with pytest.raises(ValueError, match=rf"p.W multiplies x and h .* input size {I} and hidden size {H} must"):
-                make(tied, I, H)
+        for inputs, units in ((5, 12), (12, 5)):
+            with pytest.raises(ValueError, match=rf"p.W multiplies x and h .*size {inputs} and hidden size {units}"):
+                make(tied, inputs, units)
     with pytest.raises(ValueError, match=r"layer 1: p.W multiplies x and h .* input size 10 and hidden size 5 must"):
         nr.RNN(tied, 5, 5, num_layers=2, bidirectional=True)
     context = nr.cell(lambda x, h, s, p: (nr.tanh(p.W @ x + p.R @ h), p.Q @ nr.sized(s, 3) + p.Q @ x), name="context")

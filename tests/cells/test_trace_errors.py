@@ -1,6 +1,7 @@
 """Equations that cannot become a cell: what is said, with the line and the cure."""
 
 import math
+import random
 import re
 
 import numpy as np
@@ -122,6 +123,12 @@ EQUATIONS = {
         "a = p.W.b.c @ x\nreturn a + p.W.b * h",
         "p.W.b is used as a parameter and, in p.W.b.c, as a group",
     ),
+    "forgotten_at": (
+        "a = p.W * x\nreturn tanh(a + p.R * h)",
+        "p.W, by its name a matrix, is multiplied element by element: .* p.W @ vector; .* such as p.w", "a = p.W * x",
+    ),
+    "forgotten_at_of_a_gate": ("return tanh(p.W.a @ x + h * p.R.a)", r"p.R.a, by its name .*; .* such as p.r.a"),
+    "forgotten_at_in_another_group": ("return tanh(p.V.a @ x + p.V.b * h)", "p.V.b, by its name a matrix"),
     "assignment": ("p.b = 3\nreturn h", "p.b = ...: parameters are learned", "p.b = 3"),
     "assignment_in_a_group": ("p.b.a = 3\nreturn h", "p.b.a = ...: parameters are learned", "p.b.a = 3"),
     "subscript": ('return p["W"] @ x', r"p\['W'\]: parameters have names"),
@@ -175,6 +182,36 @@ def test_message(equations, name):
     assert line.strip() == (shown or body.split("\n")[-1:])[0].strip()
     file = equations.__code__.co_filename
     assert re.fullmatch(rf'  File "{re.escape(str(file))}", line [1-4]', place)
+
+
+def drawn_by_numpy():
+    return np.random.rand()  # noqa: NPY002 - as users write it
+
+
+DRAWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x, h, p: p.W.a @ x + drawn_by_numpy() * h,
+        lambda x, h, p: p.W.a @ x + DRAWN.normal(size=4) * h,
+        lambda x, h, p: p.W.a @ x + np.random.default_rng().normal(size=(4, 4)) @ h,
+        lambda x, h, p: (random.random() * p.R.a) @ h + p.W.a @ x,
+        lambda x, h, p: p.W.a @ x + (p.R.a * DRAWN.normal(size=(4, 4))) @ h,
+    ),
+)
+def test_random_numbers_of_the_equations_are_refused(function):
+    """They would be those of the first run, at every step."""
+    with pytest.raises(CellError, match=r"in one run and .* in the next, .* Draw outside and pass them in") as caught:
+        cell(function)
+    assert 'test_trace_errors.py", line' in str(caught.value)
+
+
+def test_random_numbers_that_are_the_same_in_every_run_are_constants():
+    noise = DRAWN.normal(size=4)
+    cell(lambda x, h, p: p.W.a @ x + noise * h + np.random.default_rng(0).normal(size=4) * h)
+    cell(lambda x, h, p, noise=noise: p.W.a @ x + noise * h + np.nan * h)
 
 
 def test_a_value_of_another_cell():

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce, update_wrapper
 from hashlib import sha256
 from importlib import import_module
+from itertools import zip_longest
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
+
+import numpy as np
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
@@ -233,23 +236,44 @@ def _signature(function, given, place):
 
 
 def _traced(function, input_name, states, hyperparameters, source_lines):
-    """The `Structure` of a function of equations: run once on traced values."""
-    graph = Graph()
-    trace = Trace(graph)
-    values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
-    for value, state in zip(values, states, strict=True):
-        value._node.name = state
-    given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+    """The `Structure` of a function of equations: run once on traced values, and again where it has constants, to see
+    that these are the same."""
     counts = any(value is step for value in hyperparameters.values())
     own = len(states) - counts  # those that the function takes and returns
-    returned = function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+
+    def run():
+        graph = Graph()
+        trace = Trace(graph)
+        values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
+        for value, state in zip(values, states, strict=True):
+            value._node.name = state
+        given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+        return trace, values, function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+
+    trace, values, returned = run()
+    if trace.constants:
+        _require_same_constants(trace.constants, run()[0].constants)
     new_states = _new_states(trace, returned, states[:own], source_lines)
     structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
     used = _check(structure, source_lines)
+    _refuse_matrices_as_vectors(structure, trace.kinds)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
+
+
+def _require_same_constants(first, again):
+    """Refuse equations that draw random numbers: a cell would have those of one run, at every step."""
+    for (value, place), (other, _) in zip_longest(first, again, fillvalue=(None, None)):
+        if np.asarray(value).tobytes() != np.asarray(other).tobytes():
+            raise error(
+                f"the equations have {words(value)} in one run and {words(other)} in the next, as if they drew random "
+                "numbers: a cell is traced once, and each step would have the same ones. Draw outside and pass them "
+                "in: those of each step as a part of x, others as a hyperparameter, f(x, h, p, noise=array). "
+                "numbarnn.dropout and zoneout draw at each step",
+                place,
+            )
 
 
 def _stages(structure, generated, functions):
@@ -336,6 +360,20 @@ def _check(structure, source_lines):
     products = [node.data for node in nodes if node.op in ("input", "product")]
     products += [structure.projection] if structure.projection else []
     return {*names, *biases, *parameters_in([structure.terms[label] for label in products])}
+
+
+def _refuse_matrices_as_vectors(structure, kinds):
+    """Refuse p.W.i * x where p.W.i @ x is meant: with I = H it would compute something."""
+    groups = {name.partition(".")[0] for name, kind in kinds.items() if kind == "matrix" and "." in name} | {"W", "R"}
+    for node in reachable(structure.outputs):
+        vectors = [part.data for part in node.args if part.op == "vector"] if node.op in ("mul", "divide") else []
+        for name in vectors:
+            if name.partition(".")[0] in groups and all(part.op != "const" for part in node.args):
+                raise error(
+                    f"p.{name}, by its name a matrix, is multiplied element by element: a matrix stands left of @, "
+                    f"p.{name} @ vector; one number per unit has another name, such as p.{name.lower()}",
+                    node.place,
+                )
 
 
 class _Source:
