@@ -5,6 +5,7 @@ simulator. All cells with all options: test_conformance.py. What a wrong exchang
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from numba import cuda
 from persistent_setup import few_threads
