@@ -47,7 +47,21 @@ EQUATIONS = {
         "return len(h) * h",
         "'h' as an array .*how many is not known yet; sums over all units are numbarnn.sum",
     ),
-    "entry": ("return h[0]", "'h' as an array"),
+    "entry": ("return h[0]", r"a part of the traced value 'h', by \[...\]: .*A constant matrix selects units, np.eye"),
+    "part_of_x": ("return p.W.a @ x + x[-1]", "a part of the input x, by .* constant matrix selects"),
+    "called": ("return p.W(x) + p.W.b @ h", "the parameter p.W is called as a function; .* left of @: p.W.name @ x"),
+    "part_of_a_parameter": ("return p.W[0] @ x", r"p.W\[0\]: a parameter has no parts by number; several .* p.W.a"),
+    "function_of_a_matrix": (
+        "return p.W.a @ x + functions.relu(p.R) @ h", r"@ the traced value 'h'; .* none is a function of p.R: matrices",
+    ),
+    "matrix_without_gradient": (
+        "return p.W.a @ x + functions.stop_gradient(p.R) @ h", "a matrix that is not learnt is a constant, numb",
+    ),
+    "numpy_roll": ("return np.roll(h, 1)", r"NumPy's roll of .* constant matrix .*: np.roll\(np.eye\(n\), 1, "),
+    "numpy_fft": ("return np.fft.fft(h)", r"NumPy's fft of .* constant matrix .*: np.fft.fft\(np.eye\(n\)\).real"),
+    "numpy_inverse": (
+        "return np.linalg.inv(p.R.a) @ h", "NumPy's inv of .*; use an array that is computed before, .*p.R_inverse",
+    ),
     "loop_over_units": ("return sum(h)", "'h' as an array"),
     "numpy_function": (
         "a = a_of(x, h, p)\nreturn np.tanh(a)",
@@ -74,8 +88,8 @@ EQUATIONS = {
     "clamped": ("return h.clamp(0, 1)", r"'h' has no attribute 'clamp': write numbarnn.clip\(a, low, high\)"),
     "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
     "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
-    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*none is a matrix, such as v kᵀ: take a product"),
-    "outer_product": ("return np.outer(h, h)", r"outer of .*; use v \* k, of each unit alone: .*none is a matrix"),
+    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*a matrix .d, d., such as of v kᵀ, is .*sized.S, d . d"),
+    "outer_product": ("return np.outer(h, h)", r"outer of .*; use v \* k, of each unit alone; .*Kronecker matrices"),
     "transposed": ("return p.R.a.transpose() @ h", r"p.R.a.transpose: write p.R.a.T"),
     "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T"),
     "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
@@ -345,5 +359,9 @@ def test_names_that_numbarnn_does_not_have():
     }.items():
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean .*{like}"):
             getattr(numbarnn, name)
+    with pytest.raises(
+        AttributeError, match=r"'max'; in equations write numbarnn.maximum\(a, b\) of two values; there"
+    ):
+        numbarnn.max  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'quux'; it has LSTM, GRU"):
         numbarnn.quux  # noqa: B018

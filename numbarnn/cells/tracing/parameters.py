@@ -61,7 +61,7 @@ def layout_of(structure, place, input_name):
     formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in per_unit)
     for name, term in constants.items():
         if term.data.array is not None:
-            why = "an array of the equations has a number per unit"
+            why = "an array of the equations has a number per unit (numbarnn.constant(lambda H: ...) is one of any H)"
             sizes.equal.append(Equal(*term.data.shape, per_unit_sizes[name], why))
     rows_of = rows | {"per_unit": tuple(name for name in per_unit if per_unit_sizes[name] == "H")}
     formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}

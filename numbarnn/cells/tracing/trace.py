@@ -164,7 +164,9 @@ class Trace:
     def itself(self, name):
         """The node of x, element by element: the identity times x."""
         self.look()
-        self.terms.setdefault(name, Term("eye", data=f"{name} is used itself"))
+        self.terms.setdefault(
+            name, Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
+        )
         return self._product(name, None, (1, 0.0))._node
 
     def noise(self, noise):
