@@ -88,7 +88,7 @@ EQUATIONS = {
     "clamped": ("return h.clamp(0, 1)", r"'h' has no attribute 'clamp': write numbarnn.clip\(a, low, high\)"),
     "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
     "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
-    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*a matrix .d, d., such as of v kᵀ, is .*sized.S, d . d"),
+    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*a matrix .d, d., such as of v kᵀ, is .*sized.S, d"),
     "outer_product": ("return np.outer(h, h)", r"outer of .*; use v \* k, of each unit alone; .*Kronecker matrices"),
     "transposed": ("return p.R.a.transpose() @ h", r"p.R.a.transpose: write p.R.a.T"),
     "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T"),
