@@ -53,18 +53,17 @@ def liquid_time_constant(x, h, p, dt=1.0, steps=2):
 
 
 @cell
-def lsnn(x, z, v, a, p, decay=0.9, slow=0.97, beta=0.7, dampening=0.3):
+def lsnn(x, z, v, a, p, decay=0.9, slow=0.97, beta=0.7):
     """Neurons that fire, z, where v exceeds a threshold, which each spike raises for a while: LSNN.
 
     Bellec et al. 2018, arXiv:1803.09574, (1) to (4), with its pseudo-derivative; no gradient flows through the reset.
 
     Args:
         decay, slow: what v, and the adaptation a, keep of themselves. beta: how much a raises the threshold.
-        dampening: of the pseudo-derivative.
     """
     threshold = 0.6 + beta * a
     v_new = decay * v + p.W.v @ x + p.R.v @ z - stop_gradient(z * threshold)
     a_new = slow * a + (1 - slow) * z
     excess = v_new - (0.6 + beta * a_new)
-    z_new = custom_derivative(where(excess > 0, 1, 0), excess, dampening * maximum(0, 1 - abs(excess)))
+    z_new = custom_derivative(where(excess > 0, 1, 0), excess, 0.3 * maximum(0, 1 - abs(excess)))
     return z_new, v_new, a_new
