@@ -198,6 +198,21 @@ def test_message(equations, name):
     assert re.fullmatch(rf'  File "{re.escape(str(file))}", line [1-4]', place)
 
 
+def test_equations_have_at_most_5000_operations():
+    def nested(count):
+        def equations(x, h, p):
+            a = p.W.a @ x
+            for _ in range(count):
+                a = numbarnn.tanh(a)
+            return a
+
+        return equations
+
+    assert len(cell(nested(5000)).saved) == 4999  # and h itself
+    with pytest.raises(CellError, match="5,001 operations per unit and step; at most 5,000 are compiled"):
+        cell(nested(5001))
+
+
 def drawn_by_numpy():
     return np.random.rand()  # noqa: NPY002 - as users write it
 

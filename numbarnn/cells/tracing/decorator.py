@@ -29,6 +29,7 @@ from numbarnn.cells.tracing.trace import Trace
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
 from numbarnn.common.code_cache import run_source
 
+MOST_OPERATIONS = 5000
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
 _FORBIDDEN = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
@@ -255,6 +256,13 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
         _require_same_constants(trace.constants, run()[0].constants)
     new_states = _new_states(trace, returned, states[:own], source_lines)
     structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
+    operations = sum(bool(node.args) for node in reachable(structure.outputs))
+    if operations > MOST_OPERATIONS:
+        raise error(
+            f"{operations:,} operations per unit and step; at most {MOST_OPERATIONS:,} are compiled. A matrix, or a "
+            "sum over units, does more in one",
+            source_lines.last_return,
+        )
     used = _check(structure, source_lines)
     _refuse_matrices_as_vectors(structure, trace.kinds)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
