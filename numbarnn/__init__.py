@@ -60,6 +60,9 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         from difflib import get_close_matches
 
+        write = import_module("numbarnn.cells.tracing.hints").WRITE
+        if name in write:
+            raise AttributeError(f"module 'numbarnn' has no attribute {name!r}; in equations write {write[name]}")
         alike = get_close_matches(name, _PUBLIC, 3, 0.7)
         hint = f"; did you mean {' or '.join(f'numbarnn.{one}' for one in alike)}?" if alike else ""
         raise AttributeError(f"module 'numbarnn' has no attribute {name!r}{hint or '; it has ' + ', '.join(_PUBLIC)}")

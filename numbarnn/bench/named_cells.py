@@ -1,9 +1,12 @@
 """Cells that a command is asked for by name: of numbarnn, of a file, of a module."""
 
 import argparse
+import ast
 import importlib
 import importlib.util
+import inspect
 import os
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,3 +63,41 @@ def load_module(where):
         return module
     except Exception as error:
         raise argparse.ArgumentTypeError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------------- the library
+COLUMNS = ("cell", "paper", "states", "products", "equation")
+_PAPER = re.compile(r"^([A-Z][^\n:;]*? (?:19|20)\d\d\b(?: \(\w+\))?(?:, (?:arXiv:|doi:)[\w./]+\w)?)", re.MULTILINE)
+
+
+def library_rows():
+    """A row of `COLUMNS` for each cell of the library, by name: products are those of a step, the equation is that of
+    the first state."""
+    return [_row(name, getattr(library, name)) for name in library.__all__]
+
+
+def library_table():
+    """The same as a table of Markdown, as the guide has it."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    lines += [(f"`{name}`", *others, f"`{equation}`") for name, *others, equation in library_rows()]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _row(name, found):
+    cell = found if isinstance(found, Cell) else found()  # of a function that makes cells, its first
+    made_by = cell.definition if found is cell else found
+    paper = _PAPER.search(inspect.getdoc(made_by))
+    products = bool(cell.recurrent_gates) + cell.num_products + cell.projected
+    called = name if found is cell else f"{name}({', '.join(inspect.signature(found).parameters)})"
+    return called, paper[1] if paper else "", " ".join(cell.states), products, _equation(cell.equations)
+
+
+def _equation(text):
+    """The expression of the first state that equations return, with the name that it has there, if any."""
+    tree = ast.parse(text)
+    returned = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
+    first = returned.elts[0] if isinstance(returned, ast.Tuple) else returned
+    if isinstance(first, ast.Name):
+        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+        return ast.unparse(next(node for node in reversed(assigned) if ast.unparse(node.targets[0]) == first.id))
+    return ast.unparse(first)

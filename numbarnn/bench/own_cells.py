@@ -1,4 +1,5 @@
-"""`numbarnn cells`: times of cells written as equations, beside the built-in LSTM's and a loop of PyTorch's.
+"""`numbarnn cells`: the library's cells; with options, times of cells written as equations, beside the built-in LSTM's
+and a loop of PyTorch's.
 
 A row is a cell, a shape, a dtype, a pass and a schedule; all cells of a shape, nr.LSTM with the same schedules, and the
 loops take turns (`timing`). A loop (`torch_loop`) is the same equations in eager PyTorch as its users write them.
@@ -21,7 +22,7 @@ from numbarnn.bench.cases.cases import Case, make_instance
 from numbarnn.bench.cases.passes import FORWARD, SHORT, TRAINING, WHOLE
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.check import accuracy
-from numbarnn.bench.named_cells import CELL_PLACES, find
+from numbarnn.bench.named_cells import CELL_PLACES, COLUMNS, find, library_rows
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
@@ -63,14 +64,15 @@ class CellTiming(Row):
 
 # ------------------------------------------------------------------------------------------------------- arguments
 def add_arguments(parser):
-    about = f"a cell of numbarnn.cells.library by its name; or {CELL_PLACES}; default %(default)s"
-    parser.add_argument("--cell", type=named_cells, default=",".join(CELLS), metavar="CELL[,...]", help=about)
+    about = f"a cell of numbarnn.cells.library by its name; or {CELL_PLACES}, which is run; default {', '.join(CELLS)}"
+    parser.add_argument("--cell", type=named_cells, metavar="CELL[,...]", help=about)
     speed.add_shape_argument(parser)
     speed.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     speed.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
     speed.add_machine_arguments(parser)
     parser.add_argument("--no-loop", action="store_true", help="take no times of the loop in PyTorch; it still checks")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
+    parser.set_defaults(nothing_asked=vars(parser.parse_args([])))
 
 
 class Named(NamedTuple):
@@ -98,7 +100,12 @@ def find_cell(text):
 
 # --------------------------------------------------------------------------------------------------------- the command
 def run(args):
-    """Takes the times and prints them; returns 1 when a time was refused, else 0."""
+    """Takes the times and prints them, or lists the library where no option says what to time; returns 1 when a time
+    was refused, else 0."""
+    nothing_asked = args.__dict__.pop("nothing_asked")
+    if all(getattr(args, name) == value for name, value in nothing_asked.items() if name != "json"):
+        return list_library(args)
+    args.cell = args.cell or named_cells(",".join(CELLS))
     if not peers.installed("torch") and args.device == "cuda":
         raise console.MissingPackage("PyTorch", "the GPU's clock", "torch")
     where = speed.set_up(args)
@@ -111,6 +118,16 @@ def run(args):
     todo = [(shape, dtype) for shape in args.shape or SHAPES for dtype in args.dtype]
     rows = speed.take_times(args, where, todo, time_one, print_timings, TORCH_METHOD)
     return 0 if all(row["ok"] for row in rows) else 1
+
+
+def list_library(args):
+    """Prints the library's cells; returns 0."""
+    rows = library_rows()
+    title = "Cells of numbarnn.cells.library; --cell NAME times one"
+    console.print_table(title, COLUMNS, rows, right=("products",))
+    if args.json:
+        console.write_json(args.json, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    return 0
 
 
 class OwnInstance:

@@ -144,19 +144,19 @@ def flat_name(name):
 
 def parameters_in(terms):
     """The names of the parameters in terms, each once, in their order."""
-    return tuple(dict.fromkeys(term.data for term in _walked(terms) if term.op in ("parameter", "fill")))
+    return tuple(dict.fromkeys(term.data for term in walked(terms) if term.op in ("parameter", "fill")))
 
 
 def constants_in(terms):
     """The `Constant`s in terms, each once, in their order."""
-    return tuple(dict.fromkeys(term.data for term in _walked(terms) if term.op == "constant"))
+    return tuple(dict.fromkeys(term.data for term in walked(terms) if term.op == "constant"))
 
 
-def _walked(terms):
+def walked(terms):
     """All terms that these are made of, themselves too, from left to right."""
     for term in terms:
         yield term
-        yield from _walked(term.args)
+        yield from walked(term.args)
 
 
 def declared_columns(term, columns):

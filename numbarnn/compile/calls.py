@@ -132,6 +132,8 @@ class Calls:
         if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
             self.refuse(node, "is not of numbers of one dtype, which")
         (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
+        if name == "fmod":  # loops around an instruction become vectors, those around a call do not
+            return Value(first.type, self.builder.frem(*(one.llvm for one in arguments)))
         of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
         if name in _OF_LLVM:
             function = module.declare_intrinsic(f"llvm.{name}", kinds[:1], of_llvm)

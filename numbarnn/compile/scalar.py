@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from numbarnn.cells.scalar import HALF, ONE, SQRT_HALF, TWO, ZERO, divide, floor
+from numbarnn.cells.scalar import HALF, ONE, SQRT_HALF, TWO, ZERO, divide
 from numbarnn.common.precision import is_half
 
 
@@ -62,45 +62,62 @@ def d_relu_scalar(y):
 # tanh 2.5, of erf 2, of normal_cdf 5.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
-EXP_LOW, EXP_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
+EXP_LOW, EXP_HIGH = -104.0, 89.0  # beyond these float32's e^x is 0, and infinite
+NORMAL_LOW, NORMAL_HIGH = -87.0, 88.0  # beyond these 2^n leaves float32's exponent
 SIGN_BIT = np.int32(-(2**31))
 ROUND_TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits
+ROUNDED_0 = np.int32(0x4B400000)  # its bits
 # (e^r - 1 - r) / r^2, |r| <= ln(2) / 2
 E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
 
 
-def expm1_and_power(x):
-    """(e^r - 1, 2^n) with e^x = 2^n e^r, n the integer nearest to x / ln 2, of one float32 from EXP_LOW to EXP_HIGH."""
+def expm1_and_exponent(x):
+    """(e^r - 1, n + ROUNDED_0) with e^x = 2^n e^r, n the integer nearest to x / ln 2, of one float32 from EXP_LOW to
+    EXP_HIGH."""
     shifted = x * LOG2_E + ROUND_TO_INTEGER
     n = shifted - ROUND_TO_INTEGER
     r = x - n * LN2_HIGH
     r = r - n * LN2_LOW
     p = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
-    # 2^n: n stands in the low bits of `shifted`; move it, plus the exponent's bias, into the exponent
-    power = np.int32((np.float32(shifted).view(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return p * (r * r) + r, power
+    return p * (r * r) + r, np.float32(shifted).view(np.int32)
+
+
+def power_of_2(n):
+    """2^n as a float32, n an int32 of which the lowest 8 bits count, from -127 (0) on: they become the exponent."""
+    return np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+def expm1_and_power(x):
+    """(e^r - 1, 2^n) of one float32 from NORMAL_LOW to NORMAL_HIGH."""
+    p, n = expm1_and_exponent(x)
+    return p, power_of_2(n)
 
 
 def exp_float32(x):
-    """e^x of one float32."""
+    """e^x of one float32: times 2^n in two steps, so that it may become subnormal, 0 or infinite."""
     x = EXP_LOW if x < EXP_LOW else x
     x = EXP_HIGH if x > EXP_HIGH else x
-    p, power = expm1_and_power(x)
-    return p * power + power
+    p, n = expm1_and_exponent(x)
+    n = n - ROUNDED_0
+    first = n >> np.int32(1)
+    power = power_of_2(first)
+    return (p * power + power) * power_of_2(n - first)
 
 
 def sigmoid_float32(x):
-    """The sigmoid of one float32: 1 / (1 + e^-x)."""
+    """The sigmoid of one float32: 1 / (1 + e^-x), of half e^-x, as twice that may be infinite."""
     x = -EXP_HIGH if x < -EXP_HIGH else x
-    x = -EXP_LOW if x > -EXP_LOW else x
-    p, power = expm1_and_power(-x)
-    return divide(ONE, p * power + (power + ONE))
+    x = -NORMAL_LOW if x > -NORMAL_LOW else x
+    p, n = expm1_and_exponent(-x)
+    power = power_of_2(n - np.int32(1))
+    y = p * power + power
+    return divide(ONE, TWO * y + ONE)
 
 
 def tanh_float32(x):
     """tanh of one float32: y / (y + 2) with y = e^2|x| - 1, where nothing cancels, and the sign of x."""
     a = abs(x + x)
-    a = EXP_HIGH if a > EXP_HIGH else a
+    a = NORMAL_HIGH if a > NORMAL_HIGH else a
     p, power = expm1_and_power(a)
     y = p * power + (power - ONE)  # p where n is 0
     y = divide(y, y + TWO)
@@ -179,11 +196,12 @@ def normal_cdf_float32(x):
 
 
 def modulo_scalar(a, b):
-    """`modulo` of two numbers. The quotient may be rounded to the wrong side of an integer, which is put right: for
-    integers that float32 has, the remainder is exact."""
-    r = a - floor(divide(a, b)) * b
-    r = r + b if r * b < ZERO else r
-    return r - b if abs(r) >= abs(b) else r
+    """`modulo` of two numbers: C's remainder has the sign of a."""
+    r = fmod(a, b)
+    return r + b if (r < ZERO and b > ZERO) or (r > ZERO and b < ZERO) else r
+
+
+fmod = math.fmod
 
 
 # The same on a GPU, where 2^x is one instruction, whose error is at most 2 units in the last place.
@@ -194,11 +212,18 @@ LN2 = 0.6931471805599453
 def exp_cuda(x):
     """e^x of one float32: 2^t with t = x / ln 2 rounded, times 1 + r ln 2 for what rounding left out."""
     x = EXP_LOW if x < EXP_LOW else x
-    x = EXP_HIGH if x > EXP_HIGH else x
     t = x * LOG2_E
     r = fma(x, LOG2_E, -t) + x * LOG2_E_LOW
     power = exp2(t)
-    return fma(power, r * LN2, power)
+    return fma(power, r * LN2, power) if power < INFINITE else power
+
+
+INFINITE = math.inf
+
+
+def sigmoid_cuda(x):
+    """The sigmoid of one float32."""
+    return fast_divide(ONE, ONE + exp_float32(-x))
 
 
 TANH_SMALL = 0.625  # below it 1 - 2 / (e^2x + 1) would cancel
@@ -209,7 +234,7 @@ T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.00609
 def tanh_cuda(x):
     """tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
     a = abs(x)
-    large = ONE - divide(TWO, exp_float32(a + a) + ONE)
+    large = ONE - fast_divide(TWO, exp_float32(a + a) + ONE)
     large = -large if x < ZERO else large
     s = x * x
     small = x + x * s * ((((T4 * s + T3) * s + T2) * s + T1) * s + T0)
@@ -222,6 +247,11 @@ def fma(a, b, c):
 
 
 exp2 = np.exp2
+
+
+def fast_divide(a, b):
+    """a / b, on a GPU 0 where b is 2^126 or more."""
+    return a / b
 
 
 # The same on a GPU for numbers that are stored as halves, whose last place is 2^-11 (float16) or 2^-8 of a number:
@@ -298,6 +328,8 @@ def functions_of(backend, dtype):
             "erf": erf_float32,
             "normal_cdf": normal_cdf_float32,
         }
+    from numbarnn.cuda import ptx
+
     libdevice = _libdevice()
     return {
         **_SCALAR,
@@ -309,7 +341,9 @@ def functions_of(backend, dtype):
         "expm1": expm1_float32,
         "log1p": log1p_float32,
         "tanh": tanh_cuda,
-        "divide": libdevice.fast_fdividef,
+        "sigmoid": sigmoid_cuda,
+        "divide": ptx.divide,
+        "fast_divide": libdevice.fast_fdividef,
         "exp2": libdevice.exp2f,
         "fma": libdevice.fmaf_rn,
     }

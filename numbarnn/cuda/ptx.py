@@ -292,6 +292,9 @@ else:
     lower_halves = _instruction("lower_halves", "prmt.b32 $0, $1, $2, 0x5410;", [WORD], [[WORD], [WORD]])
     upper_halves = _instruction("upper_halves", "prmt.b32 $0, $1, $2, 0x7632;", [WORD], [[WORD], [WORD]])
 
+    # ---- a / b of float32, with an error of 2 units in the last place at most, whatever b is
+    divide = _instruction("divide", "div.full.f32 $0, $1, $2;", [FLOAT32], [[FLOAT32], [FLOAT32]])
+
     # ---- 2^x and 1 / x of a float32, with errors of some 2 and 1 units in the last place; what is too small is 0
     exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])
     reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])

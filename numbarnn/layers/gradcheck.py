@@ -1,4 +1,4 @@
-"""Gradients of a cell against finite differences."""
+"""Gradients of a cell against finite differences, and its forward against its equations in NumPy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numbarnn.common.typing import Cell, Sizes
 
 STEP = 1e-6  # half the distance between the two points of a difference: its error is about STEP^2 + eps / STEP
+IN_NUMPY = "y, equations in NumPy"
 TOLERANCE = 1e-6  # of what is compared, relative to the largest gradient or 1
 
 
@@ -23,12 +24,15 @@ class GradientCheck:
     """What `gradcheck` found.
 
     Attributes:
-        errors: name ("x", a state's name, a parameter's) -> largest difference, relative to the largest gradient or 1.
+        errors: name ("x", a state's name, a parameter's) -> largest difference, relative to the largest gradient or 1;
+            IN_NUMPY -> that of y and the final states, of a cell made of equations.
         tolerance: what they may be.
+        sizes: which I and H were taken, and why.
     """
 
     errors: dict[str, float]
     tolerance: float
+    sizes: str
 
     @property
     def ok(self) -> bool:
@@ -37,10 +41,11 @@ class GradientCheck:
 
     def __str__(self) -> str:
         rows = [
-            f"  {name:<24} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}"
+            f"  {name:<28} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}"
             for name, error in self.errors.items()
         ]
-        return "\n".join([f"gradients against finite differences, tolerance {self.tolerance:.0e}:", *rows])
+        title = f"gradients against finite differences, tolerance {self.tolerance:.0e}:"
+        return "\n".join([title, f"  {self.sizes}", *rows])
 
 
 def gradcheck(
@@ -55,7 +60,8 @@ def gradcheck(
     tolerance: float = TOLERANCE,
     **options: Any,
 ) -> GradientCheck:
-    """Compare a cell's backward with central differences of its forward, in float64, element by element.
+    """Compare a cell's backward with central differences of its forward, in float64, element by element; and the
+    forward of a cell made of equations with these, run as plain NumPy.
 
     The loss is the sum of all outputs and final states, each times a random number. At points where a function has no
     derivative (the kink of a ReLU) differences say nothing: take another `seed`. Where something is drawn at random
@@ -63,22 +69,23 @@ def gradcheck(
 
     Args:
         cell: a `Cell`, such as `numbarnn.cell` makes, or the name of one.
-        input_size, hidden_size, num_layers: I, H, L of the network; None: 3 and 4, or what the equations need.
+        input_size, hidden_size, num_layers: I, H, L of the network; None: 3 and 4, or what the equations need. I and H
+            differ unless the equations make them equal, so that neither can stand in for the other.
         steps, batch: T, B.
         seed: of inputs, states and parameters.
         tolerance: largest difference allowed, relative to the largest gradient of its kind or 1.
         options: of the layer, such as bidirectional=True, device="sim", schedule="wavefront".
 
     Returns:
-        a `GradientCheck`, with all errors.
+        a `GradientCheck`, with all errors; printed, it says which I and H were taken, and why.
 
     Raises:
-        ValueError: a gradient is wrong; the message names which, with all errors. Or the equations have
+        ValueError: a gradient or the forward is wrong; the message names which, with all errors. Or the equations have
             `stop_gradient` or `custom_derivative`, so that gradients are not meant to be those of the values.
     """
     cell = cells.get(cell)
     _require_gradients_of_values(cell)
-    input_size, hidden_size = _sizes(cell, input_size, hidden_size)
+    input_size, hidden_size, sizes = _sizes(cell, input_size, hidden_size)
     layer = RNN(cell, input_size, hidden_size, num_layers, dtype="float64", seed=seed, **({"device": "cpu"} | options))
     random, engine = np.random.default_rng(seed), layer.engine
     values = _values(layer, steps, batch, random)
@@ -99,10 +106,46 @@ def gradcheck(
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
     errors = {name: _error(engine.to_host(gradient), values[name], loss) for name, gradient in found.items()}
-    check = GradientCheck(errors, tolerance)
+    if hasattr(layer.stack.cell, "equations") and layer.stack.input_mode == "linear":
+        ours = np.concatenate([engine.to_host(one).ravel() for one in _arrays(_run(layer, values, training=False)[0])])
+        exact = np.concatenate([one.ravel() for one in _in_numpy(layer, values)])
+        errors[IN_NUMPY] = _distance(ours, exact)
+    check = GradientCheck(errors, tolerance, sizes)
     if not check.ok:
-        raise ValueError(f"the backward of cell {layer.stack.cell.name!r} is wrong; {check}")
+        wrong = "forward" if errors.get(IN_NUMPY, 0.0) > tolerance else "backward"
+        raise ValueError(f"the {wrong} of cell {layer.stack.cell.name!r} is wrong; {check}")
     return check
+
+
+def _in_numpy(layer, values):
+    """[y and the final states] in inference, by the cell's equations: vectors of one sequence at a time."""
+    cell, L, D = layer.stack.cell, layer.stack.num_layers, layer.stack.directions
+    x = values["x"].swapaxes(0, 1) if layer.batch_first else values["x"]
+    given = [_state(values, name) for name in cell.states]
+    whole = [[part for one in state for part in (one if isinstance(state, list) else [one])] for state in given]
+    finals = [[] for _ in whole]  # each L D arrays (B, H)
+    for layer_number in range(L):
+        sides = []
+        for direction in range(D):
+            p = layer.named.p(layer_number, bool(direction), columns=False)
+            states, y = [one[layer_number * D + direction] for one in whole], [None] * len(x)
+            for t in reversed(range(len(x))) if direction else range(len(x)):
+                of_sequences = [_new_states(cell, x_t, state, p) for x_t, *state in zip(x[t], *states, strict=True)]
+                states = [np.stack(parts) for parts in zip(*of_sequences, strict=True)]
+                y[t] = states[0]
+            for found, state in zip(finals, states, strict=True):
+                found.append(state)
+            sides.append(np.stack(y))
+        x = np.concatenate(sides, axis=2)
+    return [x.swapaxes(0, 1) if layer.batch_first else x, *(array for found in finals for array in found)]
+
+
+def _new_states(cell, x, states, p):
+    """The new states of a sequence, by the equations; of the last one, where that counts the steps, too."""
+    own, count = (states[:-1], states[-1]) if cell.counts else (states, None)
+    new = cell.function(x, *own, p, **({cell.counts: count} if cell.counts else {}))
+    new = new if isinstance(new, (tuple, list)) else (new,)
+    return [*new, *([count + 1] if cell.counts else [])]
 
 
 def _run(layer, values, training):
@@ -135,7 +178,8 @@ def _require_gradients_of_values(cell):
 def _values(layer, steps, batch, random):
     """Name -> array, of x, of each initial state and of each parameter."""
     shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
-    values = {"x": random.standard_normal((steps, batch, layer.input_size))}
+    order = (batch, steps) if layer.batch_first else (steps, batch)
+    values = {"x": random.standard_normal((*order, layer.input_size))}
     states = zip(layer.stack.cell.states, shapes, strict=True)
     for name, shape in states:
         drawn = list(map(random.standard_normal, shape)) if isinstance(shape, list) else random.standard_normal(shape)
@@ -157,20 +201,35 @@ def _state(values, name):
 
 def _error(gradient, values, loss):
     """How far a gradient is from the loss' differences by these values, relative to the largest of them or 1."""
-    expected = _differences(values, loss)
+    return _distance(gradient, _differences(values, loss))
+
+
+def _distance(found, expected):
     scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-    return float(np.max(np.abs(gradient - expected), initial=0.0)) / scale
+    return float(np.max(np.abs(found - expected), initial=0.0)) / scale
 
 
 def _sizes(cell, input_size, hidden_size):
-    """I and H: what is given, else what the cell's equations need, else 3 and 4."""
-    needed = [{one, other} for one, other, _ in cell.parameters.equal]
-    number = {name: next((n for pair in needed for n in pair - {name} if name in pair and isinstance(n, int)), None)
-              for name in "IH"}  # fmt: skip
-    same = {"I", "H"} in needed
+    """(I, H, which and why in words): what is given, else what the cell's equations need, else 3 and 4."""
+    reasons = {frozenset((one, other)): why.partition(" (")[0] for one, other, why in cell.parameters.equal}
+    number = dict.fromkeys("IH")
+    for one, other, _ in cell.parameters.equal:
+        for letter, size in ((one, other), (other, one)):
+            if letter in number and isinstance(size, int) and number[letter] is None:
+                number[letter] = size
+    same = reasons.get(frozenset("IH"))
     least = max((size for size in cell.parameters.states if isinstance(size, int)), default=0)
-    hidden_size = hidden_size or number["H"] or (same and (input_size or number["I"])) or max(4, least)
-    return input_size or number["I"] or (hidden_size if same else 3), hidden_size
+    default = max(4, least)
+    H = hidden_size or number["H"] or (same and (input_size or number["I"])) or default + (input_size == default)
+    first = H if isinstance(H, int) else H[0]
+    I = input_size or number["I"] or (first if same else 2 if first == 3 else 3)  # noqa: E741 - the legend's letter
+    if input_size and hidden_size:
+        why = "as asked for"
+    elif same or I == first:
+        why = f"equal, as {same}" if same else "equal, as the equations or arguments have it"
+    else:
+        why = "different, so that neither stands in for the other"
+    return I, H, f"input_size {I}, hidden_size {H}: {why}"
 
 
 def _differences(array, loss):

@@ -64,13 +64,14 @@ class Named(Mapping[str, Any]):
     def __repr__(self):
         return "\n".join(f"{name} {as_text(self[name].shape)}" for name in self)
 
-    def p(self, layer: int = 0, reverse: bool = False) -> SimpleNamespace:
+    def p(self, layer: int = 0, reverse: bool = False, *, columns: bool = True) -> SimpleNamespace:
         """The parameters of a layer and direction as the equations' `p`: `cell.function(x, h, layer.named.p())`.
 
-        Equations multiply from the left, so what they are called with then are columns, x (I, B) and states (H, B).
+        Equations multiply from the left, so what they are called with then are columns, x (I, B) and states (H, B);
+        without `columns` vectors of one sequence, x (I,) and states (H,).
 
         Returns:
-            an object with an attribute per name: matrices as they are, parameters per unit (H, 1), scalars ().
+            an object with an attribute per name: matrices as they are, parameters per unit (H, 1), or (H,), scalars ().
         """
         if (layer, int(reverse)) not in self._blocks:
             raise ValueError(f"there is no layer {layer}" + (" in reverse" if reverse else ""))
@@ -82,7 +83,7 @@ class Named(Mapping[str, Any]):
                 if not hasattr(place, group):
                     setattr(place, group, _Parameters())
                 place = getattr(place, group)
-            setattr(place, last, view[:, None] if view.ndim == 1 else view)
+            setattr(place, last, view[:, None] if view.ndim == 1 and columns else view)
         return p
 
 

@@ -1,5 +1,8 @@
 """`numbarnn cells`, and the loops in PyTorch that it compares with."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,8 +14,10 @@ import formed_loops
 import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
+from numbarnn import cli
 from numbarnn.bench import own_cells
 from numbarnn.bench.cases import passes
+from numbarnn.bench.named_cells import library_table
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.cells import library
 from problems import make_problem
@@ -259,3 +264,18 @@ def test_times_ratios_and_refusals(command, tmp_path, monkeypatch, capsys):
         assert row["ok"] and set(row["seconds"]) == {"numbarnn", "lstm"} and row["agreement"] == []
         assert "PyTorch is not installed" in row["notes"][0]
     assert "2 not compared" in capsys.readouterr().out
+
+
+def test_without_options_the_command_lists_the_library(capsys, tmp_path):
+    """With states, products and papers; and the guide has the same table."""
+    assert cli.main(["cells", "--json", str(tmp_path / "cells.json")]) == 0
+    rows = {row["cell"].partition("(")[0]: row for row in json.loads((tmp_path / "cells.json").read_text())}
+    assert [*rows] == library.__all__ and "ugrnn" in capsys.readouterr().out
+    assert all(row["paper"] for name, row in rows.items() if name != "lstm_with")
+    assert rows["cornn"] == {
+        "cell": "cornn", "paper": "Rusch and Mishra 2021, arXiv:2010.00951", "states": "y z", "products": 2,
+        "equation": "y + dt * z_new",
+    }  # fmt: skip
+    assert rows["on_lstm"]["products"] == 3 and rows["sru"]["products"] == 0  # two of them cumsum
+    page = (Path(__file__).parents[2] / "notebooks" / "guides" / "own_cells.md").read_text()
+    assert f"<!-- table: library -->\n{library_table()}\n<!-- end of table -->" in page

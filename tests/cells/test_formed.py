@@ -112,10 +112,14 @@ def test_in_pytorch(name):
 # ------------------------------------------------------------------------------------------------------ beside the rest
 def test_sizes_are_checked_when_the_layer_is_made():
     with pytest.raises(
-        ValueError, match="layer 0: x is used itself, so its hidden size 5 and input size 3 must be equal"
+        ValueError,
+        match=r"layer 0: x is used itself, .* so its hidden size 5 and input size 3 must be equal",
     ):
         nr.RNN(CELLS["highway_lstm"][0], 3, 5)
-    with pytest.raises(ValueError, match="layer 1: x is used itself, so its hidden size 5 and input size 10 must be"):
+    with pytest.raises(
+        ValueError,
+        match=r"layer 1: x is used itself, .* so its hidden size 5 and input size 10 must be",
+    ):
         nr.RNN(CELLS["highway_lstm"][0], 5, 5, 2, bidirectional=True)
     with pytest.raises(
         ValueError, match=r"a constant \(5, 5\) is a matrix of the equations, so its 5 and hidden size 4"
@@ -136,6 +140,22 @@ MULTIPLIES_BOTH = both
 def test_a_matrix_of_x_and_of_h():
     nr.gradcheck(both, 4, 4)
     assert both.rows == {"weight_ih": ("W.a",), "weight_hh": ("R.a",)}
+
+
+def test_a_matrix_of_two_vectors_of_different_sizes_is_refused():
+    """With its name, both vectors and their sizes, when a layer is made; also in a further layer, whose x is wider."""
+    tied = nr.cell(lambda x, h, p: nr.tanh(p.W @ x + p.W @ h), name="tied")
+    for make in (nr.RNN, nrt.Recurrent, nr.gradcheck):
+        for inputs, units in ((5, 12), (12, 5)):
+            with pytest.raises(ValueError, match=rf"p.W multiplies x and h .*size {inputs} and hidden size {units}"):
+                make(tied, inputs, units)
+    with pytest.raises(ValueError, match=r"layer 1: p.W multiplies x and h .* input size 10 and hidden size 5 must"):
+        nr.RNN(tied, 5, 5, num_layers=2, bidirectional=True)
+    context = nr.cell(lambda x, h, s, p: (nr.tanh(p.W @ x + p.R @ h), p.Q @ nr.sized(s, 3) + p.Q @ x), name="context")
+    with pytest.raises(ValueError, match=r"p.Q multiplies x and s .*input size 4 and 3 must be equal"):
+        nr.RNN(context, 4, 6)
+    nr.gradcheck(tied, 5, 5, num_layers=2)
+    nr.gradcheck(context, 3, 6)
 
 
 def test_heads_of_a_matrix_that_multiplies_two_vectors():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from numbarnn.cells import begin
+from numbarnn.cells import begin, library
 
 H = 6
 
@@ -120,3 +120,27 @@ def test_bad_values():
         nr.cell(lambda x, h, p: p.W.a @ x + nr.initial(p.R.a, 1) @ h + nr.initial(p.R.a, 2) @ nr.tanh(h))
     with pytest.raises(ValueError, match="longest must be a number from 3 on"):
         nr.chrono(np.ones(3), np.ones(3), 2)
+
+
+#: Cell of the library -> name of a parameter -> what all its elements begin with, by its paper; others are random.
+FIRST = {
+    "layer_norm_lstm": {**dict.fromkeys(("gain_x.i", "gain_h.f", "gain_h.o", "gain.c"), 1), "shift.c": 0},
+    "layer_norm_gru": dict.fromkeys(("gain_x.r", "gain_x.n", "gain_h.z"), 1),
+    "fast_rnn": {"scalar.alpha": -3, "scalar.beta": 3},
+    "structurally_constrained": {"scalar.alpha": 0.95},
+    "lmu": {"e.m": 0},
+    "liquid_time_constant": {"log_tau": 0},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(library.__all__) - {"lstm_with", "recurrent_highway"}))
+def test_first_values_of_the_librarys_cells(name):
+    """Those that the paper says, in each layer; all others are drawn, uniform to 1 / √H, of other numbers each."""
+    layer = nr.RNN(getattr(library, name), 8, 8, num_layers=2, device="cpu", seed=0)
+    said = {f"l{number}.{one}": value for number in (0, 1) for one, value in FIRST.get(name, {}).items()}
+    assert said.keys() <= layer.named.keys()
+    for one, array in layer.named.items():
+        if one in said:
+            np.testing.assert_array_equal(array, np.float32(said[one]), err_msg=one)
+        elif not one.partition(".")[2].startswith(("gain_x", "gain_h")):
+            assert 0 < np.abs(array).max() <= 1 / np.sqrt(8) and len(np.unique(array)) == array.size, one

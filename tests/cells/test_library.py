@@ -1,5 +1,6 @@
 """The library's cells against independent loops (cell_loops.py), whose gradients are PyTorch's."""
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,11 +67,11 @@ STRUCTURE = {
 
 def test_all_cells_have_a_loop():
     """In cell_loops.py, or those whose kernels read what is formed of parameters in formed_cells.py."""
-    formed = {cell.function for cell, *_ in FORMED.values()}
+    formed = {cell.definition for cell, *_ in FORMED.values()}
     for name in library.__all__:
         if not name.endswith(("_with", "highway")):
             found = getattr(library, name)
-            assert found in {cell_of(one) for one in LIBRARY} or found.function in formed, name
+            assert found in {cell_of(one) for one in LIBRARY} or found.definition in formed, name
     assert {*STRUCTURE} == {name for name in LIBRARY if not name.startswith("lstm_with")} - {*OWN}
 
 
@@ -155,6 +156,22 @@ def test_hyperparameters(name, values):
         np.testing.assert_allclose(found, state[0].numpy(), rtol=1e-13, atol=1e-14)
         assert np.abs(found - other).max() > 1e-3
     assert made.hyperparameters == values and made.name != cell_of(name).name
+
+
+def test_a_cells_function_has_its_own_hyperparameters():
+    """Also of one that is made of it, by `cell` or within other equations."""
+    slow = numbarnn.cell(library.cornn, dt=0.3)
+    within = numbarnn.cell(lambda x, y, z, p: slow.function(x, y, z, p), name="within")
+    layer = numbarnn.RNN(slow, 3, 4, dtype="float64", device="cpu", seed=0)
+    x = np.random.default_rng(0).standard_normal((1, 2, 3))
+    for cell in (slow, numbarnn.cell(slow), numbarnn.cell(slow.function), within):
+        y, z = cell.function(x[0].T, np.zeros((4, 2)), np.zeros((4, 2)), layer.named.p())
+        np.testing.assert_allclose(y.T, layer(x)[0][0], rtol=1e-13)
+        np.testing.assert_allclose(y, 0.3 * z)
+    assert "dt=0.3" in str(inspect.signature(slow.function)) and "dt=0.1" in str(
+        inspect.signature(library.cornn.function)
+    )
+    assert numbarnn.cell(slow, gamma=2.0).hyperparameters == {"dt": 0.3, "gamma": 2.0, "epsilon": 1.0}
 
 
 def test_equations_with_heads_run_on_arrays():

@@ -1,6 +1,7 @@
 """Equations that cannot become a cell: what is said, with the line and the cure."""
 
 import math
+import random
 import re
 
 import numpy as np
@@ -46,7 +47,21 @@ EQUATIONS = {
         "return len(h) * h",
         "'h' as an array .*how many is not known yet; sums over all units are numbarnn.sum",
     ),
-    "entry": ("return h[0]", "'h' as an array"),
+    "entry": ("return h[0]", r"a part of the traced value 'h', by \[...\]: .*A constant matrix selects units, np.eye"),
+    "part_of_x": ("return p.W.a @ x + x[-1]", "a part of the input x, by .* constant matrix selects"),
+    "called": ("return p.W(x) + p.W.b @ h", "the parameter p.W is called as a function; .* left of @: p.W.name @ x"),
+    "part_of_a_parameter": ("return p.W[0] @ x", r"p.W\[0\]: a parameter has no parts by number; several .* p.W.a"),
+    "function_of_a_matrix": (
+        "return p.W.a @ x + functions.relu(p.R) @ h", r"@ the traced value 'h'; .* none is a function of p.R: matrices",
+    ),
+    "matrix_without_gradient": (
+        "return p.W.a @ x + functions.stop_gradient(p.R) @ h", "a matrix that is not learnt is a constant, numb",
+    ),
+    "numpy_roll": ("return np.roll(h, 1)", r"NumPy's roll of .* constant matrix .*: np.roll\(np.eye\(n\), 1, "),
+    "numpy_fft": ("return np.fft.fft(h)", r"NumPy's fft of .* constant matrix .*: np.fft.fft\(np.eye\(n\)\).real"),
+    "numpy_inverse": (
+        "return np.linalg.inv(p.R.a) @ h", "NumPy's inv of .*; use an array that is computed before, .*p.R_inverse",
+    ),
     "loop_over_units": ("return sum(h)", "'h' as an array"),
     "numpy_function": (
         "a = a_of(x, h, p)\nreturn np.tanh(a)",
@@ -73,8 +88,8 @@ EQUATIONS = {
     "clamped": ("return h.clamp(0, 1)", r"'h' has no attribute 'clamp': write numbarnn.clip\(a, low, high\)"),
     "shape": ("return h / h.shape[0]", "'h' has no attribute 'shape': how many units there are is not known yet"),
     "transposed_value": ("return h.T", "'h' has no attribute 'T': one number per unit has no other side"),
-    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*none is a matrix, such as v kᵀ: take a product"),
-    "outer_product": ("return np.outer(h, h)", r"outer of .*; use v \* k, of each unit alone: .*none is a matrix"),
+    "matrix_memory": ("return (h @ a_of(x, h, p).T) @ h", "'T': .*a matrix .d, d., such as of v kᵀ, is .*sized.S, d"),
+    "outer_product": ("return np.outer(h, h)", r"outer of .*; use v \* k, of each unit alone; .*Kronecker matrices"),
     "transposed": ("return p.R.a.transpose() @ h", r"p.R.a.transpose: write p.R.a.T"),
     "shape_of_a_matrix": ("return p.W.a.shape * h", "p.W.a.shape: parameters have no attributes of arrays but .T"),
     "floor": ("return h // 2", r"with //, divmod.*numbarnn.floor\(a / b\)"),
@@ -122,6 +137,12 @@ EQUATIONS = {
         "a = p.W.b.c @ x\nreturn a + p.W.b * h",
         "p.W.b is used as a parameter and, in p.W.b.c, as a group",
     ),
+    "forgotten_at": (
+        "a = p.W * x\nreturn tanh(a + p.R * h)",
+        "p.W, by its name a matrix, is multiplied element by element: .* p.W @ vector; .* such as p.w", "a = p.W * x",
+    ),
+    "forgotten_at_of_a_gate": ("return tanh(p.W.a @ x + h * p.R.a)", r"p.R.a, by its name .*; .* such as p.r.a"),
+    "forgotten_at_in_another_group": ("return tanh(p.V.a @ x + p.V.b * h)", "p.V.b, by its name a matrix"),
     "assignment": ("p.b = 3\nreturn h", "p.b = ...: parameters are learned", "p.b = 3"),
     "assignment_in_a_group": ("p.b.a = 3\nreturn h", "p.b.a = ...: parameters are learned", "p.b.a = 3"),
     "subscript": ('return p["W"] @ x', r"p\['W'\]: parameters have names"),
@@ -175,6 +196,51 @@ def test_message(equations, name):
     assert line.strip() == (shown or body.split("\n")[-1:])[0].strip()
     file = equations.__code__.co_filename
     assert re.fullmatch(rf'  File "{re.escape(str(file))}", line [1-4]', place)
+
+
+def test_equations_have_at_most_5000_operations():
+    def nested(count):
+        def equations(x, h, p):
+            a = p.W.a @ x
+            for _ in range(count):
+                a = numbarnn.tanh(a)
+            return a
+
+        return equations
+
+    assert len(cell(nested(5000)).saved) == 4999  # and h itself
+    with pytest.raises(CellError, match="5,001 operations per unit and step; at most 5,000 are compiled"):
+        cell(nested(5001))
+
+
+def drawn_by_numpy():
+    return np.random.rand()  # noqa: NPY002 - as users write it
+
+
+DRAWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x, h, p: p.W.a @ x + drawn_by_numpy() * h,
+        lambda x, h, p: p.W.a @ x + DRAWN.normal(size=4) * h,
+        lambda x, h, p: p.W.a @ x + np.random.default_rng().normal(size=(4, 4)) @ h,
+        lambda x, h, p: (random.random() * p.R.a) @ h + p.W.a @ x,
+        lambda x, h, p: p.W.a @ x + (p.R.a * DRAWN.normal(size=(4, 4))) @ h,
+    ),
+)
+def test_random_numbers_of_the_equations_are_refused(function):
+    """They would be those of the first run, at every step."""
+    with pytest.raises(CellError, match=r"in one run and .* in the next, .* Draw outside and pass them in") as caught:
+        cell(function)
+    assert 'test_trace_errors.py", line' in str(caught.value)
+
+
+def test_random_numbers_that_are_the_same_in_every_run_are_constants():
+    noise = DRAWN.normal(size=4)
+    cell(lambda x, h, p: p.W.a @ x + noise * h + np.random.default_rng(0).normal(size=4) * h)
+    cell(lambda x, h, p, noise=noise: p.W.a @ x + noise * h + np.nan * h)
 
 
 def test_a_value_of_another_cell():
@@ -308,5 +374,9 @@ def test_names_that_numbarnn_does_not_have():
     }.items():
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean .*{like}"):
             getattr(numbarnn, name)
+    with pytest.raises(
+        AttributeError, match=r"'max'; in equations write numbarnn.maximum\(a, b\) of two values; there"
+    ):
+        numbarnn.max  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'quux'; it has LSTM, GRU"):
         numbarnn.quux  # noqa: B018

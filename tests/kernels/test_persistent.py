@@ -81,7 +81,11 @@ REFUSED_DTYPES = [
             "no projections to more numbers than a layer has units, and 'projected_lstm' has one of 128 units to 129 "
             "here: use schedule='wavefront' or 'stepwise'",
         ),
-        (recurrent_highway(9), {}, "closest: 9 products for 8 warps. Use schedule='wavefront' or 'stepwise'"),
+        (
+            recurrent_highway(9),
+            {},
+            "H200: 9 products per step, of at most 8, a warp for each. Use schedule='wavefront' or 'stepwise'",
+        ),
     ],
     ids=("wider than H", "many products"),
 )

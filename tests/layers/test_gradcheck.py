@@ -1,5 +1,6 @@
 """gradcheck: right cells pass, wrong ones are named; networks of a cell that is passed in."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import numbarnn
 from numbarnn import cells
+from numbarnn.cells import library
 from numbarnn.cells.lstm import lstm_backward
 from numbarnn.layers.private import join, split
 
@@ -51,6 +53,31 @@ def test_sizes_are_those_that_the_equations_need():
     assert numbarnn.gradcheck(highway).ok and numbarnn.gradcheck(highway, 2).ok and numbarnn.gradcheck(leaky).ok
     with pytest.raises(ValueError, match="hidden size 4 and input size 3 must be equal"):
         numbarnn.gradcheck(highway, 3, 4)
+
+
+def test_input_and_hidden_size_differ_unless_the_equations_make_them_equal():
+    """Else a matrix, or a vector, in the place of the other would pass; and it says which were taken, and why."""
+
+    @numbarnn.cell
+    def tied(x, h, p):
+        return numbarnn.tanh(p.W @ x + p.W @ h)
+
+    assert "input_size 4, hidden_size 4: equal, as p.W multiplies x and h\n" in str(numbarnn.gradcheck(tied))
+    for sizes in ((), (4,), (None, 3)):
+        said = str(numbarnn.gradcheck(library.ugrnn, *sizes, steps=1, batch=1))
+        (input_size, hidden_size), why = re.search(r"input_size (\d), hidden_size (\d): (.*)", said).group(1, 2), said
+        assert input_size != hidden_size and "different, so that" in why
+    assert "as asked for" in str(numbarnn.gradcheck(library.ugrnn, 4, 4, steps=1, batch=1))
+
+
+@pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}))
+def test_the_forward_is_compared_with_the_equations_in_numpy(options):
+    """One that computes something else is named, though its gradients are those of what it computes."""
+    check = numbarnn.gradcheck(library.phased_lstm, **options)
+    assert check.errors["y, equations in NumPy"] < 1e-14
+    wrong = replace(library.ugrnn, definition=lambda x, h, p: 1.001 * library.ugrnn.function(x, h, p))
+    with pytest.raises(ValueError, match=r"the forward of cell 'ugrnn' is wrong; (.*\n)*  y, equations.*WRONG"):
+        numbarnn.gradcheck(wrong, **options)
 
 
 def test_gradients_that_are_not_meant_to_be_those_of_values():

@@ -5,6 +5,7 @@ simulator. All cells with all options: test_conformance.py. What a wrong exchang
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from numba import cuda
 from persistent_setup import few_threads
@@ -19,8 +20,10 @@ from within_step import (
     mutants_of_late_warps,
 )
 
+import numbarnn as nr
 from cases import Case
 from grouped_tiles import launches_of
+from numbarnn.cells import library
 from numbarnn.cuda import ptx
 from numbarnn.kernels.persistent import within, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import STAGE
@@ -157,3 +160,23 @@ def test_a_block_that_never_publishes_what_is_multiplied_is_reported(monkeypatch
             ptx_store(array, index, value)
 
     check_silence(monkeypatch, ONE, silent_step, backward, store)
+
+
+@pytest.mark.parametrize("depth", (3, 8))
+def test_layers_of_up_to_eight_products_run_in_the_simulator(depth):
+    cell, x = library.recurrent_highway(depth), np.random.default_rng(0).normal(size=(2, 1, 3))
+    ours = nr.RNN(cell, 3, 5, device="sim", schedule="persistent", seed=0)
+    exact = nr.RNN(cell, 3, 5, device="cpu", dtype="float64", seed=0)
+    exact.load_state_dict(ours.state_dict())
+    (y, _, tape), (y_exact, _, tape_exact) = ours.forward(x.astype(np.float32)), exact.forward(x)
+    np.testing.assert_allclose(y, y_exact, atol=1e-6)
+    gradients, expected = (
+        one.backward(kept, np.ones(y.shape, one.dtype)) for one, kept in ((ours, tape), (exact, tape_exact))
+    )
+    np.testing.assert_allclose(gradients.weights, expected.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_the_refusal_of_nine_products_begins_with_their_number():
+    layer = nr.RNN(library.recurrent_highway(9), 3, 5, device="sim", schedule="persistent")
+    with pytest.raises(RuntimeError, match=r"fit on simulator.*: 9 products per step, of at most 8, .*\. Use sch"):
+        layer(np.zeros((2, 1, 3), np.float32))

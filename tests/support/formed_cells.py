@@ -155,6 +155,39 @@ def large_memory_step(w, x, h, m, c):
     return (new @ w["P"].T + x @ w["W"].T + h @ w["R"].T + w["b.h"]).sigmoid() + w["u"] * c, new, c * (m @ w["Q"].T)
 
 
+@pair(size=5)
+def delta_rule_step(w, x, h, S):
+    """By matrices, for each sequence by itself."""
+    import torch
+
+    k, q = (torch.nn.functional.elu(x @ w[f"W.{name}"].T) + 1 for name in "kq")
+    k, q = k / k.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    v, beta, S = x @ w["W.v"].T, (x @ w["W.beta"].T).sigmoid(), S.reshape(-1, 5, 5)
+    S = S + torch.einsum("bi,bj->bij", beta * (v - torch.einsum("bij,bj->bi", S, k)), k)
+    return torch.einsum("bij,bj->bi", S, q), S.flatten(1)
+
+
+@pair(order=3, theta=7.0)
+def lmu_step(w, x, h, m):
+    import torch
+
+    A = torch.tensor([[-1.0, -1, -1], [3, -3, -3], [-5, 5, -5]], dtype=torch.float64) / 7
+    B = torch.tensor([[1.0], [-3], [5]], dtype=torch.float64) / 7
+    held = torch.linalg.matrix_exp(A)
+    B = torch.linalg.solve(A, (held - torch.eye(3, dtype=torch.float64)) @ B)
+    u = x @ w["e.x"].T + h @ w["e.h"].T + m @ w["e.m"].T
+    m = m @ held.T + u @ B.T
+    return (x @ w["W.h"].T + h @ w["R.h"].T + m @ w["M"].T).tanh(), m
+
+
+@pair(dt=0.6, steps=3)
+def liquid_time_constant_step(w, x, h):
+    for _ in range(3):
+        f = (x @ w["W.f"].T + w["b.f"] + h @ w["R.f"].T).sigmoid()
+        h = (h + 0.2 * f * w["A"]) / (1 + 0.2 * (1 / w["log_tau"].exp() + f))
+    return (h,)
+
+
 @nr.cell
 def traced_activity(x, h, s, p, size=7):
     """A slow trace of what h is, expanded to more units, with a rate of the layer: no step multiplies it."""

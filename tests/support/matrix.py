@@ -196,7 +196,7 @@ LIBRARY = (*equations.LIBRARY, *(f"{name} at random" for name in equations.AT_RA
 # One of each structure: each takes the CPU's compiler a quarter of a minute. In the simulator all are run.
 ON_CPU = {
     "blend", "ladder", "projected_lstm", "slstm", "multiplicative_lstm", "layer_norm_gru", "sru", "min_gru",
-    "lstm at random", "softmax_lstm", "adaptive_spiking",
+    "lstm at random", "softmax_lstm", "lsnn",
 }  # fmt: skip
 
 

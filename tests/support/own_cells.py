@@ -1,9 +1,8 @@
-"""Cells as papers write them that are not in the library: of functions that its cells do without. Their loops are in
+"""Cells as papers write them, most not in the library: of functions that its other cells do without. Their loops are in
 own_loops.py."""
 
 from numbarnn import (  # isort: skip
-    abs, cell, custom_derivative, exp, gelu, log_sigmoid, logsumexp, maximum, sigmoid, softmax, sin, stop_gradient,
-    step, tanh, where,
+    cell, exp, gelu, log_sigmoid, logsumexp, sigmoid, softmax, sin, stop_gradient, step, tanh,
 )  # fmt: skip
 
 from numbarnn.cells import library
@@ -17,20 +16,6 @@ def softmax_lstm(x, h, c, p, temperature=0.5):
     g = gelu(p.W.g @ x + p.R.g @ h + p.b.g, approximate="tanh")
     c_new = f * c + 3 * i * g
     return tanh(c_new - 0.5 * logsumexp(p.sharpness * c_new)), c_new
-
-
-@cell
-def adaptive_spiking(x, z, v, a, p, decay=0.9, slow=0.97, beta=0.7, dampening=0.3):
-    """Neurons that fire where v exceeds a threshold, which each spike raises for a while: LSNN.
-
-    Bellec et al. 2018, arXiv:1803.09574, (1) to (4), with its pseudo-derivative; no gradient flows through the reset.
-    """
-    threshold = 0.6 + beta * a
-    v_new = decay * v + p.W.v @ x + p.R.v @ z - stop_gradient(z * threshold)
-    a_new = slow * a + (1 - slow) * z
-    excess = v_new - (0.6 + beta * a_new)
-    z_new = custom_derivative(where(excess > 0, 1, 0), excess, dampening * maximum(0, 1 - abs(excess)))
-    return z_new, v_new, a_new
 
 
 @cell
@@ -50,4 +35,4 @@ def waving(x, h, p, t=step):
 
 
 phased_lstm_half_open = cell(library.phased_lstm, open_ratio=0.5, name="phased_lstm_half_open")
-OWN = {one.name: one for one in (softmax_lstm, adaptive_spiking, truncated_gru, waving, phased_lstm_half_open)}
+OWN = {one.name: one for one in (softmax_lstm, library.lsnn, truncated_gru, waving, phased_lstm_half_open)}

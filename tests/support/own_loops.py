@@ -25,7 +25,7 @@ def spike(excess, slope):
 
 
 @loop("z v a", W="v", R="v")
-def adaptive_spiking(p, x, z, v, a, decay=0.9, slow=0.97, beta=0.7, dampening=0.3):
+def lsnn(p, x, z, v, a, decay=0.9, slow=0.97, beta=0.7, dampening=0.3):
     reset = (z * (0.6 + beta * a)).detach()
     v = decay * v + x @ p["W.v"].T + z @ p["R.v"].T - reset
     a = slow * a + (1 - slow) * z

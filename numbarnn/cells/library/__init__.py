@@ -6,7 +6,8 @@
     gated         li_gru, minimal_gated_unit, ugrnn, fast_grnn, additive_network, highway_lstm, intersection
     light         ind_rnn, sru, qrnn, min_gru, min_lstm
     deep          recurrent_highway(depth)
-    oscillators   cornn, lem
+    oscillators   cornn, lem, liquid_time_constant, lsnn
+    memory        delta_rule, lmu
     clocked       phased_lstm
     ordered       on_lstm
     stable        antisymmetric, gated_antisymmetric
@@ -39,17 +40,19 @@ from numbarnn.cells.library.lstms import (
     projected_lstm,
     slstm,
 )
+from numbarnn.cells.library.memory import delta_rule, lmu
 from numbarnn.cells.library.normed import layer_norm_gru, layer_norm_lstm
 from numbarnn.cells.library.ordered import on_lstm
-from numbarnn.cells.library.oscillators import cornn, lem
+from numbarnn.cells.library.oscillators import cornn, lem, liquid_time_constant, lsnn
 from numbarnn.cells.library.stable import antisymmetric, gated_antisymmetric
 from numbarnn.cells.library.standard import gru, gru_reset_before, lstm, rnn_relu, rnn_tanh
 from numbarnn.cells.library.typed import tgru, tlstm
 
 __all__ = [
-    "additive_network", "antisymmetric", "cornn", "coupled_lstm", "fast_grnn", "fast_rnn", "gated_antisymmetric", "gru",
-    "gru_reset_before", "highway_lstm", "ind_rnn", "intersection", "janet", "layer_norm_gru", "layer_norm_lstm", "lem",
-    "li_gru", "low_rank_fast_grnn", "low_rank_rnn", "lstm", "lstm_with", "min_gru", "min_lstm", "minimal_gated_unit",
-    "multiplicative_lstm", "on_lstm", "peephole_lstm", "phased_lstm", "projected_lstm", "qrnn", "recurrent_highway",
-    "rnn_relu", "rnn_tanh", "slstm", "sru", "structurally_constrained", "tgru", "tlstm", "ugrnn",
+    "additive_network", "antisymmetric", "cornn", "coupled_lstm", "delta_rule", "fast_grnn", "fast_rnn",
+    "gated_antisymmetric", "gru", "gru_reset_before", "highway_lstm", "ind_rnn", "intersection", "janet",
+    "layer_norm_gru", "layer_norm_lstm", "lem", "li_gru", "liquid_time_constant", "lmu", "low_rank_fast_grnn",
+    "low_rank_rnn", "lsnn", "lstm", "lstm_with", "min_gru", "min_lstm", "minimal_gated_unit", "multiplicative_lstm",
+    "on_lstm", "peephole_lstm", "phased_lstm", "projected_lstm", "qrnn", "recurrent_highway", "rnn_relu", "rnn_tanh",
+    "slstm", "sru", "structurally_constrained", "tgru", "tlstm", "ugrnn",
 ]  # fmt: skip

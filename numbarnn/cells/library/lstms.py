@@ -51,7 +51,7 @@ def _lstm_with(gate, candidate, output):
 def coupled_lstm(x, h, c, p):
     """LSTM that forgets as much as it takes in, f = 1 - i (ONNX: input_forget=1).
 
-    "CIFG" of Greff et al. 2017, arXiv:1503.04069, here without peepholes.
+    Greff et al. 2017, arXiv:1503.04069, there "CIFG" with peepholes.
     """
     i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
     g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)

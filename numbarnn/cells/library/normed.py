@@ -10,6 +10,8 @@ from numbarnn.cells.tracing import cell
 def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
     """LSTM with its products of x, those of h, and c normalised; gains begin at 1.
 
+    Ba et al. 2016, arXiv:1607.06450.
+
     Args:
         zoneout_h: probability that h stays what it was.
         drop_R: probability that an element of R is dropped.
@@ -29,6 +31,8 @@ def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
 @cell
 def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
     """GRU with its products of x and those of h normalised; reset gate after the product; gains begin at 1.
+
+    Ba et al. 2016, arXiv:1607.06450.
 
     Args:
         zoneout_h: probability that h stays what it was.

@@ -14,6 +14,8 @@ from numbarnn.cells.tracing import cell
 def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
     """Long short-term memory: `cell(lstm, zoneout_h=0.05, zoneout_c=0.5)` is one with zoneout.
 
+    Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735, with a forget gate.
+
     Args:
         zoneout_h, zoneout_c: probability that h, and c, stay what they were.
         dropout_g: probability that g is dropped.
@@ -32,6 +34,8 @@ def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
 def gru(x, h, p, zoneout_h=0.0, dropout_n=0.0, drop_R=0.0):
     """Gated recurrent unit, its reset gate applied after the product.
 
+    Cho et al. 2014, arXiv:1406.1078, in cuDNN's form.
+
     Args:
         zoneout_h: probability that h stays what it was.
         dropout_n: probability that n is dropped.
@@ -46,7 +50,10 @@ def gru(x, h, p, zoneout_h=0.0, dropout_n=0.0, drop_R=0.0):
 
 @cell
 def gru_reset_before(x, h, p):
-    """Gated recurrent unit, its reset gate applied before the product: a second product."""
+    """Gated recurrent unit, its reset gate applied before the product: a second product.
+
+    Cho et al. 2014, arXiv:1406.1078.
+    """
     r = sigmoid(p.W.r @ x + p.R.r @ h + p.b.r)
     z = sigmoid(p.W.z @ x + p.R.z @ h + p.b.z)
     n = tanh(p.W.n @ x + p.R.n @ (r * h) + p.b.n)
@@ -55,11 +62,17 @@ def gru_reset_before(x, h, p):
 
 @cell
 def rnn_tanh(x, h, p):
-    """The vanilla RNN with tanh."""
+    """The vanilla RNN with tanh.
+
+    Elman 1990, doi:10.1207/s15516709cog1402_1.
+    """
     return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
 
 
 @cell
 def rnn_relu(x, h, p):
-    """The vanilla RNN with ReLU."""
+    """The vanilla RNN with ReLU.
+
+    Le et al. 2015, arXiv:1504.00941.
+    """
     return relu(p.W.h @ x + p.R.h @ h + p.b.h)

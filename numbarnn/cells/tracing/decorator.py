@@ -5,11 +5,14 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import cached_property, partial, reduce, update_wrapper
 from hashlib import sha256
 from importlib import import_module
+from itertools import zip_longest
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
+
+import numpy as np
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
@@ -26,6 +29,7 @@ from numbarnn.cells.tracing.trace import Trace
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
 from numbarnn.common.code_cache import run_source
 
+MOST_OPERATIONS = 5000
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
 _FORBIDDEN = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
@@ -36,7 +40,7 @@ class TracedCell(Cell):
     """A `Cell` made of equations by `cell`.
 
     Attributes:
-        function: the equations; run on NumPy arrays they compute the same.
+        definition: the function of equations that the cell was made of.
         equations: their source.
         hyperparameters: name -> value.
         save: "gates" or "minimal".
@@ -45,7 +49,7 @@ class TracedCell(Cell):
         counts: the name of the last state, where that is the number of the step (`numbarnn.step`); else None.
     """
 
-    function: Callable[..., Any] | None = None
+    definition: Callable[..., Any] | None = None
     equations: str = ""
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     save: str = "gates"
@@ -63,6 +67,16 @@ class TracedCell(Cell):
             f"equations; a layer of it is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The equations with the cell's hyperparameters; run on NumPy arrays they compute the same."""
+        takes = inspect.signature(self.definition).parameters
+        if all(takes[name].default is value for name, value in self.hyperparameters.items()):
+            return self.definition
+        own = partial(self.definition, **self.hyperparameters)
+        own.__signature__ = inspect.signature(own)
+        return update_wrapper(own, self.definition)
+
     @property
     def own_derivatives(self):
         """The names of functions by which the equations say other derivatives than their values have."""
@@ -72,9 +86,9 @@ class TracedCell(Cell):
         """Pickled by the name of its function, as functions are, and how it was made of that."""
         if self.origin is not None:
             return self.origin
-        place = self.function.__module__, self.function.__qualname__
+        place = self.definition.__module__, self.definition.__qualname__
         found = _found(*place)
-        if getattr(found, "function", found) is not self.function:
+        if getattr(found, "definition", found) is not self.definition:
             raise PicklingError(
                 f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
                 "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
@@ -158,7 +172,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         return partial(cell, save=save, name=name, **hyperparameters)
     if isinstance(function, TracedCell):
         hyperparameters = function.hyperparameters | hyperparameters
-        function = function.function
+        function = function.definition
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"cell takes a function of equations f(x, h, ..., p), not {words(function)}")
     if save not in CHOICES:
@@ -174,7 +188,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     states += (counts,) * (counts is not None)
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
-    layout = layout_of(structure, source_lines.last_return)  # after `assemble`, which may put gates into another order
+    # after `assemble`, which may put gates into another order
+    layout = layout_of(structure, source_lines.last_return, input_name)
     functions = _compiled(name, generated.source)
     return TracedCell(
         name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
@@ -184,7 +199,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         heads=structure.heads, drop_connect=structure.drop_connect, initial=_initial(layout, structure),
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
-        function=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
+        definition=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
         counts=counts,
     )  # fmt: skip
 
@@ -222,23 +237,51 @@ def _signature(function, given, place):
 
 
 def _traced(function, input_name, states, hyperparameters, source_lines):
-    """The `Structure` of a function of equations: run once on traced values."""
-    graph = Graph()
-    trace = Trace(graph)
-    values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
-    for value, state in zip(values, states, strict=True):
-        value._node.name = state
-    given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+    """The `Structure` of a function of equations: run once on traced values, and again where it has constants, to see
+    that these are the same."""
     counts = any(value is step for value in hyperparameters.values())
     own = len(states) - counts  # those that the function takes and returns
-    returned = function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+
+    def run():
+        graph = Graph()
+        trace = Trace(graph)
+        values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
+        for value, state in zip(values, states, strict=True):
+            value._node.name = state
+        given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+        return trace, values, function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+
+    trace, values, returned = run()
+    if trace.constants:
+        _require_same_constants(trace.constants, run()[0].constants)
     new_states = _new_states(trace, returned, states[:own], source_lines)
     structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
+    operations = sum(bool(node.args) for node in reachable(structure.outputs))
+    if operations > MOST_OPERATIONS:
+        raise error(
+            f"{operations:,} operations per unit and step; at most {MOST_OPERATIONS:,} are compiled. A matrix, or a "
+            "sum over units, does more in one",
+            source_lines.last_return,
+        )
     used = _check(structure, source_lines)
+    _refuse_matrices_as_vectors(structure, trace.kinds)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
+
+
+def _require_same_constants(first, again):
+    """Refuse equations that draw random numbers: a cell would have those of one run, at every step."""
+    for (value, place), (other, _) in zip_longest(first, again, fillvalue=(None, None)):
+        if np.asarray(value).tobytes() != np.asarray(other).tobytes():
+            raise error(
+                f"the equations have {words(value)} in one run and {words(other)} in the next, as if they drew random "
+                "numbers: a cell is traced once, and each step would have the same ones. Draw outside and pass them "
+                "in: those of each step as a part of x, others as a hyperparameter, f(x, h, p, noise=array). "
+                "numbarnn.dropout and zoneout draw at each step",
+                place,
+            )
 
 
 def _stages(structure, generated, functions):
@@ -327,11 +370,25 @@ def _check(structure, source_lines):
     return {*names, *biases, *parameters_in([structure.terms[label] for label in products])}
 
 
+def _refuse_matrices_as_vectors(structure, kinds):
+    """Refuse p.W.i * x where p.W.i @ x is meant: with I = H it would compute something."""
+    groups = {name.partition(".")[0] for name, kind in kinds.items() if kind == "matrix" and "." in name} | {"W", "R"}
+    for node in reachable(structure.outputs):
+        vectors = [part.data for part in node.args if part.op == "vector"] if node.op in ("mul", "divide") else []
+        for name in vectors:
+            if name.partition(".")[0] in groups and all(part.op != "const" for part in node.args):
+                raise error(
+                    f"p.{name}, by its name a matrix, is multiplied element by element: a matrix stands left of @, "
+                    f"p.{name} @ vector; one number per unit has another name, such as p.{name.lower()}",
+                    node.place,
+                )
+
+
 class _Source:
     """The text of a function of equations, and where its definition, statements and last return stand."""
 
     def __init__(self, function):
-        code = getattr(function, "__code__", None)
+        code = getattr(inspect.unwrap(function), "__code__", None)
         self.file, first = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
         self.definition = self.last_return = self.file, first
         self._tree, self._first = None, first

@@ -24,7 +24,7 @@ class Names:
     """Node -> the name of its variable, the same in all functions of a cell; value -> the name of a constant."""
 
     def __init__(self, states, hyperparameters):
-        self._states, self._variables, self.constants = set(states), {}, {}
+        self._states, self._variables, self.constants, self._last = set(states), {}, {}, {}
         reserved = {name for name in vars(scalar) if not name.startswith("__")} | {*dir(builtins), *keyword.kwlist}
         self._taken = reserved | _TUPLES
         self._named_values = {}
@@ -63,9 +63,9 @@ class Names:
     def _free(self, name):
         if name in self._states and name in self._taken:
             name += "_new"
-        stem, number = name.rstrip("0123456789"), 1
+        stem = name.rstrip("0123456789")
         while name in self._taken:
-            number += 1
+            self._last[stem] = number = self._last.get(stem, 1) + 1
             name = f"{stem}{number}" if stem.endswith("_") or stem == "K" else f"{stem}_{number}"
         self._taken.add(name)
         return name

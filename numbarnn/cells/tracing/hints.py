@@ -7,8 +7,8 @@ from difflib import get_close_matches
 FUNCTIONS = []  #: the names of numbarnn's functions for equations; `numbarnn.cells.functions` fills it
 _SUMS = "sums over all units are numbarnn.sum and numbarnn.mean"
 _COUNT = "how many units there are is not known yet; numbarnn.mean divides by it"
-# Functions of other libraries by other names -> what to write.
-_WRITE = {
+#: Functions of other libraries by other names -> what to write.
+WRITE = {
     "absolute": "numbarnn.abs(a)", "fabs": "numbarnn.abs(a)", "square": "a ** 2", "reciprocal": "1 / a",
     "rsqrt": "1 / numbarnn.sqrt(a)", "pow": "a ** b", "float_power": "a ** b", "cbrt": "a ** (1 / 3), of a positive a",
     "expit": "numbarnn.sigmoid(a)", "logistic": "numbarnn.sigmoid(a)", "swish": "numbarnn.silu(a)",
@@ -30,13 +30,32 @@ _WRITE = {
     "std": "numbarnn.layer_norm(a), or numbarnn.sqrt(numbarnn.mean((a - numbarnn.mean(a)) ** 2))",
     "var": "numbarnn.mean((a - numbarnn.mean(a)) ** 2)",
 }  # fmt: skip
-_WRITE |= dict.fromkeys(("concatenate", "cat", "hstack"), "a matrix for each part: p.W.a @ x + p.R.a @ h")
-_WRITE |= dict.fromkeys(("split", "chunk"), "a matrix for each part: p.W.i @ x, p.W.f @ x")
-_MATRIX = "a state is one number per unit, and none is a matrix, such as v kᵀ: take a product per unit, v * k"
-_WRITE |= dict.fromkeys(("outer", "multiply_outer", "ger"), f"v * k, of each unit alone: {_MATRIX.partition(':')[0]}")
+WRITE |= dict.fromkeys(("concatenate", "cat", "hstack"), "a matrix for each part: p.W.a @ x + p.R.a @ h")
+WRITE |= dict.fromkeys(("split", "chunk"), "a matrix for each part: p.W.i @ x, p.W.f @ x")
+_MATRIX = (
+    "a state is one number per unit; a matrix (d, d), such as of v kᵀ, is one of numbarnn.sized(S, d * d) units with "
+    "constant Kronecker matrices, as in numbarnn.cells.library.delta_rule"
+)
+WRITE |= dict.fromkeys(("outer", "multiply_outer", "ger"), f"v * k, of each unit alone; {_MATRIX}")
 _LARGEST = "there is no largest of all units; smoothly, it is numbarnn.logsumexp(k * a) / k with a large k"
-_WRITE |= dict.fromkeys(("max", "amax", "nanmax"), f"numbarnn.maximum(a, b) of two values; {_LARGEST}")
-_WRITE |= dict.fromkeys(("min", "amin", "nanmin"), f"numbarnn.minimum(a, b) of two values; {_LARGEST}")
+WRITE |= dict.fromkeys(("max", "amax", "nanmax"), f"numbarnn.maximum(a, b) of two values; {_LARGEST}")
+WRITE |= dict.fromkeys(("min", "amin", "nanmin"), f"numbarnn.minimum(a, b) of two values; {_LARGEST}")
+_BY_MATRIX = "a constant matrix of all n units (numbarnn.constant(lambda n: ...) for any n): {} @ a"
+for _name, _matrix in {
+    "roll": "np.roll(np.eye(n), 1, axis=0)", "flip": "np.eye(n)[::-1]", "flipud": "np.eye(n)[::-1]",
+    "take": "np.eye(n)[chosen]", "gather": "np.eye(n)[chosen]", "index_select": "np.eye(n)[chosen]",
+    "diff": "np.diff(np.eye(n), axis=0)", "convolve": "the matrix of the convolution",
+    "fft": "np.fft.fft(np.eye(n)).real, and .imag", "rfft": "np.fft.fft(np.eye(n)).real, and .imag",
+    "ifft": "np.fft.ifft(np.eye(n)).real, and .imag", "dct": "the matrix of the transform",
+}.items():  # fmt: skip
+    WRITE[_name] = _BY_MATRIX.format(_matrix)
+WRITE |= dict.fromkeys(
+    ("inv", "pinv", "solve", "lstsq", "cholesky", "qr", "svd", "eig", "eigh", "det", "expm", "matrix_exp"),
+    "an array that is computed before, of constants; or let what comes out be the parameter: p.R_inverse @ a",
+)
+WRITE |= dict.fromkeys(("tril", "triu"), "mask * p.R.a, with a constant mask")
+WRITE["sort"] = "where(...) of two values: units are not compared with each other, but by softmax and cumsum"
+WRITE["diag"] = "a * b, element by element"
 # Attributes of arrays and tensors that values do not have -> what is said.
 _ATTRIBUTES = {
     "item": "its value is not known while the equations are traced",
@@ -67,8 +86,8 @@ def in_place_of(name):
     """What to write in place of another library's function of that name."""
     if name in FUNCTIONS:
         return f"use numbarnn.{name}"
-    if name in _WRITE:
-        return f"use {_WRITE[name]}"
+    if name in WRITE:
+        return f"use {WRITE[name]}"
     like = nearest(name, FUNCTIONS)
     return f"use numbarnn.{like}" if like else f"use numbarnn's functions: {', '.join(FUNCTIONS)}"
 
@@ -77,8 +96,8 @@ def of_attribute(name):
     """Why a value of one number per unit has no attribute of that name, and what to write."""
     if name in _ATTRIBUTES:
         return _ATTRIBUTES[name]
-    if name in _WRITE:
-        return f"write {_WRITE[name]}"
+    if name in WRITE:
+        return f"write {WRITE[name]}"
     like = name if name in FUNCTIONS else nearest(name, FUNCTIONS)
     return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(FUNCTIONS)}"
 

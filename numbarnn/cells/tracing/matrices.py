@@ -122,6 +122,12 @@ class Parameter(Operand):
             raise error(f"p.{self._name}.{name}: {hints.of_parameter(self._name, name)}")
         return Parameter(self._trace, f"{self._name}.{name}", self._options)
 
+    def __getitem__(self, key):
+        raise error(
+            f"p.{self._name}[{key!r}]: a parameter has no parts by number; several have names, p.{self._name}.a and "
+            f"p.{self._name}.b, or getattr(p.{self._name}, name)"
+        )
+
     def __setattr__(self, name, value):
         if name not in ("_trace", *Parameter.__slots__):
             raise _set(f"{self._name}.{name}")

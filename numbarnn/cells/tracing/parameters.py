@@ -12,8 +12,12 @@ from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.sizes import UnitSizes
 
 
-def layout_of(structure, place):
-    """The `Layout` of a `Structure`; `place` of the equations that errors point to."""
+def layout_of(structure, place, input_name):
+    """The `Layout` of a `Structure`.
+
+    Args:
+        place: of the equations that errors point to. input_name: what they call x.
+    """
     gates = {"W": structure.gates, "R": structure.all_recurrent}
     terms = {kind: tuple(structure.terms[node.data] for node in own.values()) for kind, own in gates.items()}
     units = UnitSizes(structure)
@@ -33,11 +37,11 @@ def layout_of(structure, place):
         )
         rows[kind] = tuple(name for name in plain if name not in placed)
         placed.update(plain)
-    sizes = _Sizes(structure.columns, place)
+    sizes = _Sizes(structure.columns, place, _multiplied(gates, structure.terms, input_name))
     unusual = any(shape != usual[kind] for kind in usual for shape in shapes[kind])
     if unusual and structure.heads > 1:
         raise error("numbarnn.heads beside states of other sizes than H; take matrices without heads", place)
-    resolved = sizes.of(terms, shapes) if unusual or _has_expressions(terms) else terms
+    resolved = sizes.of(terms, shapes)
     formed = {kind: own for kind, own in resolved.items() if _are_rows(own) != rows[kind]}
     vectors = {}  # that are arrays of their own -> shape
     for kind, known_as in (("b_w", "input"), ("b_r", "recurrent")):
@@ -57,7 +61,7 @@ def layout_of(structure, place):
     formed["per_unit"] = tuple(constants.get(name) or _vector(name) for name in per_unit)
     for name, term in constants.items():
         if term.data.array is not None:
-            why = "an array of the equations has a number per unit"
+            why = "an array of the equations has a number per unit (numbarnn.constant(lambda H: ...) is one of any H)"
             sizes.equal.append(Equal(*term.data.shape, per_unit_sizes[name], why))
     rows_of = rows | {"per_unit": tuple(name for name in per_unit if per_unit_sizes[name] == "H")}
     formed = {kind: own for kind, own in formed.items() if _are_rows(own) != rows_of[kind]}
@@ -78,8 +82,14 @@ def _are_rows(terms):
     return tuple(term.data for term in terms) if all(term.op == "parameter" for term in terms) else None
 
 
-def _has_expressions(terms):
-    return any(_are_rows(own) is None for own in terms.values())
+def _multiplied(gates, terms, input_name):
+    """Name of a parameter -> what it multiplies, in words, where that is more than one vector."""
+    found = {}
+    for node in (node for own in gates.values() for node in own.values()):
+        vector = (node.args[0].name or "a computed value") if node.args else input_name
+        if terms[node.data].op == "parameter":
+            found.setdefault(terms[node.data].data, []).append(vector)
+    return {name: " and ".join(vectors) for name, vectors in found.items() if len(vectors) > 1}
 
 
 def _vector(name):
@@ -101,14 +111,15 @@ class _Sizes:
 
     Args:
         columns: name -> number of columns, where it is said.
+        multiplied: name -> what it multiplies, where it multiplies several vectors.
 
     Attributes:
         shapes: name -> [rows, columns], letters or ints.
         equal: what has to be equal besides.
     """
 
-    def __init__(self, columns, place):
-        self.shapes, self.equal, self._place = {}, [], place
+    def __init__(self, columns, place, multiplied):
+        self.shapes, self.equal, self._place, self._multiplied = {}, [], place, multiplied
         for name, count in columns.items():
             self.shapes[name] = [None, count]
 
@@ -139,6 +150,8 @@ class _Sizes:
                 return term, rows, columns
             shape = self.shapes.setdefault(term.data, [None, None])
             why = f"p.{term.data} stands where matrices have these sizes"
+            if term.data in self._multiplied:
+                why = f"p.{term.data} multiplies {self._multiplied[term.data]} (else take a matrix for each)"
             shape[:] = self._one(shape[0], rows, why), self._one(shape[1], columns, why)
             return term, *shape
         if op in ("eye", "lower"):

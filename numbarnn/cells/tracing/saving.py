@@ -7,6 +7,7 @@ smallest ones that nearest to what is needed: gates rather than pre-activations.
 """
 
 from collections import deque
+from itertools import pairwise
 
 from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OVER_UNITS, reachable
 
@@ -46,10 +47,8 @@ def values_to_save(outputs, needed, choice):
             connect((node, 1), "sink", _MANY)
     if "sink" not in capacities:
         return []
-    while path := _path(capacities, "source", "sink"):
-        for a, b in path:  # each carries 1
-            capacities[a][b] -= 1
-            capacities[b][a] += 1
+    while distances := _distances(capacities, "source", "sink"):
+        _send(capacities, distances, "source", "sink")
     before_sink = _reaching(capacities, "sink")
     found = {a[0] for a in before_sink if a != "sink" and a[1] == 1 and (a[0], 0) not in before_sink}
     return sorted(found, key=lambda node: node.number)
@@ -65,22 +64,41 @@ def _given(outputs, needed):
     return given
 
 
-def _path(capacities, start, end):
-    """The edges of a shortest way of which each can carry more, or None."""
-    came_from, waiting = {start: None}, deque([start])
-    while waiting and end not in came_from:
+def _distances(capacities, start, end):
+    """How far each is from the start by edges that can carry more; empty if the end cannot be reached."""
+    found, waiting = {start: 0}, deque([start])
+    while waiting:
         a = waiting.popleft()
-        for b, capacity in capacities.get(a, {}).items():
-            if capacity > 0 and b not in came_from:
-                came_from[b] = a
+        for b, capacity in capacities[a].items():
+            if capacity > 0 and b not in found:
+                found[b] = found[a] + 1
                 waiting.append(b)
-    if end not in came_from:
-        return None
-    path = []
-    while came_from[end] is not None:
-        path.append((came_from[end], end))
-        end = came_from[end]
-    return path
+    return found if end in found else {}
+
+
+def _send(capacities, distances, start, end):
+    """Send 1 along shortest ways until each has a full edge (Dinic 1970): what leads nowhere is tried once."""
+    onward = {
+        a: [b for b in edges if distances.get(b) == distances[a] + 1]
+        for a, edges in capacities.items()
+        if a in distances
+    }
+    path = [start]
+    while path:
+        a = path[-1]
+        if a == end:
+            for one, other in pairwise(path):
+                capacities[one][other] -= 1
+                capacities[other][one] += 1
+            path = [start]
+        elif not onward[a]:
+            path.pop()
+            if path:
+                onward[path[-1]].pop()
+        elif capacities[a][onward[a][-1]] > 0:
+            path.append(onward[a][-1])
+        else:
+            onward[a].pop()
 
 
 def _reaching(capacities, end):

@@ -46,7 +46,8 @@ class UnitSizes:
                 self._say(
                     state,
                     structure.sizes[number],
-                    f"state {state.name} has {structure.sizes[number]} units, beside h or summed",
+                    f"state {state.name} has {structure.sizes[number]} units, and what meets element by element or in "
+                    "a sum over units has one size (a matrix changes it)",
                 )
         self._settle()
         self.states = tuple(self.of(state) for state in states[1:])

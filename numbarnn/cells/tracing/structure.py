@@ -175,4 +175,11 @@ def _short_names(products):
     matrices = [node.data.replace("#", "_") for node in products]
     last = [name.rpartition(".")[2] for name in matrices]
     names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]
-    return [f"{name}_{names[:k].count(name) + 1}" if name in names[:k] else name for k, name in enumerate(names)]
+    found = []
+    for name in names:
+        unique, number = name, 1
+        while unique in found or (number > 1 and unique in names):
+            number += 1
+            unique = f"{name}_{number}"
+        found.append(unique)
+    return found

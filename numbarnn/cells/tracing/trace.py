@@ -4,7 +4,7 @@ from numbers import Real
 
 import numpy as np
 
-from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text
+from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text, walked
 from numbarnn.cells.tracing.constants import ConstantOfH
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.step import step
@@ -23,11 +23,12 @@ class Trace:
         columns: name of a matrix -> how many columns it has, where that is said.
         initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
         sizes: number of a state -> how many units it has, where that is said.
+        constants: (a number or an array, where it came in) of all that came in, in their order.
     """
 
     def __init__(self, graph):
         self.graph, self.kinds, self.terms, self.multiplied, self.options = graph, {}, {}, {}, {}
-        self.columns, self.initial, self.sizes, self._noises = {}, {}, {}, 0
+        self.columns, self.initial, self.sizes, self.constants, self._noises = {}, {}, {}, [], 0
 
     def parameter(self, name, kind):
         """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""
@@ -51,7 +52,9 @@ class Trace:
                 raise error("a value of another cell, or of another run of the equations; use this cell's alone")
             return value._as_node()
         if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-            return self.graph.const(bool(value) if isinstance(value, (bool, np.bool_)) else float(value))
+            number = bool(value) if isinstance(value, (bool, np.bool_)) else float(value)
+            self.constants.append((number, self.graph.place))
+            return self.graph.const(number)
         if isinstance(value, ConstantOfH):
             return self.constant(value.data)
         if value is step:
@@ -147,6 +150,9 @@ class Trace:
         for label, known in self.terms.items():
             if known == term:
                 return label
+        for part in walked((term,)):
+            if part.op in ("number", "constant"):
+                self.constants.append((getattr(part.data, "array", part.data), self.graph.place))
         label = term.data if term.op == "parameter" else f"{next(iter(parameters_in((term,))), 'matrix')}_formed"
         label, number = first or label, 1
         while label in self.terms:
@@ -158,7 +164,9 @@ class Trace:
     def itself(self, name):
         """The node of x, element by element: the identity times x."""
         self.look()
-        self.terms.setdefault(name, Term("eye", data=f"{name} is used itself"))
+        self.terms.setdefault(
+            name, Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
+        )
         return self._product(name, None, (1, 0.0))._node
 
     def noise(self, noise):

@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.cells.layout import Constant, Term
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.errors import error, user_frame
-from numbarnn.cells.tracing.graph import COMPARISONS
+from numbarnn.cells.tracing.graph import COMPARISONS, reachable
 
 _UFUNCS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "divide", "power": "power", "negative": "neg",
@@ -49,7 +49,16 @@ class Traced:
         return self._trace.apply("absolute", self)
 
     def __matmul__(self, other):
-        raise error(f"{self._what()} @ {words(other)}; left of @ stands a matrix: p.R.name @ vector")
+        hint, parameter = "", self._of_parameters()
+        if parameter is not None:
+            hint = (
+                f", and none is a function of p.{parameter}: matrices are made of parameters by + - * / .T and @. "
+                "Apply the function to the product; a matrix that is not learnt is a constant, numbarnn.constant"
+            )
+        raise error(f"{self._what()} @ {words(other)}; left of @ stands a matrix: p.R.name @ vector{hint}")
+
+    def _of_parameters(self):
+        """The first of the parameters that it is a function of, if of these alone; else None."""
 
     def __rmatmul__(self, other):
         if isinstance(other, np.ndarray) and other.ndim == 2:
@@ -84,7 +93,16 @@ class Traced:
             "known yet; sums over all units are numbarnn.sum and numbarnn.mean"
         )
 
-    __len__ = __iter__ = __getitem__ = __contains__ = __setitem__ = _no_array
+    __len__ = __iter__ = __contains__ = __setitem__ = _no_array
+
+    def __getitem__(self, key):
+        raise error(
+            f"a part of {self._what()}, by [...]: it stands for one number per unit. A constant matrix selects units, "
+            "np.eye(n)[:6] @ h of n units, or numbarnn.constant(lambda n: np.eye(n)[...]) @ h of any n"
+        )
+
+    def __call__(self, *_, **__):
+        raise error(f"{self._what()} is called as a function; a matrix stands left of @: p.W.name @ x")
 
     def _no_operator(self, *_):
         raise error(f"{self._what()} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
@@ -158,6 +176,10 @@ class Value(Traced):
     def _operation(self, op, *values):
         matrix = next((value for value in values if hasattr(type(value), "_term")), None)
         return super()._operation(op, *values) if matrix is None else matrix._operation(op, *values)
+
+    def _of_parameters(self):
+        leaves = [node for node in reachable([self._node]) if not node.args and node.op != "const"]
+        return leaves[0].data if leaves and all(one.op == "vector" for one in leaves) else None
 
     def _what(self):
         self._trace.look()

@@ -4,8 +4,8 @@ Tiles and their costs are remembered without the batch: a new one compares them,
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import ceil
+from functools import cached_property, lru_cache
+from math import ceil, log2
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -81,6 +81,19 @@ class _Part:
         D, hidden = self.sizes.directions, self.sizes.hidden_sizes[self.first : self.last]
         return {units: sum(D * ceil(width / units) for width in hidden) for units in UNITS}
 
+    @cached_property
+    def products(self):
+        """Most products of a layer's step, each of which takes a warp of a block."""
+        size, layers = BlockSize(UNITS[0], self.profile.warps[0], self.given), range(self.first, self.last)
+        of_layer = (shares.sources(self.sizes, self.first, one, self.last, self.backward, size) for one in layers)
+        return max(map(len, of_layer))
+
+    @property
+    def warps(self):
+        """Warps that a block may have: the profile's, or if these are too few one for each product."""
+        enough = self.products <= max(self.profile.warps) or self.products > WARPS_IF_STAGED
+        return self.profile.warps if enough else (2 ** ceil(log2(self.products)),)
+
     @property
     def shared_bytes(self):
         """Of shared memory, what a block may ask for."""
@@ -131,7 +144,7 @@ def _fitting(part, slicings, mixed):
     """
     most, room, step_us = part.profile.multiprocessors, part.shared_bytes, Chain.step_us
     for units, blocks_of_slice in part.blocks_of().items():
-        for warps in part.profile.warps:
+        for warps in part.warps:
             for slices, sequences in slicings:
                 blocks = blocks_of_slice * slices
                 if blocks > most:
@@ -164,19 +177,21 @@ def _refusal(problem, part, closest):
     total = problem.directions * numbers * itemsize(problem.dtype)
     room = profile.multiprocessors * profile.shared_bytes
     weights = (
-        f"its recurrent weights take {total / 2**20:.1f} MiB, and {profile.multiprocessors} SMs with "
-        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each hold {room / 2**20:.1f} MiB, besides what the "
-        f"steps need; "
+        f" ({total / 2**20:.1f} MiB of recurrent weights, for {profile.multiprocessors} SMs with "
+        f"{profile.shared_bytes / 1024:.0f} KiB of shared memory each, {room / 2**20:.1f} MiB, which steps need too)"
     )
     return (
         f"{problem.cell.name} with hidden size {sizes} in {problem.dtype}, batch {problem.batch}, does not fit on "
-        f"{profile.name}: {weights if total else ''}closest: {closest}. Use schedule='wavefront' or 'stepwise'"
+        f"{profile.name}: {closest}{weights if total and part.products <= WARPS_IF_STAGED else ''}. "
+        f"Use schedule='wavefront' or 'stepwise'"
     )
 
 
 def _closest(part, slicing):
     """Why the smallest blocks that are few enough for the SMs, or if none are the largest, do not fit either."""
-    most, warps = part.profile.multiprocessors, part.profile.warps
+    most, warps = part.profile.multiprocessors, part.warps
+    if part.products > WARPS_IF_STAGED:
+        return f"{part.products} products per step, of at most {WARPS_IF_STAGED}, a warp for each"
     few_enough = [units for units, blocks in part.blocks_of().items() if blocks <= most]
     units, warps = (few_enough[0], warps[0]) if few_enough else (UNITS[-1], warps[-1])
     slices, sequences = slicing

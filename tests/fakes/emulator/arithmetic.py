@@ -20,6 +20,13 @@ def fma32(a, b, c):
     return (total + c).astype(F32)
 
 
+def fma32_to_zero(a, b, c):
+    """Rounded towards 0."""
+    total = np.multiply(a, b, dtype=F64) + c
+    nearest = total.astype(F32)
+    return np.where(np.abs(nearest) > np.abs(total), np.nextafter(nearest, F32(0)), nearest)
+
+
 def fma64(a, b, c):
     """a b + c with the product's and the sum's rounding errors added at the end (Dekker, Knuth)."""
     product = a * b

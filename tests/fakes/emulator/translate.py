@@ -221,7 +221,7 @@ class _Writer:
 
     def _fma(self, modifiers, result, *operands):
         code = _CODES[modifiers[-1]]
-        function = {"f4": "fma32", "f8": "fma64"}[code]
+        function = {"f4": "fma32_to_zero" if "rz" in modifiers else "fma32", "f8": "fma64"}[code]
         self._set(result, f"A.{function}({', '.join(self._value(x, code) for x in operands)})", code)
 
     def _one(self, modifiers, result, a):
