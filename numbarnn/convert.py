@@ -229,7 +229,7 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
         ValueError: a node has what numbarnn lacks (named, with its value) or other activations for its second direction
             than for its first; its weights depend on what the model is given, or its initial state does not and is not
             zero; the nodes are no stack; the model's graph has a circle.
-        RuntimeError: the package onnx is not installed.
+        ImportError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
     >>> layer = convert.from_onnx(model, device="cpu")
@@ -259,7 +259,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
         ValueError: ONNX lacks something: a projection, cell_clip, or any cell but the built-in ones and those that
             `from_onnx` makes.
         OSError: the file cannot be written.
-        RuntimeError: the package onnx is not installed.
+        ImportError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.LSTM(8, 16, device="cpu"), state=True, lengths=True)
     >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
@@ -283,7 +283,7 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
 
     Raises:
         OSError: the file cannot be written.
-        RuntimeError: the package safetensors is not installed.
+        ImportError: the package safetensors is not installed.
 
     >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
     """
@@ -306,7 +306,7 @@ def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = ""
     Raises:
         ValueError, TypeError: as in `from_torch`, or the file is no safetensors file, or not of `cell`.
         OSError: the file cannot be read.
-        RuntimeError: the package safetensors is not installed.
+        ImportError: the package safetensors is not installed.
 
     >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
     >>> convert.load_safetensors("lstm.safetensors", device="cpu")

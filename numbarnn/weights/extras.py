@@ -9,10 +9,10 @@ def load(name, purpose):
     """The module of that name.
 
     Raises:
-        RuntimeError: it is not installed; the message says how to.
+        ImportError: it is not installed; the message says how to.
     """
     try:
         return import_module(name)
     except ImportError as error:
         package = name.split(".")[0]
-        raise RuntimeError(f"{purpose} needs the package {package}: {install.command(package)}") from error
+        raise ImportError(f"{purpose} needs the package {package}: {install.command(package)}") from error

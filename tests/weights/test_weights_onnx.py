@@ -322,5 +322,5 @@ def test_without_the_package(monkeypatch):
     for name in ("onnx", "onnx.helper", "onnx.numpy_helper"):
         monkeypatch.setitem(sys.modules, name, None)
     for call in (lambda: convert.from_onnx(b""), lambda: convert.to_onnx(weights_helpers.make("gru"))):
-        with pytest.raises(RuntimeError, match=r'needs the package onnx: pip install .*\[onnx\]"'):
+        with pytest.raises(ImportError, match=r'needs the package onnx: pip install .*\[onnx\]"'):
             call()

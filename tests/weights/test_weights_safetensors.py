@@ -124,5 +124,5 @@ def test_without_the_package(monkeypatch, tmp_path):
         lambda: convert.load_safetensors(tmp_path / "x"),
         lambda: convert.save_safetensors(weights_helpers.make("gru"), tmp_path / "x"),
     ):
-        with pytest.raises(RuntimeError, match=r'needs the package safetensors: pip install .*\[safetensors\]"'):
+        with pytest.raises(ImportError, match=r'needs the package safetensors: pip install .*\[safetensors\]"'):
             call()

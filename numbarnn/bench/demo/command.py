@@ -89,7 +89,7 @@ def run(args):
             trainer = prepare(args, engine)
     except ValueError as error:
         raise WrongArguments(f"--{error}") from error  # all begin with what they are about, which an option says
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:
         raise CannotRun(str(error)) from error
     with engine.activate():
         _describe(trainer)
