@@ -397,12 +397,13 @@ def _check_count(count, of):
 
 
 def _block_diagonal(matrix, count):
-    H, width = matrix.shape
-    if width * count != H:
-        raise ValueError(f"a matrix (H, H / {count}) of {count} heads is expected, not {matrix.shape}")
-    dense = np.zeros((H, H), matrix.dtype)
-    for first in range(0, H, width):
-        dense[first : first + width, first : first + width] = matrix[first : first + width]
+    H, width = matrix.shape  # the vector has width * count units: H, or P with a projection
+    if H % count:
+        raise ValueError(f"a matrix of {count} heads has a multiple of {count} rows, not {H}")
+    rows, dense = H // count, np.zeros((H, width * count), matrix.dtype)
+    for head in range(count):
+        own = slice(head * rows, (head + 1) * rows)
+        dense[own, head * width : (head + 1) * width] = matrix[own]
     return dense
 
 

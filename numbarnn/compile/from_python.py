@@ -1,12 +1,10 @@
 """The way from Python into a plain function: a tenth of a microsecond, where `ctypes` takes one or two."""
 
 import ctypes
-from functools import cached_property
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
-from numbarnn.compile import types
+from numbarnn.compile import native, types
 from numbarnn.compile.calls import Plain
 from numbarnn.compile.plain import Entry, finished
 from numbarnn.compile.statements import call
@@ -51,10 +49,15 @@ class FromPython(Entry):
     def __call__(self, *numbers):
         return self.compiled(*numbers)
 
-    @cached_property
-    def compiled(self):
+    def __getattr__(self, name):  # no cached_property, whose lock (up to Python 3.11) a forked process may find held
+        if name != "compiled":
+            raise AttributeError(name)
+        self.compiled = self._compile()
+        return self.compiled
+
+    def _compile(self):
         for name in _OF_PYTHON:
-            llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+            native.offer_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
         self._method = _MethodDef(self.__name__.encode(), self.address(), _FASTCALL, None)
         make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p)
         return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(self._method), None, None)

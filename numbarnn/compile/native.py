@@ -51,6 +51,12 @@ def _cpu():
 
 
 @cache
+def _known_to_llvm():
+    """What LLVM says of itself and of this CPU."""
+    return llvmlite.__version__, llvm.get_process_triple(), *_cpu()
+
+
+@cache
 def _sources():
     """SHA-256 of what the package's own functions are compiled from."""
     return hashlib.sha256("".join(code_cache.sources(*_MADE_OF)).encode()).hexdigest()
@@ -64,10 +70,10 @@ def address_of(name, what, made_of, write):
         made_of: strings that tell it from others of the name, as far as the package's sources do not.
         write: write(symbol) -> (the function of that name as `llvmlite.ir.Module`, modules of LLVM's to link with it).
     """
-    about = (*made_of, _sources(), llvmlite.__version__, llvm.get_process_triple(), *_cpu())
-    key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
-    symbol = f"numbarnn.{name}.{key[:16]}"
-    with _lock:
+    with _lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
+        about = (*made_of, _sources(), *_known_to_llvm())
+        key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
+        symbol = f"numbarnn.{name}.{key[:16]}"
         if symbol not in _addresses:
             _addresses[symbol] = loaded(_code(key, symbol, name, what, write), symbol)
         return _addresses[symbol]
@@ -90,6 +96,12 @@ def _code(key, symbol, name, what, write):
 
         with_numba.offer_symbols()
     return code
+
+
+def offer_symbol(name, address):
+    """Let machine code call a function of C by its name."""
+    with _lock:
+        llvm.add_symbol(name, address)
 
 
 def loaded(code, symbol):

@@ -128,9 +128,12 @@ def _in_numpy(layer, values):
         sides = []
         for direction in range(D):
             p = layer.named.p(layer_number, bool(direction), columns=False)
+            W_hr = layer.parameters.get(f"weight_hr_l{layer_number}{'_reverse' * direction}")
             states, y = [one[layer_number * D + direction] for one in whole], [None] * len(x)
             for t in reversed(range(len(x))) if direction else range(len(x)):
-                of_sequences = [_new_states(cell, x_t, state, p) for x_t, *state in zip(x[t], *states, strict=True)]
+                of_sequences = [
+                    _new_states(cell, x_t, state, p, W_hr) for x_t, *state in zip(x[t], *states, strict=True)
+                ]
                 states = [np.stack(parts) for parts in zip(*of_sequences, strict=True)]
                 y[t] = states[0]
             for found, state in zip(finals, states, strict=True):
@@ -140,11 +143,14 @@ def _in_numpy(layer, values):
     return [x.swapaxes(0, 1) if layer.batch_first else x, *(array for found in finals for array in found)]
 
 
-def _new_states(cell, x, states, p):
-    """The new states of a sequence, by the equations; of the last one, where that counts the steps, too."""
+def _new_states(cell, x, states, p, W_hr):
+    """The new states of a sequence, by the equations; of the last one, where that counts the steps, too. W_hr projects
+    h where the equations do not."""
     own, count = (states[:-1], states[-1]) if cell.counts else (states, None)
     new = cell.function(x, *own, p, **({cell.counts: count} if cell.counts else {}))
     new = new if isinstance(new, (tuple, list)) else (new,)
+    if W_hr is not None and (not cell.projected or len(new[0]) != len(W_hr)):
+        new = W_hr @ new[0], *new[1:]
     return [*new, *([count + 1] if cell.counts else [])]
 
 

@@ -123,8 +123,9 @@ def test_refusal_of_what_was_asked_for_is_a_failure_with_the_numbers(capsys):
     assert "REFUSED" in capsys.readouterr().out
 
 
-def test_exchanges_within_a_step_have_a_column_of_their_own(answer, capsys):
+def test_exchanges_within_a_step_have_a_column_of_their_own(answer, capsys, monkeypatch):
     """Only where there are any; what of that no device has timed is told where it decides."""
+    monkeypatch.setenv("COLUMNS", "400")  # no text is folded
     sizes = "--hidden 512 --batch 16 --steps 10 --dtype float16 --profile h200"
     for cell, rounds in (("layer_norm_lstm", 4), ("lstm", 0)):
         (one,) = answer(f"plan --cell {cell} --inference {sizes}")["passes"]
@@ -169,8 +170,9 @@ def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, ref
     assert all(word in said for word in expected)
 
 
-def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys):
+def test_cells_of_the_library_and_of_files(answer, refused, tmp_path, capsys, monkeypatch):
     """By the names that `numbarnn cells` takes."""
+    monkeypatch.setenv("COLUMNS", "400")  # no text is folded
     file = tmp_path / "mine.py"
     file.write_text(
         "import numbarnn as nr\n\n@nr.cell\ndef shares(x, h, p):\n"

@@ -90,8 +90,9 @@ class _Part:
 
     @property
     def warps(self):
-        """Warps that a block may have: the profile's, or if these are too few one for each product."""
-        enough = self.products <= max(self.profile.warps) or self.products > WARPS_IF_STAGED
+        """Warps that a block may have: the profile's, or if these are too few for one layer one for each product."""
+        enough = self.last > self.first + 1 or self.products <= max(self.profile.warps)
+        enough = enough or self.products > WARPS_IF_STAGED
         return self.profile.warps if enough else (2 ** ceil(log2(self.products)),)
 
     @property
