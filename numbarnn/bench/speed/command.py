@@ -20,7 +20,7 @@ from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, parse_
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import beside, speed_table, stream, timing, usage
+from numbarnn.bench.speed import beside, memory, speed_table, stream, timing
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.trust import Load, machine_doubt
@@ -45,7 +45,7 @@ class Timing(Row):
         device_ratio: as `ratio`, by the GPU's clock. best_cudnn: the fastest of cuDNN's algorithms by it.
         host_behind: contender -> rounds in which the GPU may have waited for the host.
         notes: contender -> how it is called. left_out: contender -> why it has no times.
-        peak_bytes, energy_j: contender -> memory and joules of a call, as the record's method says.
+        peak_bytes: contender -> memory of a call, as the record's method says.
     """
 
     tf32: bool | str = False
@@ -57,7 +57,6 @@ class Timing(Row):
     left_out: dict = field(default_factory=dict)
     form: tuple = ()
     peak_bytes: dict = field(default_factory=dict)
-    energy_j: dict = field(default_factory=dict)
 
 
 def add_arguments(parser):
@@ -270,12 +269,12 @@ def time_pass(instance, truth, about, schedules, where, line=None):
         for schedule in schedules
     }
     contenders = [contender for contender, _, _ in ours.values() if contender]
-    turns, used = {}, {}
+    turns, peak_bytes = {}, {}
     if contenders:
         everybody = {contender.name: contender for contender in [*contenders, *line.rivals]}
         turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock)
-        if where.usage:
-            used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
+        if where.memory:  # after the times: what engines keep for calls is given back
+            peak_bytes = memory.peaks(everybody, device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
         row = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
@@ -289,7 +288,6 @@ def time_pass(instance, truth, about, schedules, where, line=None):
             row["host_behind"] = {name: own[name].behind for name in row["device_seconds"]}
             row["best_cudnn"] = best_cudnn(row["device_seconds"])
             row["compile_s"] = {rival.name: rival.compile_s for rival in line.rivals if rival.compile_s is not None}
-            for kind, found in used.items():
-                row[kind] = {shown: found[name] for shown, name in names.items() if name in found}
+            row["peak_bytes"] = {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}
         rows.append(Timing(**row))
     return rows
