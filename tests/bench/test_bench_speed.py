@@ -345,3 +345,10 @@ def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
     assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
     [(where, todo)] = asked
     assert where.rounds == rounds and {shape for _, shape, _, _ in todo} == set(shapes.SETS["quick"])
+
+
+def test_more_threads_than_could_ever_run_are_refused(cannot):
+    """They would wait for each other: PyTorch's and the engine's."""
+    most = 4 * info.core_count()
+    said = cannot("bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--threads", str(most + 1))
+    assert f"take at most {most}" in said

@@ -20,7 +20,7 @@ from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, parse_
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import beside, memory, speed_table, stream, timing
+from numbarnn.bench.speed import memory, speed_table, stream, timing
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.trust import Load, machine_doubt
@@ -74,10 +74,6 @@ def add_arguments(parser):
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
-    about = "times of numbarnn alone while so many processes keep the processors busy, on one thread and on all: "
-    about += "nobody's thread may be waited for; such as 0,1,2,4; "
-    about += "also a training loop of PyTorch's with as many DataLoader workers"
-    parser.add_argument("--beside", type=beside.counts, metavar="K[,...]", help=about)
     about = (
         "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more "
     )
@@ -127,8 +123,6 @@ def run(args):
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     problems = problems_of(args)
     where = set_up(args)._replace(compiled=args.compile)
-    if args.beside:
-        return beside.run(args, problems, where)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
