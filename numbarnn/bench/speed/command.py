@@ -8,7 +8,6 @@ compared before any time is taken, and where they are wrong there is no time. A 
 row that says why, and a peer that cannot is named with its reason. What speaks against a time (`trust`) is in its row.
 """
 
-import os
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -25,7 +24,6 @@ from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up,
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
-from numbarnn.engines.cpu import openblas
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
@@ -108,9 +106,6 @@ def add_machine_arguments(parser):
     add = parser.add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
     add("--threads", type=console.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
-    about = "the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
-    about += "the processor even if OPENBLAS_CORETYPE is set; default as the environment says"
-    add("--openblas-core", metavar="NAME", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
 
@@ -165,10 +160,6 @@ def problems_of(args):
 
 def set_up(args):
     """The `timing.Machine` that `add_machine_arguments` describe, with PyTorch and the CPU engine set up for it."""
-    if args.openblas_core == "auto":
-        os.environ.pop("OPENBLAS_CORETYPE", None)
-    elif args.openblas_core is not None:  # OpenBLAS reads it when the CPU engine loads it
-        os.environ["OPENBLAS_CORETYPE"] = args.openblas_core
     cores, device = info.core_count(), choose_device(args.device) if peers.installed("torch") else "cpu"
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
         raise console.CannotRun(
@@ -181,15 +172,7 @@ def set_up(args):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
         engines.get("cpu").set_num_threads(where.threads)
-        say_other_core(args.openblas_core)
     return where
-
-
-def say_other_core(asked):
-    """Says where OpenBLAS took other kernels than those asked for. It does so in silence: for a name that it does not
-    know, or a family whose instructions the processor lacks."""
-    if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
-        console.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
 def take_times(args, where, todo, time_one, show, torch_method):
