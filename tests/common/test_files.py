@@ -265,7 +265,7 @@ def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick
 
 
 def test_two_results_in_one_file(folder, refused):
-    assert "--json and --html name the same file, 'x'" in refused(*TRACE, "--json", "x", "--html", "./x")
+    assert "--html and --json name the same file, 'x'" in refused(*TRACE, "--json", "x", "--html", "./x")
 
 
 def test_memory_and_files_that_end_a_command(monkeypatch, capsys):
