@@ -8,7 +8,7 @@ is asked for.
     report/                         `report`: records side by side as a page, or against a former one
     demo/                           `demo`: a character model in training
     trace/                          `trace`: what each block of a pass does and waits for, as a page that plays it
-    info, cold                      `info`; what first calls take
+    info                            `info`
     own_cells, named_cells          `cells`; cells that are asked for by name, by this and other commands
     plan, gantt                     `plan`; pictures of plans
     kernels, planned, machine_code  `kernels`; kernels as a planner tiles them; what their machine code does, counted

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numbarnn
 from numbarnn import engines
-from numbarnn.bench import cold, console
+from numbarnn.bench import console
 from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, openmp, vectors
@@ -43,7 +43,6 @@ PACKAGES = {
 
 
 def add_arguments(parser):
-    parser.add_argument("--cold", action="store_true", help="time the CPU's first calls too, nothing compiled yet")
     parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
     console.add_json_argument(parser, "all of it")
 
@@ -66,14 +65,6 @@ def run(args):
     ]
     columns = ["engine", "runs here", "what is missing", "how to get or use it"]
     console.print_table("Engines", columns, rows)
-    if args.cold and found["engines"]["cpu"]["runs"]:
-        found["first_calls"] = cold.measure()
-        rows = [[name, f"{empty:.1f}", f"{kept:.1f}"] for name, empty, kept in found["first_calls"]]
-        about = "First calls on the CPU, forward and backward, in one process: seconds"
-        console.print_table(about, ["layer", "nothing compiled yet", "with kept caches"], rows)
-        found["many_cells"] = many = cold.measure_many()
-        room = f", {many['peak_bytes'] / 1e6:.0f} MB of memory at most" if many["peak_bytes"] else ""
-        console.say(f"{many['cells']} cells in one process, nothing compiled yet: {many['seconds']:.0f} s{room}")
     if args.json:
         console.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1

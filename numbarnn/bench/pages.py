@@ -9,8 +9,6 @@ table { border-collapse: collapse; font-size: 13px; margin: 0.5em 0 1.5em; }
 th { text-align: left; border-bottom: 2px solid #888; padding: 2px 10px 2px 0; }
 td { border-bottom: 1px solid #ddd; padding: 2px 10px 2px 0; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-td.FAILED { color: #b00; font-weight: bold; }
-td.ok { color: #070; }
 .verdict { font-size: 18px; }
 svg { max-width: 100%; height: auto; }
 .table { overflow-x: auto; }
@@ -18,8 +16,6 @@ svg { max-width: 100%; height: auto; }
   :root { color-scheme: dark; }
   body { background: #0f141a; color: #e6edf3; }
   td { border-color: #38414c; }
-  td.FAILED { color: #ff8f85; }
-  td.ok { color: #3fae77; }
   svg { filter: invert(0.93) hue-rotate(180deg); }
 }
 """
@@ -48,9 +44,8 @@ def table(columns, rows, right=()):
     numbers = {i for i, column in enumerate(columns) if column in right}
 
     def cell(i, value, tag):
-        text = str(value)
-        kind = "number" if i in numbers else text if text in ("ok", "FAILED") else ""
-        return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
+        kind = ' class="number"' if i in numbers else ""
+        return f"<{tag}{kind}>{escape(str(value))}</{tag}>"
 
     head = "".join(cell(i, column, "th") for i, column in enumerate(columns))
     lines = ['<div class="table"><table>', *([f"<tr>{head}</tr>"] if columns else [])]

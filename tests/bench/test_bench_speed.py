@@ -325,15 +325,6 @@ def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
     assert rows == {("gru", (2, 1, 3, 4, 2)), ("lstm", (3, 2, 4, 5, 1))}
 
 
-def test_openblas_that_takes_other_kernels_is_told(monkeypatch, capsys):
-    monkeypatch.setattr("numbarnn.engines.cpu.openblas.core_name", lambda: "Haswell")
-    for asked in (None, "auto", "haswell"):
-        speed.say_other_core(asked)
-    assert capsys.readouterr().err == ""
-    speed.say_other_core("Haswel")
-    assert capsys.readouterr().err == "--openblas-core Haswel: OpenBLAS has taken its kernels for Haswell instead\n"
-
-
 def test_only_that_leaves_nothing_is_refused(cannot):
     assert "--only lstm 9,9 leaves nothing" in cannot(*SMALL, "--only", "lstm 9,9", code=2)
 
@@ -345,3 +336,10 @@ def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
     assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
     [(where, todo)] = asked
     assert where.rounds == rounds and {shape for _, shape, _, _ in todo} == set(shapes.SETS["quick"])
+
+
+def test_more_threads_than_could_ever_run_are_refused(cannot):
+    """They would wait for each other: PyTorch's and the engine's."""
+    most = 4 * info.core_count()
+    said = cannot("bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--threads", str(most + 1))
+    assert f"take at most {most}" in said

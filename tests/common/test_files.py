@@ -229,14 +229,14 @@ def quick(name, monkeypatch):
     monkeypatch.setattr(own_cells, "OwnInstance", lambda *_: None)
     monkeypatch.setattr(own_cells, "time_pass", lambda *_, **__: [])
     monkeypatch.setattr(kernels.compiler, "toolchain", lambda: "a compiler")
-    monkeypatch.setattr(kernels, "compile_all", lambda archs: [])
+    monkeypatch.setattr(kernels, "compile_all", lambda archs, every: [])
     for ceiling in ("cpu_peak", "cpu_bandwidth"):
         monkeypatch.setattr(record, ceiling, lambda *_: 1e9)
 
 
 SHOWN = {
     "info": "Engines", "check": "a stub", "bench": "numbarnn bench:", "cells": "numbarnn cells:",
-    "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels", "report": "numbarnn report:",
+    "demo": "bits per character", "plan": "Plan (", "kernels": "0 kernels", "report": "faster than",
     "trace": "Who waits",
 }  # fmt: skip
 
@@ -265,7 +265,7 @@ def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick
 
 
 def test_two_results_in_one_file(folder, refused):
-    assert "--json and --html name the same file, 'x'" in refused(*CHECK, "--json", "x", "--html", "./x")
+    assert "--html and --json name the same file, 'x'" in refused(*TRACE, "--json", "x", "--html", "./x")
 
 
 def test_memory_and_files_that_end_a_command(monkeypatch, capsys):

@@ -49,7 +49,7 @@ def questions(run, part):
 def timed(run, case, schedules, algorithms=()):
     """The rows of a problem, one for each pass and schedule, next to cuDNN's algorithms."""
     on_gpu, instance, load = run.device == "cuda" and not run.small, make_instance(case), trust.Load()
-    machine = timing.Machine(run.device, info.core_count(), rounds=3, usage=False, gpu_clock=on_gpu)
+    machine = timing.Machine(run.device, info.core_count(), rounds=3, memory=False, gpu_clock=on_gpu)
     exact = peers.torch_contender(instance.float64, train=True, device="cuda") if on_gpu else None
     truth = exact.results(exact.call()) if on_gpu else reference_results(instance)
     about = {"cell": case.cell, "dtype": case.dtype, "tf32": case.allow_tf32, "device": run.device}

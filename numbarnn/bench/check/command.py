@@ -18,7 +18,7 @@ import numpy as np
 from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.bench.cases import cases, spreads
-from numbarnn.bench.check import accuracy, page, summary
+from numbarnn.bench.check import accuracy, summary
 from numbarnn.bench.check.accuracy import engine_failure
 from numbarnn.bench.check.child import simulator_checks
 from numbarnn.bench.check.expected import Expected, dropout_masks, flat_weights
@@ -54,15 +54,11 @@ def add_arguments(parser):
     bars = "auto: bars on a terminal; lines: 'progress DONE TOTAL' on the error stream"
     add("--progress", choices=["auto", "lines", "none"], default="auto", help=bars)
     console.add_json_argument(parser, "one row per comparison")
-    add("--html", type=console.json_path, metavar="FILE", help="also write a page with tables, pictures")
-    add("--png", type=console.json_path, metavar="FILE", help="also write the page's picture alone")
 
 
 def run(args):
     """Runs the checks, prints tables and a summary; returns 0 when every comparison passed, else 1."""
     begin, comparisons = time.perf_counter(), []
-    if args.html or args.png:
-        console.figure(page.PURPOSE)  # says now, not after the work, that matplotlib is missing
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # At these sizes more threads only wait for each other.
     with console.Progress(args.progress) as progress, peers.torch_threads(1), ExitStack() as afterwards:
@@ -85,11 +81,6 @@ def run(args):
     summary.print_summary(comparisons, seconds)
     if args.json:
         console.write_json(args.json, [comparison.as_row() for comparison in comparisons])
-    if args.html:
-        verdict = f"{summary.verdict(comparisons, seconds)}. {lacks}".strip()
-        console.write_bytes(args.html, page.html(comparisons, verdict).encode())
-    if args.png:
-        console.write_bytes(args.png, page.png(comparisons))
     failed = any(not comparison.ok for comparison in comparisons)
     return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
 

@@ -56,24 +56,13 @@ def dtype_of(comparison):
     return next((dtype for dtype in precision.DTYPES if dtype in comparison.options.split()), "-")
 
 
-def by_option(comparisons, engines=False):
-    """Groups by option, PLAIN first, or by engine and option; a comparison is in those of all that its case uses."""
-    comparisons = of_results(comparisons)
+def by_option(comparisons):
+    """Groups by option, PLAIN first; a comparison is in those of all that its case uses."""
     groups = []
-    for engine in dict.fromkeys(comparison.engine for comparison in comparisons) if engines else (None,):
-        own = [comparison for comparison in comparisons if engine in (None, comparison.engine)]
-        for option in (PLAIN, *OPTIONS):
-            if members := [c for c in own if (option in c.uses if option != PLAIN else not c.uses)]:
-                groups.append(Group((engine, option) if engines else (option,), members))
+    for option in (PLAIN, *OPTIONS):
+        if members := [c for c in of_results(comparisons) if (option in c.uses if option != PLAIN else not c.uses)]:
+            groups.append(Group((option,), members))
     return groups
-
-
-def by_quantity(comparisons):
-    """Groups by engine and kind of quantity: the parameters of all layers and directions are one kind."""
-    return sorted(
-        grouped(of_results(comparisons), lambda c: (c.engine, c.quantity.split("_l")[0])),
-        key=lambda group: group.key[0],
-    )
 
 
 def cells(group):

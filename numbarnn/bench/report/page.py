@@ -79,31 +79,27 @@ def where(record):
 
 def times(result):
     """The table of times and ratios."""
-    columns = ["problem", "ms", "ratios", "GFLOP/s", "of peak", *used(result)]
+    columns = ["problem", "ms", "ratios", "GFLOP/s", "of peak", *(["MB"] if tells_memory(result) else [])]
     return pages.table(columns, [[str(key), *cells(result, key)] for key in result.entries])
 
 
-def used(result):
-    """Heading -> (field of an `rows.Entry`, unit) of what calls use besides time, as far as a result has it."""
-    kinds = {"MB": ("peak_bytes", 1e6), "mJ": ("energy_j", 1e-3)}
-    return {
-        heading: kind for heading, kind in kinds.items() if any(getattr(e, kind[0]) for e in result.entries.values())
-    }
+def tells_memory(result):
+    return any(entry.peak_bytes for entry in result.entries.values())
 
 
 def cells(result, key):
     """A problem's cells."""
-    entry, more = result.entries[key], used(result)
+    entry, with_memory = result.entries[key], tells_memory(result)
     if entry.seconds is None:
-        return ["-", entry.refusal, "", "", *[""] * len(more)]
+        return ["-", entry.refusal, "", "", *[""] * with_memory]
     peak = result.record["method"].get("peak_flops", {}).get(key.dtype)
     compiled = {peer: f" (compiled in {seconds:.0f} s)" for peer, seconds in entry.compile_s.items()}
     ratios = ", ".join(f"{ratio:.2f} {peer}{compiled.get(peer, '')}" for peer, ratio in entry.ratios.items())
     share = f"{entry.flops / peak:.0%}" if peak else ""
     found = [milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, f"{entry.flops / 1e9:.1f}", share]
-    for field, unit in more.values():
+    if with_memory:
         # numbarnn's, which comes first, needs no name
-        named = [f"{three_digits(one / unit)} {name}" for name, one in getattr(entry, field).items()]
+        named = [f"{three_digits(one / 1e6)} {name}" for name, one in entry.peak_bytes.items()]
         found.append(", ".join(named).replace(" numbarnn", "", 1))
     return found
 
@@ -129,6 +125,5 @@ def circumstances(record):
     changed = ", with changes that were not committed" if record["clean"] is False else ""
     said = f"Recorded {record['date'][:10]}{commit}{changed}; {method['rounds']} rounds"
     said += f", {method['threads']} threads" if method.get("threads") and record["device"] == "cpu" else ""
-    for kind in ("memory", "energy"):
-        said += f". {kind.capitalize()}: {method[kind]}" if kind in method else ""
+    said += f". Memory: {method['memory']}" if "memory" in method else ""
     return said + (f". The machine was busy: {record['doubt']}." if record["doubt"] else ".")

@@ -50,7 +50,7 @@ class Entry(NamedTuple):
         intensity: those operations per byte that has to be moved at least; None of passes that are a part of
             training.
         doubts, refusal: what speaks against the times; why there are none.
-        peak_bytes, energy_j, compile_s: numbarnn and peer -> memory and joules of a call, seconds of a first one.
+        peak_bytes, compile_s: numbarnn and peer -> memory of a call, seconds of a first one.
     """
 
     seconds: float | None
@@ -60,7 +60,6 @@ class Entry(NamedTuple):
     doubts: list
     refusal: str | None
     peak_bytes: dict
-    energy_j: dict
     compile_s: dict
 
 
@@ -68,7 +67,7 @@ def entry_of(row, machine_doubt):
     """The `Entry` of a row, as `record.read` gives it."""
     seconds = row["device_seconds"] or row["seconds"]
     if not seconds.get("numbarnn"):
-        return Entry(None, {}, None, None, [], row["refusal"] or "no times", {}, {}, {})
+        return Entry(None, {}, None, None, [], row["refusal"] or "no times", {}, {})
     ratios, found = record.ratios(seconds), {}
     for name, ratio in ratios.items():
         found[shown_as(name)] = max(ratio, found.get(shown_as(name), 0.0))
@@ -78,7 +77,7 @@ def entry_of(row, machine_doubt):
         intensity = work / smallest_traffic(*problem, row["what"] == TRAINING, row["form"])
     used = [
         {shown_as(name): one for name, one in row[kind].items() if not is_cudnn(name) or name == row["best_cudnn"]}
-        for kind in ("peak_bytes", "energy_j", "compile_s")
+        for kind in ("peak_bytes", "compile_s")
     ]
     return Entry(own, found, work / own, intensity, trust.doubts(row, judged(row), machine_doubt), None, *used)
 

@@ -8,7 +8,6 @@ compared before any time is taken, and where they are wrong there is no time. A 
 row that says why, and a peer that cannot is named with its reason. What speaks against a time (`trust`) is in its row.
 """
 
-import os
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -20,12 +19,11 @@ from numbarnn.bench.cases.shapes import DEEPBENCH, SEMANTICS, SETS, TF32, parse_
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import made_again, torch
 from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import beside, speed_table, stream, timing, usage
+from numbarnn.bench.speed import memory, speed_table, stream, timing
 from numbarnn.bench.speed.lineup import attempt, compare, disagreement, line_up, said
 from numbarnn.bench.speed.record import TORCH_METHOD, Row, as_record, best_cudnn, ratios, times
 from numbarnn.bench.speed.trust import Load, machine_doubt
 from numbarnn.common import precision
-from numbarnn.engines.cpu import openblas
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
@@ -45,7 +43,7 @@ class Timing(Row):
         device_ratio: as `ratio`, by the GPU's clock. best_cudnn: the fastest of cuDNN's algorithms by it.
         host_behind: contender -> rounds in which the GPU may have waited for the host.
         notes: contender -> how it is called. left_out: contender -> why it has no times.
-        peak_bytes, energy_j: contender -> memory and joules of a call, as the record's method says.
+        peak_bytes: contender -> memory of a call, as the record's method says.
     """
 
     tf32: bool | str = False
@@ -57,7 +55,6 @@ class Timing(Row):
     left_out: dict = field(default_factory=dict)
     form: tuple = ()
     peak_bytes: dict = field(default_factory=dict)
-    energy_j: dict = field(default_factory=dict)
 
 
 def add_arguments(parser):
@@ -75,10 +72,6 @@ def add_arguments(parser):
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     about += "shapes with T=1, by default those of the set stream"
     parser.add_argument("--stream", action="store_true", help=about)
-    about = "times of numbarnn alone while so many processes keep the processors busy, on one thread and on all: "
-    about += "nobody's thread may be waited for; such as 0,1,2,4; "
-    about += "also a training loop of PyTorch's with as many DataLoader workers"
-    parser.add_argument("--beside", type=beside.counts, metavar="K[,...]", help=about)
     about = (
         "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more "
     )
@@ -113,9 +106,6 @@ def add_machine_arguments(parser):
     add = parser.add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
     add("--threads", type=console.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
-    about = "the CPU family numbarnn's OpenBLAS takes its kernels from, such as Haswell or SkylakeX; 'auto' looks at "
-    about += "the processor even if OPENBLAS_CORETYPE is set; default as the environment says"
-    add("--openblas-core", metavar="NAME", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
 
@@ -128,8 +118,6 @@ def run(args):
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     problems = problems_of(args)
     where = set_up(args)._replace(compiled=args.compile)
-    if args.beside:
-        return beside.run(args, problems, where)
     if where.device == "cpu" and not peers.installed("onnx", "onnxruntime"):
         console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
@@ -172,10 +160,6 @@ def problems_of(args):
 
 def set_up(args):
     """The `timing.Machine` that `add_machine_arguments` describe, with PyTorch and the CPU engine set up for it."""
-    if args.openblas_core == "auto":
-        os.environ.pop("OPENBLAS_CORETYPE", None)
-    elif args.openblas_core is not None:  # OpenBLAS reads it when the CPU engine loads it
-        os.environ["OPENBLAS_CORETYPE"] = args.openblas_core
     cores, device = info.core_count(), choose_device(args.device) if peers.installed("torch") else "cpu"
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
         raise console.CannotRun(
@@ -188,15 +172,7 @@ def set_up(args):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
         engines.get("cpu").set_num_threads(where.threads)
-        say_other_core(args.openblas_core)
     return where
-
-
-def say_other_core(asked):
-    """Says where OpenBLAS took other kernels than those asked for. It does so in silence: for a name that it does not
-    know, or a family whose instructions the processor lacks."""
-    if asked not in (None, "auto") and (found := openblas.core_name()).lower() != asked.lower():
-        console.say(f"--openblas-core {asked}: OpenBLAS has taken its kernels for {found} instead", error=True)
 
 
 def take_times(args, where, todo, time_one, show, torch_method):
@@ -270,12 +246,12 @@ def time_pass(instance, truth, about, schedules, where, line=None):
         for schedule in schedules
     }
     contenders = [contender for contender, _, _ in ours.values() if contender]
-    turns, used = {}, {}
+    turns, peak_bytes = {}, {}
     if contenders:
         everybody = {contender.name: contender for contender in [*contenders, *line.rivals]}
         turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock)
-        if where.usage:
-            used = usage.measured(everybody, {name: turn.call for name, turn in turns.items()}, device)
+        if where.memory:  # after the times: what engines keep for calls is given back
+            peak_bytes = memory.peaks(everybody, device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
         row = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
@@ -289,7 +265,6 @@ def time_pass(instance, truth, about, schedules, where, line=None):
             row["host_behind"] = {name: own[name].behind for name in row["device_seconds"]}
             row["best_cudnn"] = best_cudnn(row["device_seconds"])
             row["compile_s"] = {rival.name: rival.compile_s for rival in line.rivals if rival.compile_s is not None}
-            for kind, found in used.items():
-                row[kind] = {shown: found[name] for shown, name in names.items() if name in found}
+            row["peak_bytes"] = {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}
         rows.append(Timing(**row))
     return rows

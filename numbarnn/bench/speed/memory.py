@@ -13,8 +13,10 @@ on a GPU     what is allocated for a contender that is made anew and makes one c
 import ctypes
 import gc
 import re
+from contextlib import suppress
 from pathlib import Path
 
+from numbarnn import engines
 from numbarnn.bench.peers.contender import torch
 from numbarnn.cuda import driver
 
@@ -41,6 +43,23 @@ def why_not(device):
     except (OSError, LookupError) as error:
         return f"{NOT_LINUX}: {error}"
     return None
+
+
+def method(device):
+    """How memory is told, or why not, as words for a record."""
+    absent = why_not(device)
+    return f"absent: {absent}" if absent else METHOD[device]
+
+
+def peaks(contenders, device):
+    """Name of a contender -> bytes that a call of it takes; contenders: by name."""
+    found = {}
+    if why_not(device) is None:
+        for name, contender in contenders.items():
+            with suppress(MemoryError, RuntimeError):  # there are two of it then: what has no room has no figure
+                again = contender.again or (lambda one=contender: one)
+                found[name] = peak_bytes(again, device, engines.get(device))
+    return found
 
 
 def peak_bytes(make, device, engine):

@@ -18,7 +18,7 @@ import numbarnn
 from numbarnn.bench import info
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import torch
-from numbarnn.bench.speed import timing, trust, usage
+from numbarnn.bench.speed import memory, timing, trust
 from numbarnn.bench.speed.lineup import TORCH, is_cudnn
 from numbarnn.bench.speed.peak import cpu_bandwidth, cpu_peak
 
@@ -139,8 +139,8 @@ def as_record(rows, where, load, torch_method=TORCH_METHOD):
     else:
         method |= {"peak_flops": {dtype: cpu_peak(where.threads, dtype) for dtype in ("float32", "float64")}}
         method |= {"bandwidth": cpu_bandwidth(where.threads)}
-    if where.usage and any("peak_bytes" in row for row in rows):
-        method |= usage.method(device)
+    if where.memory and any("peak_bytes" in row for row in rows):
+        method["memory"] = memory.method(device)
     machine = trust.machine_doubt(load, found["cpu"]["cores"])
     name = found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"]
     return {
@@ -174,7 +174,7 @@ def read(path):
     for row in record["results"]:
         row |= {"schedule": "auto", "tf32": False, "input_mode": "linear"} | row
         row |= {"left_out": {}, "notes": {}, "device_seconds": {}, "form": []} | row
-        row |= {"compile_s": {}, "peak_bytes": {}, "energy_j": {}} | row
+        row |= {"compile_s": {}, "peak_bytes": {}} | row
         row |= {"device_ratio": ratios(row["device_seconds"]), "best_cudnn": best_cudnn(row["device_seconds"])}
     return record
 

@@ -29,7 +29,7 @@ def print_timings(rows, where, doubt):
     """The table of times, refusals in their place, what was left out, and a summary line."""
     gpu = where.device == "cuda"
     columns, cells = (gpu_cells if gpu else cpu_cells)(rows)
-    used, more = usage_cells(rows, ["numbarnn", *([] if gpu else cpu_rivals(rows))])
+    used, more = memory_cells(rows, ["numbarnn", *([] if gpu else cpu_rivals(rows))])
     cells = [[*own, *others] for own, others in zip(cells, more, strict=True)]
     clock = "the GPU's clock" if gpu else f"{where.threads} CPU threads"
     title = f"Milliseconds per call, {clock}; a ratio below 1: numbarnn is faster"
@@ -103,16 +103,15 @@ def cpu_rivals(rows):
     return {name: label for name, label in LABELS.items() if any(name in row["median_s"] for row in rows)}
 
 
-def usage_cells(rows, names):
-    """(columns, cells of each row) of memory and energy of some contenders, by slashes, where somebody tells."""
-    columns, cells = [], [[] for _ in rows]
-    for kind, unit, size in (("peak_bytes", "MB", 1e6), ("energy_j", "mJ", 1e-3)):
-        shown = [name for name in names if any(name in row.get(kind, ()) for row in rows)]
-        if shown:
-            columns.append(" / ".join([unit, *(LABELS[name] for name in shown[1:])]))
-            for found, own in zip((row[kind] for row in rows), cells, strict=True):
-                own.append(" / ".join(three_digits(found[name] / size) if name in found else "-" for name in shown))
-    return columns, cells
+def memory_cells(rows, names):
+    """(columns, cells of each row) of the memory of some contenders, by slashes, where somebody tells."""
+    shown = [name for name in names if any(name in row.get("peak_bytes", ()) for row in rows)]
+    if not shown:
+        return [], [[] for _ in rows]
+    columns, peaks = [" / ".join(["MB", *(LABELS[name] for name in shown[1:])])], [row["peak_bytes"] for row in rows]
+    return columns, [
+        [" / ".join(three_digits(found[name] / 1e6) if name in found else "-" for name in shown)] for found in peaks
+    ]
 
 
 def three_digits(number):

@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
     Attributes:
         device: "cpu" or "cuda". threads: on the CPU, of every contender. rounds: how often each has a turn.
-        usage: whether memory and energy of calls are told, too, which on a GPU takes longer than the turns.
+        memory: whether memory of calls is told, too, which on a GPU takes longer than the turns.
         compiled: whether torch.compile is a peer.
         gpu_clock: whether times by the clock of a GPU are taken too, by the events of PyTorch.
     """
@@ -49,7 +49,7 @@ class Machine(NamedTuple):
     device: str
     threads: int
     rounds: int
-    usage: bool = True
+    memory: bool = True
     compiled: bool = False
     gpu_clock: bool = False
 
