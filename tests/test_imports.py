@@ -40,8 +40,6 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 EXCEPTIONS = {
     # When a name is asked for that there is not.
     "numbarnn": "numbarnn imports numbarnn.cells.tracing.hints",
-    # When its former name is asked for, with a warning.
-    "numbarnn.cells": "numbarnn.cells imports numbarnn.compile.specialise",
 }
 
 

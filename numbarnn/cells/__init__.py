@@ -3,7 +3,6 @@
 Cells by hand: lstm, gru, rnn. `tracing` makes cells of equations, `library` has some from the literature.
 """
 
-import warnings
 from importlib import import_module
 
 from numbarnn.cells.definition import CELLS, Cell, get
@@ -19,9 +18,4 @@ __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "
 def __getattr__(name):
     if name == "library":  # loaded when asked for: it traces its cells
         return import_module("numbarnn.cells.library")
-    if name == "specialise":
-        warnings.warn(
-            "numbarnn.cells.specialise is numbarnn.compile.specialise.specialise now", DeprecationWarning, stacklevel=2
-        )
-        return import_module("numbarnn.compile.specialise").specialise
     raise AttributeError(f"module 'numbarnn.cells' has no attribute {name!r}")

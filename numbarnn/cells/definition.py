@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -280,12 +279,6 @@ class Cell:
         """Name of an array of parameters, such as "weight_ih" -> the names of the parameters that stand in it, one
         after another. All others are arrays of their own."""
         return {STACKED[kind]: names for kind, names in self.parameters.rows.items()}
-
-    @property
-    def vectors(self):
-        """The former name of `per_unit`."""
-        warnings.warn("Cell.vectors is Cell.per_unit now", DeprecationWarning, stacklevel=2)
-        return self.per_unit
 
     @cached_property
     def num_per_unit(self):

@@ -103,16 +103,10 @@ class Recurrent:
         made_again = {"_weights", "_parameters", "_named", "_array_type", "_repetition"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
         weights = self.engine.to_host(self._weights)
-        return kept | {"stack": copy.copy(self.stack), "_weights": weights, "_order": tuple(self._parameters)}
+        return kept | {"stack": copy.copy(self.stack), "_weights": weights}
 
     def __setstate__(self, state):
-        order = state.get("_order")
-        vars(self).update({name: value for name, value in state.items() if name != "_order"})
-        if order is None and {"b_w", "b_r"}.intersection(self.stack.cell.parameters.formed):
-            raise ValueError(
-                f"this layer of cell {self.cell} was pickled by a version of numbarnn in which its biases stood "
-                "elsewhere: load the layer's state_dict() from that version into a new layer"
-            )
+        vars(self).update(state)
         with self.engine.activate():
             self._take(self.engine.from_host(state["_weights"]))
 
@@ -372,8 +366,6 @@ class Recurrent:
 
         Args:
             state_dict: name -> array, as `state_dict` returns it, in either form, or torch's with tensors on the CPU.
-                Those of former versions are taken too, in which a bias was a parameter per unit, b_i_l0, where some
-                gate had none.
 
         Raises:
             ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
@@ -384,8 +376,6 @@ class Recurrent:
         views = self.parameters
         if not state_dict.keys() ^ set(self.named):
             views = self.named
-        else:
-            state_dict = self.stack.space.renewed(state_dict)
         missing = [name for name in views if name not in state_dict]
         unknown = [name for name in state_dict if name not in views]
         if missing or unknown:

@@ -57,15 +57,6 @@ class Computation:
             ]
         )
 
-    def renew(self, state_dict, prefix):
-        """Give the parameters of a former version's state dict today's names (`WeightSpace.renewed`)."""
-        own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        renewed = self.stack.space.renewed(own, torch.cat)
-        if renewed.keys() != own.keys():
-            for name in own:
-                del state_dict[prefix + name]
-            state_dict.update({prefix + name: value for name, value in renewed.items()})
-
     def initial(self):
         """(name, first element, last, value) of the parameters of which the cell's equations say what they begin with;
         drawn anew each time, by PyTorch's generator."""
@@ -181,7 +172,6 @@ class Computed:
         self.flatten_parameters()
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
-        self._computation.renew(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         if local_metadata.get("assign_to_params_buffers"):
             self.flatten_parameters()

@@ -83,8 +83,6 @@ class Recurrent(Computed, torch.nn.RNNBase):
         The arguments, as given; `num_layers` is L in any case.
     """
 
-    checkpoint_every = None  # of modules that were pickled before there was such a thing
-
     def __init__(
         self, cell: Cell, input_size: int, hidden_size: Sizes, num_layers: int = 1, bias: Bias = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,

@@ -11,8 +11,6 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from numbarnn.cells import begin
 from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, Term, constants_in, flat_name, parameters_in
 
@@ -236,41 +234,6 @@ class WeightSpace:
                     part, where, shape = own[name]
                     drawn = begin.draw(value, shape, (key, layer, direction), name)
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
-
-    def renewed(self, state_dict, join=np.concatenate):
-        """A state dict with today's names, if it is one of a former version. There all states had H units, so that what
-        makes or multiplies a state that is x stood beside other rows; and where some gate had no bias, those of others
-        were parameters per unit. `join` makes one array of several."""
-        state_dict = dict(state_dict)
-        for part in self.parameters:
-            if part.kind in ("b_w", "b_r") and part.name not in state_dict:
-                former = [named(flat_name(name), part.layer, part.direction) for name in part.parts]
-                if former and all(name in state_dict for name in former):
-                    arrays = [state_dict.pop(name) for name in former]
-                    state_dict[part.name] = arrays[0] if len(arrays) == 1 else join(arrays)
-        for place, kinds in self.formed.items():
-            placed = set(self._layout.rows.get("W", ()))  # what multiplied x stood there alone
-            for kind, made in kinds.items():
-                plain = dict.fromkeys(term.data for term in made.terms if term.op == "parameter")
-                rows = [name for name in plain if kind == "W" or name not in placed]
-                placed.update(rows if kind == "W" else ())
-                if kind in STACKED:
-                    self._take_apart(state_dict, kind, place, rows, join)
-        return state_dict
-
-    def _take_apart(self, state_dict, kind, place, rows, join):
-        """Take those rows out of an array that are arrays of their own; rows: names of parameters, of H rows each."""
-        name, H = named(STACKED[kind], *place), self.sizes[place]["H"]
-        kept = self._layout.rows.get(kind, ())
-        own = {row: named(flat_name(row), *place) for row in rows if row not in kept}
-        array = state_dict.get(name)
-        if not own or array is None or len(array) != len(rows) * H or any(one in state_dict for one in own.values()):
-            return
-        del state_dict[name]
-        blocks = {row: array[number * H : (number + 1) * H] for number, row in enumerate(rows)}
-        state_dict.update({own[row]: block for row, block in blocks.items() if row in own})
-        if left := [block for row, block in blocks.items() if row in kept]:
-            state_dict[name] = left[0] if len(left) == 1 else join(left)
 
     def pseudo_layer(self, flat, layer, direction, formed=None):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all

@@ -1,4 +1,4 @@
-"""Parameters by the names of the cell's equations: views, gradients, state dicts; old state dicts."""
+"""Parameters by the names of the cell's equations: views, gradients, state dicts."""
 
 import copy
 import pickle
@@ -8,7 +8,7 @@ import pytest
 
 import numbarnn as nr
 from numbarnn.cells import library
-from old_state_dicts import CELLS, layer_of, recorded
+from parameter_cells import CELLS, layer_of
 
 
 def by_equations(cell, layer, x):
@@ -119,32 +119,6 @@ def test_state_dicts_in_both_forms_and_copies(name):
         np.testing.assert_array_equal(copied(x)[0], layer(x)[0])
         copied.weights[...] = 0
     assert layer.weights.any()
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_state_dicts_of_former_versions_load(name):
-    """And compute what they computed then."""
-    state_dict, x, y = recorded(name)
-    layer = layer_of(name, seed=9)
-    layer.load_state_dict(state_dict)
-    np.testing.assert_allclose(layer(x)[0], y, rtol=1e-13, atol=1e-14)
-    del state_dict[next(iter(state_dict))]
-    with pytest.raises(ValueError, match="missing"):
-        layer.load_state_dict(state_dict)
-
-
-def test_a_pickle_of_a_former_version_is_refused_where_biases_stood_elsewhere():
-    for name, refused in (("one_gate_without_bias", True), ("every_gate_has_one", False)):
-        layer = layer_of(name)
-        state = layer.__getstate__()
-        del state["_order"]
-        again = type(layer).__new__(type(layer))
-        if refused:
-            with pytest.raises(ValueError, match="its biases stood elsewhere: load the layer's state_dict"):
-                again.__setstate__(state)
-        else:
-            again.__setstate__(state)
-            np.testing.assert_array_equal(again.weights, layer.weights)
 
 
 def test_the_place_of_a_parameter_does_not_depend_on_other_equations():

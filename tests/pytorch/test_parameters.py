@@ -11,7 +11,6 @@ from torch.nn.utils import parametrizations, prune
 import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
-from old_state_dicts import CELLS, recorded
 from running import bound_each_time, nan_filled
 
 
@@ -230,22 +229,6 @@ def test_an_optimizers_step_before_backward_is_noticed():
             module.weight_hh_l0.add_(1.0)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_state_dicts_of_former_versions_load(name):
-    """Alone, and in a larger model; the cell computes what it computed then."""
-    state_dict, x, y = recorded(name)
-    cell, options = CELLS[name]
-    module = nrt.Recurrent(cell, x.shape[2], 3, dtype=torch.float64, **options)
-    tensors = {key: torch.tensor(array) for key, array in state_dict.items()}
-    for model, prefix in ((module, ""), (nn.ModuleDict({"rnn": module}), "rnn.")):
-        module.reset_parameters()
-        model.load_state_dict({prefix + key: value for key, value in tensors.items()})
-        torch.testing.assert_close(module(torch.tensor(x))[0], torch.tensor(y), rtol=1e-12, atol=1e-13)
-    assert torch.autograd.gradcheck(lambda *own: torch.func.functional_call(
-        module, dict(zip(module.state_dict(), own, strict=True)), (torch.tensor(x),))[0].sum(),
-        tuple(module.parameters()))  # fmt: skip
 
 
 def test_parameters_by_the_equations_names():

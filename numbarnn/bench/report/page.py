@@ -72,9 +72,8 @@ def section(result):
 
 
 def where(record):
-    """The machine and the software of a record, as HTML. In older records some of it stands elsewhere."""
-    known = {"commit": record["commit"], "driver": record.get("driver"), "gpus": []}
-    return pages.about(known | record["environment"])
+    """The machine and the software of a record, as HTML."""
+    return pages.about(record["environment"])
 
 
 def times(result):

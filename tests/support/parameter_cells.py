@@ -1,20 +1,8 @@
-"""Cells whose state dicts were recorded by former versions, in which parameters stood elsewhere.
-
-At commit 0e3432e biases of some gates only were parameters per unit, `b_i_l0` instead of rows of `bias_ih_l0`. At
-9b6d3a7 a state that is x had to have H units, and what multiplied it was rows of `weight_hh_l0`.
-
-`python tests/support/old_state_dicts.py FILE` wrote tests/data/former/state_dicts.npz at the first, states_of_x.npz at
-the second: layers' state dicts, and what they compute, under "cell/name".
-"""
-
-import sys
-from pathlib import Path
-
-import numpy as np
+"""Cells whose parameters stand in several arrays: some gates without biases, per-unit ones, states that are x."""
 
 import numbarnn as nr
 
-INPUTS, HIDDEN, STEPS, BATCH = 2, 3, 4, 2
+INPUTS, HIDDEN = 2, 3
 
 
 @nr.cell
@@ -82,27 +70,3 @@ def layer_of(name, seed=0):
     cell, options = CELLS[name]
     inputs = HIDDEN if name in STATES_OF_X else INPUTS
     return nr.RNN(cell, inputs, HIDDEN, dtype="float64", device="cpu", seed=seed, **options)
-
-
-def recorded(name):
-    """(state dict, x, y) of the recorded layer of that cell."""
-    file = "states_of_x" if name in STATES_OF_X else "state_dicts"
-    with np.load(Path(__file__).parents[1] / "data" / "former" / f"{file}.npz") as file:
-        found = {key.split("/")[1]: file[key] for key in file if key.startswith(f"{name}/")}
-    x, y = found.pop("x"), found.pop("y")
-    return found, x, y
-
-
-def record(path):
-    """Write the file of that name."""
-    found = {}
-    for name in STATES_OF_X if Path(path).stem == "states_of_x" else CELLS.keys() - STATES_OF_X.keys():
-        layer = layer_of(name)
-        x = np.random.default_rng(0).standard_normal((STEPS, BATCH, layer.input_size))
-        found |= {f"{name}/{key}": array for key, array in layer.state_dict().items()}
-        found |= {f"{name}/x": x, f"{name}/y": layer(x)[0]}
-    np.savez_compressed(path, **found)
-
-
-if __name__ == "__main__":
-    record(sys.argv[1])
