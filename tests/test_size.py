@@ -12,20 +12,20 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "numbarnn"
 #: Room -> (its folders and files, lines).
 ROOMS = {
-    "bench": (("bench",), 0),
-    "cells": (("cells",), 0),
-    "kernels": (("kernels",), 0),
-    "engines": (("engines",), 0),
-    "schedules and passes": (("schedules", "passes"), 0),
-    "cuda": (("cuda",), 0),
-    "layers": (("layers",), 0),
-    "torch": (("torch",), 0),
-    "weights and convert": (("weights", "convert.py"), 0),
-    "compile": (("compile",), 0),
-    "reference": (("reference",), 0),
-    "common, course, top level": (("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py"), 0),
+    "bench": (("bench",), 10616),
+    "cells": (("cells",), 5264),
+    "kernels": (("kernels",), 5562),
+    "engines": (("engines",), 6963),
+    "schedules and passes": (("schedules", "passes"), 5592),
+    "cuda": (("cuda",), 2906),
+    "layers": (("layers",), 3313),
+    "torch": (("torch",), 2801),
+    "weights and convert": (("weights", "convert.py"), 2795),
+    "compile": (("compile",), 2193),
+    "reference": (("reference",), 1152),
+    "common, course, top level": (("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py"), 1796),
 }
-TESTS = 0
+TESTS = 48281
 
 
 def lines_of(path):

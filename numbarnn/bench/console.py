@@ -79,7 +79,7 @@ def print_table(title, columns, rows, right=()):
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((PIPED, 24)).columns
     bold, plain = ("\x1b[1m", "\x1b[0m") if terminal else ("", "")
-    lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right, width)
+    lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right, width) if rows else ["no rows"]
     if terminal:
         lines = [COLORED.sub(lambda match: f"{COLORS[match[0]]}{match[0]}{plain}", line) for line in lines]
     say("\n".join([f"{bold}{textwrap.fill(title, width)}{plain}", "", *lines, ""]))
