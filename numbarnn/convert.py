@@ -219,7 +219,8 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
         options: of the layer; batch_first, if not given, is True where the nodes' `layout` is 1, or where the first one
             gets an input of the model transposed to time first, as `to_onnx` and PyTorch write it.
 
-    A layer keeps weights only. What the model passes to its nodes besides x goes to the layer's calls:
+    A layer keeps weights only; where the model computes a state, a warning says so. What the model passes to its nodes
+    besides x goes to the layer's calls:
 
         sequence_lens (B,)                      `lengths`, on the host
         initial_h, initial_c (D, B, H)          `state`: h, or (h, c) for an LSTM; (L*D, B, H) has all nodes', layer 0

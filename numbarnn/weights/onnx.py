@@ -5,6 +5,7 @@ gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html,
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -350,7 +351,20 @@ def _given(node, graph, where):
                 f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep: make it an "
                 f"input of the model, and pass {argument}= to the layer's calls"
             )
+        if runs and argument == "state" and kind in names and not _is_input(names[kind], graph):
+            warnings.warn(
+                f"{where}: the model computes {kind} ({names[kind]!r}) from what it is given, and the layer does not: "
+                "compute it before, and pass state= to the layer's calls",
+                stacklevel=4,
+            )
     return weights
+
+
+def _is_input(name, graph):
+    """Whether a value is an input of the model, or its numbers in another shape or order."""
+    while (maker := graph.maker(name)) is not None and maker.op_type in MOVES:
+        name = maker.input[0]
+    return maker is None
 
 
 def _check_shapes(given, operator, directions, hidden, where):
