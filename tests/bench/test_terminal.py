@@ -179,10 +179,10 @@ def test_piped_output_is_as_wide_as_columns_says_or_100():
         "from numbarnn.bench import console\nconsole.print_table('T', ['text', 'n'], [['word ' * 50, 1234567]], ['n'])"
     )
     for columns, width in ((None, 100), ("60", 60)):
-        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        environment = {name: value for name, value in console.environment().items() if name != "COLUMNS"}
         environment |= {"COLUMNS": columns} if columns else {}
         said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                              env=console.environment() | environment)  # fmt: skip
+                              env=environment)  # fmt: skip
         assert (
             max(map(len, said.stdout.splitlines())) == width and "1234567" in said.stdout and "\x1b" not in said.stdout
         )
