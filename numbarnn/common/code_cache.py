@@ -89,7 +89,7 @@ def write(key, description, cubin, suffix=".cubin"):
     temporary = None
     try:
         folder = made_directory()
-        _sweep(folder)
+        _sweep()
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{key}.", suffix=".part", delete=False) as file:
             temporary = file.name
             file.write(first + b"\n" + cubin)
@@ -135,7 +135,7 @@ def clear():
     return count, size
 
 
-def _sweep(folder):
+def _sweep():
     """Remove what killed processes and former versions left, once per process."""
     global _swept
     if _swept:

@@ -203,9 +203,7 @@ def _as_one(graph, below, above):
 
 def _followed(graph, layer):
     """(Name of what X is made of by moving its numbers, X of it with steps in order, whether X has them in reverse)."""
-    root = layer.nodes[0].x
-    while (node := graph.maker(root)) is not None and node.op_type in MOVES and node.op_type != "Concat" and node.input:
-        root = node.input[0]
+    root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
     sizes = [size or usual[place] for place, size in enumerate(sizes[:-1])] + [usual[-1]] if len(sizes) < 4 else usual
@@ -248,10 +246,8 @@ def _check_fed(graph, below, above):
         expected = [np.flip(y, below.layout) if node.backward else y for node in above.nodes]
         if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(found, expected, strict=True)):
             return
-    name = x = above.nodes[0].x
-    node = graph.maker(x)
-    while node is not None and node.op_type in MOVES and node.input:
-        name, node = node.input[0], graph.maker(node.input[0])
+    x = above.nodes[0].x
+    name, node = graph.origin(x)
     came = f"{node.op_type if node else 'outside'} {name!r}"
     came += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
     raise ValueError(
@@ -351,20 +347,13 @@ def _given(node, graph, where):
                 f"{where} has the constant input {kind} ({names[kind]!r}), which a layer does not keep: make it an "
                 f"input of the model, and pass {argument}= to the layer's calls"
             )
-        if runs and argument == "state" and kind in names and not _is_input(names[kind], graph):
+        if runs and argument == "state" and kind in names and graph.origin(names[kind])[1] is not None:
             warnings.warn(
                 f"{where}: the model computes {kind} ({names[kind]!r}) from what it is given, and the layer does not: "
                 "compute it before, and pass state= to the layer's calls",
                 stacklevel=4,
             )
     return weights
-
-
-def _is_input(name, graph):
-    """Whether a value is an input of the model, or its numbers in another shape or order."""
-    while (maker := graph.maker(name)) is not None and maker.op_type in MOVES:
-        name = maker.input[0]
-    return maker is None
 
 
 def _check_shapes(given, operator, directions, hidden, where):

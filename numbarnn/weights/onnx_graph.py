@@ -70,6 +70,12 @@ class Graph:
         """The node whose result that is; None of inputs and constants."""
         return self._makers.get(name)
 
+    def origin(self, name, moves=MOVES):
+        """(Name, its node or None) of what a value is made of by operators that only move numbers."""
+        while (node := self.maker(name)) is not None and node.op_type in moves and node.input:
+            name = node.input[0]
+        return name, node
+
     def sizes(self, name):
         """A value's sizes, as far as the model tells; None where it leaves them open."""
         return self._sizes.get(name, UNKNOWN_RANK)

@@ -4,11 +4,10 @@ import ctypes
 import platform
 import sys
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from numbarnn.compile import types
+from numbarnn.compile import native, types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
 
@@ -75,7 +74,7 @@ def exchange_if(typingctx, address, expected, value):
 # ------------------------------------------------------------------------------------------ the operating system
 def _register(name, function):
     """Make a function of the operating system's callable from compiled code, also from code of the disk cache."""
-    llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    native.offer_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
     return name
 
 

@@ -56,14 +56,12 @@ def blas_function(dtype, name="gemm"):
     """
     import ctypes
 
-    import llvmlite.binding as llvm
-
-    from numbarnn.compile import types
+    from numbarnn.compile import native, types
 
     letter, scalar = {"float32": ("s", types.float32), "float64": ("d", types.float64)}[dtype]
     symbol = f"numbarnn_{letter}{name}"
     address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{letter}{name}"), ctypes.c_void_p).value
-    llvm.add_symbol(symbol, address)
+    native.offer_symbol(symbol, address)
     i32, pointer = types.int32, types.intp
     sizes = {"gemm": 6, "gemv": 4}[name]
     signature = types.void(*[i32] * sizes, scalar, pointer, i32, pointer, i32, scalar, pointer, i32)
