@@ -178,7 +178,6 @@ def backward_data(
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
     shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
-    reserve.require_unchanged()
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
 
@@ -189,7 +188,6 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = array_checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
     _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.x)))
-    reserve.require_unchanged(weights=False)
     rnn.backward_weights(reserve, dw)
     return dw
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import math
 import os
 import sys
 from collections import OrderedDict
@@ -141,13 +140,11 @@ def cupy():
 
 @pytest.fixture
 def cpu_on_threads(monkeypatch):
-    """The CPU engine, with small work shared and its weights packed too, and threads that are awake when loops begin;
-    its number of threads is put back afterwards."""
-    import awake_threads
+    """The CPU engine, with small work shared and its weights packed too; its number of threads is put back
+    afterwards."""
     from numbarnn.engines.cpu import engine as cpu
-    from numbarnn.engines.cpu import joined, product_parts
+    from numbarnn.engines.cpu import product_parts
 
-    monkeypatch.setattr(joined, "LATE", math.inf)  # no call goes on alone, however busy the machine is
     monkeypatch.setattr(product_parts, "SERIAL_READ", 0)
     for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
         monkeypatch.setattr(cpu, least, 0)
@@ -155,6 +152,5 @@ def cpu_on_threads(monkeypatch):
         monkeypatch.setattr(cpu, rows, cpu.PACKED_BACK_FROM)
     engine = engines.get("cpu")
     before = engine.num_threads
-    awake_threads.stay_awake(engine.thread_pool, monkeypatch)
     yield engine
     engine.set_num_threads(before)

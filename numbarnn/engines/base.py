@@ -47,16 +47,11 @@ class Engine(ABC):
         has_halves: it takes float16 and bfloat16.
         records_jobs: `run_jobs` records the jobs of a call and replays them when it comes again, so every plan runs by
             it, also one that is not concurrent.
-        binds_calls: the functions that a pass's tasks became may be called again, on the same arrays with other
-            contents: so small calls are bound once (`numbarnn.passes.bound`).
-        watches_in_jobs: calls return before their work is done. So whether x or weights change between forward and
-            backward is found out by jobs of the calls (`note`, `compare`), elsewhere by the host (`watch`).
+        prepares_calls: the functions that a pass's tasks became may be called again, on the same arrays with other
+            contents: so small calls are prepared once (`numbarnn.passes.prepared`).
         weights_in_one: its kernels know weights by their places in one array.
         profile: what planners know of the device, hashable; None if there is nothing to know.
         identity: a GPU, its compute capability and driver, as text; None where persistent kernels need no proof.
-        few_lines, work_per_line: a fingerprint reads a line of an array (see `numbarnn.kernels.arrays.samples`) for
-            each `work_per_line` multiply-adds of the forward call, but at least `few_lines`. So noting and comparing
-            take less than 2 % of forward and backward.
     """
 
     name: str
@@ -65,12 +60,10 @@ class Engine(ABC):
     fuses_input = False
     has_halves = True
     records_jobs = False
-    binds_calls = False
-    watches_in_jobs = False
+    prepares_calls = False
     weights_in_one = False
     profile: Any = None
     identity: str | None = None
-    few_lines, work_per_line = 48, 100_000
 
     def empty(self, shape, dtype):
         """An array with unspecified contents."""
@@ -146,17 +139,6 @@ class Engine(ABC):
         calls would hardly ever find memory of that name free, and so replay nothing."""
         return array
 
-    def watch(self, arrays, places):
-        """A function without arguments: a fingerprint of each of one or two contiguous arrays as they are now; see
-        `watches_in_jobs`. On an engine that binds calls it has a method `read(number, array)`: to read another one, of
-        the same shape, in place of that.
-
-        Args:
-            arrays: which must live as long.
-            places: of each array, what `numbarnn.kernels.arrays.samples.places` returns, on this engine.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def asarray(self, value, name):
         """`value` as this engine's array, not copied; TypeError naming `name` if it lives elsewhere."""
@@ -207,28 +189,10 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"calls on {self.name} fail where they are made")
 
-    def joined(self, functions):
+    def fused(self, functions):
         """The same work as these functions without arguments do one after another, perhaps in fewer functions; on an
-        engine that binds calls."""
+        engine that prepares calls."""
         return functions
-
-    def mover(self, functions, array):
-        """A function f(other), after which functions of `joined` work on another array of the same shape and strides in
-        place of this one; None where they cannot."""
-        return None
-
-    def taker(self, functions, arrays, copies):
-        """A function f(x, h, c), after which functions of `joined` work on these in place of three arrays; None if
-        there is none here.
-
-        It returns false, and does nothing, unless they are NumPy's own arrays, contiguous, and of the shape and dtype
-        of those, and None where those are None.
-
-        Args:
-            arrays: three, each an array or None. copies: of each the function that copies another into it, which is
-                used where functions cannot work on another.
-        """
-        return None
 
     @abstractmethod
     def copy(self, out, x):
@@ -276,15 +240,6 @@ class Engine(ABC):
     def spread_blocks(self, out, x, gates):
         """out (G * H, P) = the dense matrix of x (G * H, P/n), contiguous: row g H + j of x stands in the columns of
         head k = j div (H/n), which are k P/n to (k + 1) P/n - 1; the others are zero."""
-
-    def elementwise(self, out, term, value, add=False):
-        """out = the value of a `numbarnn.cells.layout.Term`, or +=, in one pass over its operands: True; False if that
-        is left to array code.
-
-        Args:
-            value: a function that computes those terms in it that are not element by element.
-        """
-        return False
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
@@ -376,12 +331,6 @@ class HostEngine(Engine):
 
     def address(self, array):
         return array.ctypes.data
-
-    @cached_property
-    def watch(self):
-        from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
-
-        return fingerprints.watch
 
     def from_host(self, array):
         return np.array(array)

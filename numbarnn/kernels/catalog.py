@@ -21,7 +21,7 @@ from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import trouble
-from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat, samples
+from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
 from numbarnn.kernels.step.groups import (
@@ -252,17 +252,6 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
             yield ShippedKernel(kernel, dtype, layouts, THREADS_PER_BLOCK, (out, x))
 
 
-def fingerprint_kernels(dtype):
-    """Fingerprints of weights and h, noted and compared: words of 32 bits (a float64 is two), or of 16."""
-    if dtype in ("float32", "float16"):
-        words = zeros(dtype, 64).view(np.uint32 if dtype == "float32" else np.uint16)
-        places, seen = np.zeros(2, np.int64), np.zeros((samples.MOST_ARRAYS, samples.BLOCKS), np.uint64)
-        arguments = seen, (words, words), (places, places), np.zeros(1, np.int64)
-        for compares in (False, True):
-            kernel = fingerprint.make_fingerprint(compares)
-            yield ShippedKernel(kernel, dtype, "", fingerprint.THREADS, arguments)
-
-
 def trouble_kernels(dtype):
     """What makes the results of a failed call NaN: flat arrays. One kernel serves float16 and bfloat16."""
     if dtype != "bfloat16":
@@ -274,7 +263,7 @@ def trouble_kernels(dtype):
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    column_sum_kernels, dropout_kernels, trouble_kernels, layout_kernels, fingerprint_kernels,
+    column_sum_kernels, dropout_kernels, trouble_kernels, layout_kernels,
 ]  # fmt: skip
 
 

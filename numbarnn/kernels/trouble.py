@@ -30,7 +30,6 @@ KIND, CALLER = 1 << 48, 1 << 51
 CALLERS = 1 << 12
 
 WAITED = 1  # a block of a persistent kernel waited in vain; detail: place * STEPS + step
-CHANGED = 2  # what backward reads again was changed after forward; detail: 0 the weights, 1 y
 STEPS = 1 << 32
 # Added where it waited for another layer, not for blocks of its own; or for what these exchange within a step.
 OTHER_LAYER, WITHIN = STEPS, 2 * STEPS
@@ -67,21 +66,8 @@ def _explain_waited(detail):
     )
 
 
-def _explain_changed(detail):
-    if detail == 0:
-        return (
-            "the weights were changed between forward and backward, which reads them again",
-            "Call backward before you change them (an optimizer's step, load_state_dict, a write into `parameters`), "
-            "or forward once more",
-        )
-    return (
-        "y, which forward returned, was written into before backward, which reads it again",
-        "Work on a copy of it, `y.copy()`",
-    )
-
-
 #: kind -> function of the detail: (what went wrong, what to do), both text without a full stop at the end.
-KINDS = {WAITED: _explain_waited, CHANGED: _explain_changed}
+KINDS = {WAITED: _explain_waited}
 
 
 def explain(code, caller):

@@ -159,16 +159,12 @@ def require_own(stack, tape):
         raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
 
 
-def require_unused(tape, version):
-    """Raise ValueError if backward used the tape up, or the weights are not of its version."""
+def require_unused(tape):
+    """Raise ValueError if backward used the tape up."""
     if tape.used:
         raise ValueError(
             "tape was already used: each needs a forward of its own, as backward overwrites it; "
             "backward(..., retain=True) keeps it"
-        )
-    if tape.version != version:
-        raise ValueError(
-            "tape was made with other weights (load_state_dict, or weights assigned, since): call forward again"
         )
 
 

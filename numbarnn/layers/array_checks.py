@@ -35,7 +35,7 @@ def array(engine, value, name, shape, dtype):
     Args:
         shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
     """
-    if type(value) is engine.array_module.ndarray and value.shape == shape and value.dtype == known_dtype(dtype):
+    if type(value) is engine.array_module.ndarray and _fits(value.shape, shape) and value.dtype == known_dtype(dtype):
         result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
     else:
         result = as_array(engine, value, name)

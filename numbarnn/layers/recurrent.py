@@ -13,7 +13,6 @@ import numpy as np
 from numbarnn.layers import arguments, array_checks, checks, drawn, private, sequences
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters, initial_weights
-from numbarnn.layers.repeated import repetition
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
@@ -45,10 +44,8 @@ class Recurrent:
         weights: the flat buffer of all parameters in cuDNN's weight-space order; it stays the same object: assigning to
             it copies values in.
         parameters: name -> view of it. Write through these views (in place), or assign to a name, which copies the
-            values in, to change parameters. Backward reads weights and x again: change them between forward and
-            backward, and backward refuses (on a GPU the next check after it). Short calls with more than 768 weights
-            (on a GPU 65,536) look at a sample of lines of them, 1 in 1021 at least, of every matrix and bias: an
-            optimizer's step is always noticed, a single number perhaps not.
+            values in, to change parameters. A tape has copies of the weights and of x: changing them between forward
+            and backward does not change the gradients.
         named: the same by the names that the cell's equations give them: `layer.named["R.f"]` of one layer and
             direction, `layer.named["l1.reverse.R.f"]` of several; `layer.named.p()` is the equations' p (`Named`).
         cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
@@ -79,7 +76,7 @@ class Recurrent:
     def _take(self, weights):
         """Hold this buffer, an array of the engine, from now on."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
-        self._array_type, self._repetition = self.engine.array_module.ndarray, None
+        self._array_type = self.engine.array_module.ndarray
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
@@ -100,7 +97,7 @@ class Recurrent:
         raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
 
     def __getstate__(self):
-        made_again = {"_weights", "_parameters", "_named", "_array_type", "_repetition"}
+        made_again = {"_weights", "_parameters", "_named", "_array_type"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
         weights = self.engine.to_host(self._weights)
         return kept | {"stack": copy.copy(self.stack), "_weights": weights}
@@ -183,15 +180,7 @@ class Recurrent:
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
-        ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
-        if ordinary and self._repetition is not None:
-            results = self._repetition(self._weights, x, state, self.batch_first)
-            if results is not None:
-                return results
-        y, new_state, *states, _ = self._run(x, state, lengths, resets, padding_value, False, output_states)
-        if ordinary:
-            self._repetition = repetition(self.stack, x, state, self.batch_first)
-        return y, new_state, *states
+        return self._run(x, state, lengths, resets, padding_value, False, output_states)[:-1]
 
     def forward(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
@@ -222,8 +211,7 @@ class Recurrent:
         if output_states:
             checks.keeps_states(self.stack, checks.flag(output_states, "output_states"))
             about = replace(about, every_state=True)
-        version = self._parameters.version
-        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, version, batch_first, about)
+        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, about)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
             states = [private.steps_for_callers(states, self.stack, first=1) if self.stack.has_narrow else states]
@@ -261,7 +249,7 @@ class Recurrent:
         """Gradients of all inputs and parameters.
 
         Args:
-            tape: of one `forward` of this layer, with the weights unchanged since. It is used up, unless retained.
+            tape: of one `forward` of this layer. It is used up, unless retained.
             dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
             dstates: the gradients of all private states, after a forward with `output_states`, in its form; None is
@@ -277,11 +265,10 @@ class Recurrent:
             a `Gradients`; what was not needed is None.
 
         Raises:
-            ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer or with other
-                weights; weights or x have changed since.
+            ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
         """
         arguments.require_own(self.stack, tape)
-        arguments.require_unused(tape, self._parameters.version)
+        arguments.require_unused(tape)
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None where need has no 'weights', as nothing would be added to it")
@@ -300,7 +287,6 @@ class Recurrent:
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
         dy = arguments.output_gradient(self.stack, dy)
-        tape.require_unchanged()
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         if packing is not None and dx is not None:
@@ -387,4 +373,3 @@ class Recurrent:
         with self.engine.activate():
             for name, array in arrays.items():
                 views[name][...] = self.engine.from_host(array)
-        self._parameters.version += 1

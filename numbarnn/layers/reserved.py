@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.passes.backward import ALL, BackwardPass, Given, Need
-from numbarnn.passes.bound import LARGE_WEIGHTS, NUMPY
 from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
 from numbarnn.passes.executor import with_each
 from numbarnn.passes.forward import Call, ForwardPass
+from numbarnn.passes.prepared import NUMPY, SMALL_WEIGHTS
 from numbarnn.passes.reserve import make_layout
 
 
@@ -69,7 +69,7 @@ class PlannedCalls:
         self._hows = {}
         self.has_checkpoints = problem.has_checkpoints
         self._forward_plan = None if self.has_checkpoints else self._schedule.plan_forward(problem)
-        self._kind = problem, reserves, shape.from_zero, arrays.into  # of calls, for `BoundPasses`
+        self._kind = problem, reserves, shape.from_zero, arrays.into  # of calls, for `PreparedCalls`
 
     def call(self, weights, seed=0):
         """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
@@ -78,10 +78,8 @@ class PlannedCalls:
             seed: key of what the call draws at random.
         """
         stack = self.stack
-        parameters, flat, formed = stack.kernel_weights.of(weights)
-        options = {"seed": seed, "caller": stack.caller, "reserves": self.reserves, "formed": formed}
-        options["from_zero"] = self.shape.from_zero
-        return Call(stack.engine, self._problem, parameters, flat, **options)
+        options = {"seed": seed, "caller": stack.caller, "reserves": self.reserves, "from_zero": self.shape.from_zero}
+        return Call(stack.engine, self._problem, stack.kernel_weights.of(weights), **options)
 
     def forward(self, call, x, state, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states), all private states if they were asked for, and with
@@ -94,10 +92,10 @@ class PlannedCalls:
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            bound = None if self.has_checkpoints else self._bound(call, *state)
-            if bound is not None:
-                results = bound.run(0, x, *state)
-                bound.give_back()
+            prepared = None if self.has_checkpoints else self._prepared(call, *state)
+            if prepared is not None:
+                results = prepared.run(0, x, *state)
+                prepared.give_back()
                 return results
             x, state = with_each((x, state), self.arrays.array)
             if self.has_checkpoints:
@@ -122,12 +120,12 @@ class PlannedCalls:
         with engine.activate():
             engine.require_no_capture()
             how = None if self.has_checkpoints else self._how(need.x, need.weights, need.frozen)
-            if how is not None and (not need.weights or space.size <= LARGE_WEIGHTS):
-                bound = self._bound(call, None, None)
-                if bound is not None:
-                    bound.remake(x, reserve)
-                    results = bound.run_backward(how, space, gradients)
-                    bound.give_back()
+            if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
+                prepared = self._prepared(call, None, None)
+                if prepared is not None:
+                    prepared.remake(x, reserve)
+                    results = prepared.run_backward(how, space, gradients)
+                    prepared.give_back()
                     return results
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             gradients = Given(*gradients)
@@ -140,15 +138,16 @@ class PlannedCalls:
             work.run(how[0])
             return *work.results(), work.dw
 
-    def _bound(self, call, hx, cx):
-        """A `BoundForward` for a call, to be given back; None if such calls are not bound."""
-        found, kind = self.stack.bound, (*self._kind, type(hx), type(cx))
-        return found.find(kind, call.flat) or found.make(kind, call, self._forward_plan, (hx, cx), self.arrays)
+    def _prepared(self, call, hx, cx):
+        """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
+        found, kind = self.stack.prepared, (*self._kind, type(hx), type(cx))
+        made = found.find(kind, call.weights.parameters)
+        return made or found.make(kind, call, self._forward_plan, (hx, cx), self.arrays)
 
     def _how(self, x, weights, frozen):
         """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and
-        of the parameters but the frozen ones. The `Need` is for `BoundForward.run_backward`: it may overwrite its tape,
-        which has a copy of the reserve."""
+        of the parameters but the frozen ones. The `Need` is for prepared calls, which may overwrite their tape: a copy
+        of the reserve."""
         how = self._hows.get((x, weights, frozen))
         if how is None:
             plan = self._schedule.plan_backward(self._problem, weights, x)

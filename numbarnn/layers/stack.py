@@ -19,13 +19,12 @@ from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tape import Tape, Watched
+from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
 from numbarnn.passes.backward import ALL, BackwardPass, Given
-from numbarnn.passes.bound import LARGE_WEIGHTS, BoundForward
-from numbarnn.passes.bound_kinds import BoundPasses
 from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward, segment_problems
 from numbarnn.passes.forward import Call, ForwardPass
+from numbarnn.passes.prepared import SMALL_WEIGHTS, PreparedCalls, PreparedForward
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
@@ -137,16 +136,14 @@ class Stack:
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
-        self.kernel_weights = KernelWeights(self.engine, self._problem)
+        with self.engine.activate():
+            self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
-        self.bound = BoundPasses(self.engine)
+        self.prepared = PreparedCalls(self.engine)
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:
             self._widened = self._widened_to_float32()
-        self.watched = Watched(
-            self.engine, self.space, self.dtype, self.input_size, self.directions * self.output_widths[-1]
-        )
 
     def _problem_without_steps(self):
         """The `Problem` of calls, whose sizes `problem_with` puts in."""
@@ -265,7 +262,7 @@ class Stack:
         twin.schedule, twin.caller = schedule, self.caller
         return twin
 
-    def forward(self, x, hx, cx, weights, training, version=0, batch_major=False, sequences=EVERY_STEP):
+    def forward(self, x, hx, cx, weights, training, batch_major=False, sequences=EVERY_STEP):
         """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
         and, in training, the tape (else None).
 
@@ -276,17 +273,16 @@ class Stack:
                 returns them; weights: the flat buffer. All are taken as checked.
         """
         if self._widened is not None:
-            *results, tape = self._widened.forward(x, hx, cx, weights, training, version, batch_major, sequences)
+            *results, tape = self._widened.forward(x, hx, cx, weights, training, batch_major, sequences)
             if training:
                 tape.stack, tape.weights = self, weights
-                self.watched.remember(tape, weights)
             return *results, tape
         kind = None
         if sequences is EVERY_STEP:
             kind = x.shape, training, batch_major, type(hx), type(cx)
-            bound = self.bound.find(kind, weights)
-            if bound is not None:
-                return self._run_bound(bound, x, hx, cx, weights, training, version)
+            prepared = self.prepared.find(kind, weights)
+            if prepared is not None:
+                return self._run_prepared(prepared, x, hx, cx, training)
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         lengths, resets = sequences.lengths, sequences.resets
         self.engine.require_no_trouble()
@@ -295,43 +291,41 @@ class Stack:
             number = self._next_call() if training else 0
             odd = lengths is not None, resets is not None, batch_major, sequences.every_state
             problem = self.problem(steps, batch, training, *odd)
-            watched = self.watched.places(steps, batch) if training and self.engine.watches_in_jobs else None
-            parameters, flat, formed = self.kernel_weights.of(weights)
-            call = Call(self.engine, problem, parameters, flat, self.seed, number, self.caller, watched, formed=formed)
+            read = self.kernel_weights.of(weights)
+            call = Call(self.engine, problem, read, self.seed, number, self.caller, keeps=training)
             if problem.has_checkpoints:
                 for segment in segment_problems(problem):
                     self.require_trust(segment)
                 work = CheckpointedForward(call, self.schedule)
                 results = work.run(x, (hx, cx), sequences)
-                return *results, self._tape(work, x, weights, version)
+                return *results, Tape(self, weights, work, x)
             self.require_trust(problem)
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            bound = self.bound.make(kind, call, plan, (hx, cx)) if kind else None
-            if bound is not None:
-                return self._run_bound(bound, x, hx, cx, weights, training, version, number)
+            prepared = self.prepared.make(kind, call, plan, (hx, cx)) if kind else None
+            if prepared is not None:
+                return self._run_prepared(prepared, x, hx, cx, training, number)
             work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
             work.run(plan)
             results = work.results()
-        return *results, self._tape(work, x, weights, version) if training else None
+        return *results, Tape(self, weights, work, x) if training else None
 
-    def _run_bound(self, bound, x, hx, cx, weights, training, version, number=None):
-        """As `forward`, by a `BoundForward`; `number` is the training call's, None for a new one."""
+    def _run_prepared(self, prepared, x, hx, cx, training, number=None):
+        """As `forward`, by a `PreparedForward`; `number` is the training call's, None for a new one."""
         if not training:
-            results = bound.run(0, x, hx, cx)
-            bound.give_back()
+            results = prepared.run(0, x, hx, cx)
+            prepared.give_back()
             return *results, None
-        results = bound.run(self._next_call() if number is None else number, x, hx, cx)
-        return *results, self._tape(bound.work, x, weights, version, bound)
+        results = prepared.run(self._next_call() if number is None else number, x, hx, cx)
+        return *results, Tape(self, prepared.weights, prepared.work, x, prepared=prepared)
 
-    def bound_step(self, weights, batch):
-        """A `BoundForward` of inference of one step, for `BoundForward.step`; None on an engine that binds no calls."""
-        if not self.engine.binds_calls or self._widened is not None:
+    def prepared_step(self, weights, batch):
+        """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
+        if not self.engine.prepares_calls or self._widened is not None:
             return None
         problem = self.problem(1, batch, training=False)
-        parameters, flat, formed = self.kernel_weights.of(weights)
-        call = Call(self.engine, problem, parameters, flat, caller=self.caller, formed=formed)
+        call = Call(self.engine, problem, self.kernel_weights.of(weights), caller=self.caller)
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
-        return BoundForward(call, plan, *self.zero_state(batch))
+        return PreparedForward(call, plan, *self.zero_state(batch))
 
     def _zeros(self, shape):
         """An array of that shape, or a list of them of that of a state."""
@@ -353,15 +347,6 @@ class Stack:
             self.calls += 1
         return number
 
-    def _tape(self, work, x, weights, version, bound=None):
-        """The tape of a training call, after it."""
-        tape = Tape(self, weights, version, work, x=work.x, bound=bound)
-        if bound is not None and work.x_copy is None:  # it has copied x, but callers see no difference
-            tape.x = x
-        if work.watched is None:
-            self.watched.remember(tape, *((weights, x) if tape.x is x else (weights,)))  # else forward copied x
-        return tape
-
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=ALL, d_states=None):
         """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
@@ -371,8 +356,7 @@ class Stack:
             accumulate: add to dw; without it dw is overwritten.
             d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `arguments.states` returns them. All are taken as checked,
-                the tape by `Tape.require_unchanged`.
+            dy: (T, B, D*H), or None for zero; dhy, dcy as `arguments.states` returns them. All are taken as checked.
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
@@ -380,16 +364,16 @@ class Stack:
         with self.engine.activate():
             self.engine.require_no_capture()
             tape.used = not need.again
-            problem, bound, makes = tape.forward.problem, tape.bound, dw is None and not accumulate
+            problem, prepared, makes = tape.forward.problem, tape.prepared, dw is None and not accumulate
             given = Given(dy, dhy, dcy, d_states)
             if problem.has_checkpoints:
                 work = tape.backward = CheckpointedBackward(tape.forward, given, self.space, dw, need)
                 results, tape.dw = work.run(), work.dw
                 return results
             plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
-            bindable = dw is None and (not need.weights or (makes and self.space.size <= LARGE_WEIGHTS))
-            if bindable and bound and (done := bound.run_backward((plan, need, accumulate), self.space, given)):
-                *results, tape.dw = done
+            without_dw = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
+            if without_dw and prepared:
+                *results, tape.dw = prepared.run_backward((plan, need, accumulate), self.space, given)
                 return results
             work = tape.backward = BackwardPass(tape.forward, given, self.space, dw, accumulate, need)
             work.run(plan)

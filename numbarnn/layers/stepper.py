@@ -38,7 +38,7 @@ class Stepper:
         self.layer, self.batch = layer, checks.positive_int(batch, "batch")
         self._shape, self._dtype = (self.batch, layer.input_size), layer.weights.dtype
         self._array_type = layer.engine.array_module.ndarray
-        self._bound = layer.stack.bound_step(layer.weights, self.batch)
+        self._prepared = layer.stack.prepared_step(layer.weights, self.batch)
         (*_, width), (*_, own) = layer.stack.output_sizes, layer.stack.output_widths
         self._width = None if width == own else width  # of y, where engines have a wider one
         self.state = state
@@ -57,8 +57,8 @@ class Stepper:
         """
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
             x = array_checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
-        if self._bound is not None:
-            y = self._bound.step(x)
+        if self._prepared is not None:
+            y = self._prepared.step(x)
             return y if self._width is None else y[:, : self._width].copy()
         time = 1 if self.layer.batch_first else 0
         y, self._state = self.layer(x.reshape(*self._shape[:time], 1, *self._shape[time:]), self._state)
@@ -68,16 +68,16 @@ class Stepper:
     def state(self) -> State:
         """The state after the last step, in the form in which the layer's calls return it: a copy. Assign to it to go
         on from another one; None is zero."""
-        if self._bound is not None:
-            return arguments.as_state(self.layer.stack, *self._bound.state)
+        if self._prepared is not None:
+            return arguments.as_state(self.layer.stack, *self._prepared.state)
         return self._copied(self._state)
 
     @state.setter
     def state(self, state: State | None) -> None:
         stack = self.layer.stack
         h, c = arguments.states(stack, state, "state", self.batch)
-        if self._bound is not None:
-            self._bound.state = h, c
+        if self._prepared is not None:
+            self._prepared.state = h, c
         else:
             zeros = stack.zero_state(self.batch)
             given = [zero if one is None else one for one, zero in zip((h, c), zeros, strict=True)]

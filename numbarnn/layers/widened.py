@@ -31,7 +31,7 @@ class Widened:
             return with_each(array, lambda part: part.astype(self._dtype))
 
     def _wide_weights(self, weights):
-        """The weights as they are now; in one buffer for calls with one buffer, so that small calls stay bound."""
+        """The weights as they are now; in one buffer for calls with one buffer, so that small calls stay prepared."""
         known, wide = self._weights  # one read: another thread may change them
         if known is not weights:
             wide = np.empty(weights.shape, np.float32)
@@ -39,10 +39,10 @@ class Widened:
         np.copyto(wide, weights)
         return wide
 
-    def forward(self, x, hx, cx, weights, training, version, batch_major, sequences):
+    def forward(self, x, hx, cx, weights, training, batch_major, sequences):
         """As `Stack.forward`; the tape is of float32."""
         *results, tape = self._wide.forward(
-            widened(x), widened(hx), widened(cx), self._wide_weights(weights), training, version, batch_major, sequences
+            widened(x), widened(hx), widened(cx), self._wide_weights(weights), training, batch_major, sequences
         )
         return *map(self._rounded, results), tape
 

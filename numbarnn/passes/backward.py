@@ -69,7 +69,7 @@ class BackwardPass(Pass):
     def __init__(self, tape, given, space, dw=None, accumulate=True, need=ALL):
         problem, self.tape, self.space, self.accumulate = tape.problem, tape, space, accumulate
         self.need = need
-        allocate = tape.engine.allocate(tape.flat, problem, "backward")
+        allocate = tape.engine.allocate(tape.weights_of_kind, problem, "backward")
         super().__init__(tape.engine, problem, allocate)
         self.caller, self.rewrites = tape.caller, problem.batch_major
         self.recurrent = tape.recurrent if tape.remade else None  # a reserve does not have it
@@ -301,7 +301,6 @@ class BackwardPass(Pass):
 
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
-        yield from self.tape.unchanged()
         if self.recurrent is not None:
             yield from self.recurrent.fill()
         if self.dy_copy is not None:

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from numbarnn.common.precision import known_dtype
-from numbarnn.kernels.arrays import samples
 from numbarnn.schedules.plan import BOTH, KINDS
 from numbarnn.schedules.problem import state_shapes
 
@@ -113,8 +112,6 @@ FORWARD = (
         "the parameters, then all R", RECURRENT),
     Row("R_dropped", "call", "Y // cell.heads,", "storage", "R_dropped", "tape", "a parameter before it is spread",
         DROPS + " and cell.heads > 1"),
-    Row("seen", "call", "samples.MOST_ARRAYS, samples.BLOCKS", "uint64", "seen", "tape",
-        "fingerprints of the weights and of y"),
     Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.trouble`"),
     Row("dropped_input", "layer", "T, B, I", "storage", "dropout remake", "call", "the layer's input, dropped out",
         "p.dropping"),
@@ -172,7 +169,7 @@ CHECKPOINTED = (
     Row("outputs", "layer", "T * (at + 1 < L), B, D * P", "storage", "call", "tape", "the input of the layer above",
         "p.directions > 1"),
     *(row for row in FORWARD if row.name in ("step_mask", "all_states", "hy", "cy") and row.dtype != "state"),
-    *(row for row in FORWARD if row.name in ("masks", "seen", "trouble")),
+    *(row for row in FORWARD if row.name == "masks"),
     Row("y", "call", "B, T, D * P", "storage", "call", "call", "y as the caller has it", "p.batch_major"),
     Row("y", "call", "T, B, D * P", "storage", "call", "call", "y", "not p.batch_major"),
 )  # fmt: skip
@@ -185,7 +182,7 @@ CHECKPOINTED_BACKWARD = (
     Row("dh", "place", "1, B, P", "state", "steps", "steps", "that of the final h, as it accumulates"),
     Row("dc", "place", "1, B, N * H", "state", "steps", "steps", "of the private states, likewise",
         "cell.num_private"),
-    *(row for row in BACKWARD if row.name in ("dx_copy", "trouble", "dw", "d_formed")),
+    *(row for row in BACKWARD if row.name in ("dx_copy", "dw", "d_formed")),
 )  # fmt: skip
 
 TABLES = {
@@ -220,8 +217,6 @@ class _Sizes(dict):
             return p.space.size
         if name == "Z":
             return p.space.formed_size
-        if name == "samples":
-            return samples
         if name == "J":
             return -(-p.steps // p.checkpoint_every)
         raise KeyError(name)

@@ -26,7 +26,7 @@ import numpy as np
 from numbarnn.common.philox import Origin
 from numbarnn.passes import buffers
 from numbarnn.passes.backward import ALL, BackwardPass, Given
-from numbarnn.passes.executor import part_of_state, rows, state_arrays
+from numbarnn.passes.executor import part_of_state, rows
 from numbarnn.passes.forward import ForwardPass
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserving
@@ -150,14 +150,13 @@ class CheckpointedForward(Reserving):
             x, state: the caller's x and (hx, cx), as `ForwardPass` takes them.
             sequences: what has lengths, resets and padding_value.
         """
-        problem, engine = self.problem, self.engine
+        problem = self.problem
         if self._call.reserves:
             self.keep_in(None)
         self.allocate("call")
         if problem.masked:
             self._fill_step_mask(sequences.lengths, sequences.resets)
-        copies = engine.records_jobs and not self._call.reserves  # backward reads it later than the caller may write
-        self.x = self.take("x", x, own=True) if copies else x
+        self.x = self.keep("x", x) if self._call.keeps else x
         if self.formed is not None:
             self.formed.form()
         for chain in chains_of(problem):
@@ -165,11 +164,6 @@ class CheckpointedForward(Reserving):
                 self._begin(place, state)
             for number in range(len(chain.segments(problem))):
                 self._keep(chain, number, self.segment(chain, number, sequences.padding_value))
-        if self.watched is not None:
-            self.allocate("seen")
-            self.allocate("trouble")
-            engine.zero(self.trouble)
-            engine.note(self.seen, (self.flat,), self.watched[:1], self.trouble)
         results = self.y, self.hy, self.cy
         return results if self.all_states is None else (*results, self.all_states)
 
@@ -196,10 +190,9 @@ class CheckpointedForward(Reserving):
         place = chain.first * self.problem.directions + direction
         call = self._call._replace(
             problem=problem,
-            weights=[[self.weights[layer][direction]] for layer, _ in chain.places],
-            watched=None,
+            weights=self.read.of_chain(chain.places),
+            keeps=False,
             reserves=False,
-            formed=None,  # once for all segments
             origin=Origin(end - 1 if direction else time, place, direction == 1),
             step_mask=self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None,
         )
@@ -291,10 +284,6 @@ class CheckpointedBackward(buffers.Buffers):
         """All segments; returns dx as x was given, dhx, dcx."""
         tape, engine, problem = self.tape, self.engine, self.problem
         self.allocate("call")
-        if tape.watched is not None:
-            self.allocate("trouble")
-            engine.zero(self.trouble)
-            engine.compare(tape.seen, (tape.flat,), tape.watched[:1], self.trouble)
         if tape.formed is not None:
             tape.formed.form()
             if self.dw is not None:
@@ -317,9 +306,6 @@ class CheckpointedBackward(buffers.Buffers):
             self.allocate("dx_copy")
             engine.copy(tape.time_major(self.dx_copy), dx)
             dx, self.dx_copy = self.dx_copy, None
-        if self.trouble is not None:
-            found = [array for one in (dx, self.dhx, self.dcx, self.dw) for array in state_arrays(one)]
-            engine.spoil(found, self.trouble, tape.caller)
         self.release_all()
         return dx, self.dhx, self.dcx
 

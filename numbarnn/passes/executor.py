@@ -76,22 +76,17 @@ class Pass(Buffers, ABC):
         self.pull_back()
         self.finish()
 
-    def bound(self, plan, without=()):
-        """The plan as functions without arguments, for `numbarnn.passes.bound`: called one after another, between
-        `form_weights` and `pull_back`, they do the plan on this pass's arrays, as often as one likes.
-
-        Args:
-            without: tasks that are left out; the caller binds and does them after all others.
-        """
+    def bound(self, plan):
+        """The plan as functions without arguments, for `numbarnn.passes.prepared`: called one after another, between
+        `form_weights` and `pull_back`, they do the plan on this pass's arrays, as often as one likes."""
         self._steps, tasks, spare, new = {}, [], [], self._new
         self._new = partial(self._spare_or_new, spare, new)
         for task in plan.tasks:
             self.allocate_for(task)
-            if task not in without:
-                tasks += parts_of(self.bind(task))
+            tasks += parts_of(self.bind(task))
             spare += self.release_after(task)
         self._new = new
-        return self.engine.joined([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
+        return self.engine.fused([*self._begin(), *tasks, *self.last_copies()] if plan.has_steps else tasks)
 
     def _spare_or_new(self, spare, new, name, shape, dtype):
         """An array for a buffer; scratch is in the memory of earlier tasks' scratch, with which these are done."""

@@ -22,30 +22,27 @@ class Call(NamedTuple):
     """What a pass knows of its call besides the caller's arrays.
 
     Attributes:
-        weights: weights[layer][direction], `Parameters`; what there is not is None, but for R and biases.
-        flat: the buffer that these are views of (the biases only if the layers have any).
+        weights: what kernels read of the parameters: its `views` [layer][direction] -> `Parameters` (what there is not
+            is None, but for R and biases), the buffer `flat` that these are views of, and `formed`, a `FormedWeights`
+            where kernels read what is made of the parameters, else None.
         seed, number: key of the dropout masks and of noise, number of the training call.
         caller: who called, as text: what an error says that is found out later.
-        watched: in training, on an engine that compares as a job: `samples.places` of the weights and of the last
-            layer's h, from which a change before backward is seen; else None.
+        keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
         reserves: keep all that backward reads besides x and the weights in one buffer (`reserve`).
         from_zero: of a call with a reserve, whose initial states backward does not see: there is no initial h.
-        formed: the `FormedWeights` whose views `weights` are, where kernels read what is made of the parameters.
         origin: where the steps stand in the call whose random numbers they draw.
         step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
     """
 
     engine: Engine
     problem: Problem
-    weights: list
-    flat: Any
+    weights: Any
     seed: int = 0
     number: int = 0
     caller: str = ""
-    watched: Any = None
+    keeps: bool = False
     reserves: bool = False
     from_zero: bool = False
-    formed: Any = None
     origin: Origin = WHOLE
     step_mask: Any = None
 
@@ -70,7 +67,7 @@ class ForwardPass(Pass, Reserving):
     remade = False
 
     def __init__(self, call, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-        super().__init__(call, call.engine.allocate(call.flat, call.problem))
+        super().__init__(call, call.engine.allocate(call.weights.flat, call.problem))
         engine, problem = self.engine, self.problem
         if call.reserves:
             self.keep_in(None)
@@ -80,8 +77,8 @@ class ForwardPass(Pass, Reserving):
         if not call.reserves:
             self.from_zero = hx is None
         self.rewrites = self.y_copy is not None
-        if self.x_copy is None:  # backward reads it again
-            self.x = self.take("x", x, own=problem.training)
+        if self.x_copy is None:
+            self.x = self.keep("x", x) if call.keeps else self.take("x", x, own=problem.training)
         else:
             self.x_given, self.x = self.take("x_given", x), self.x_copy
         if problem.masked and problem.is_segment:
@@ -93,9 +90,6 @@ class ForwardPass(Pass, Reserving):
                 self.lengths = self._on_engine("lengths", lengths)
             self.resets = self.step_mask[0, :0] if resets is None else self._on_engine("resets", resets)
         self._draw()
-        if self.watched is not None:
-            self.allocate("seen")
-            self.may_fail()  # backward says in this word what has changed
 
     @classmethod
     def of_reserve(cls, call, x, reserve):
@@ -107,7 +101,7 @@ class ForwardPass(Pass, Reserving):
             reserve: that pass's, or a copy.
         """
         self = cls.__new__(cls)
-        Reserving.__init__(self, call, call.engine.allocate(call.flat, call.problem))
+        Reserving.__init__(self, call, call.engine.allocate(call.weights.flat, call.problem))
         self.remade = True
         self.find_in(reserve)
         self.x = self.x_copy if self.x_copy is not None else self.take("x", x, own=True)
@@ -301,8 +295,6 @@ class ForwardPass(Pass, Reserving):
         yield from self._copies_out(_without(self.h, self.states_by_launches), self.hy)
         if problem.cell.num_private:
             yield from self._copies_out(_without(self.c, self.c_by_launches), self.cy)
-        if self.watched is not None:
-            yield partial(self.engine.note, *self._watch())
 
     def _copies_in(self, states, given):
         """The functions that copy a state into the slots from which the directions start; without one they clear them:
@@ -327,15 +319,6 @@ class ForwardPass(Pass, Reserving):
                 part = None if other is None else part_of_state(self.problem, other, layer)[direction]
                 yield slot, columns, part
 
-    def unchanged(self):
-        """The functions that notice, before backward, whether what it reads again has changed."""
-        if self.watched is not None:
-            yield partial(self.engine.compare, *self._watch())
-
-    def _watch(self):
-        """The arguments of `note` and `compare`."""
-        return self.seen, (self.flat, self.h[self.problem.layers - 1]), self.watched, self.trouble
-
     def _time_major(self, array):
         """A view of the caller's x or y with time first."""
         return array.transpose(1, 0, 2) if self.batch_major else array
@@ -352,15 +335,17 @@ class ForwardPass(Pass, Reserving):
         name = "y_copy"
         if self.y_copy is None:
             name = ("h", self.problem.layers - 1) if self.reserve is None else "reserve"
-        own = self.hand_over(name, self.y), self.hand_over("hy", self.hy), self.hand_over("cy", self.cy)
+        if self.keeps and self.y_copy is None and self.engine.records_jobs:
+            y = self.engine.settled(self._allocate, "y_result", self.y, own=True)  # backward reads h again
+        else:
+            y = self.hand_over(name, self.y)
+        own = y, self.hand_over("hy", self.hy), self.hand_over("cy", self.cy)
         return own if self.all_states is None else (*own, self.hand_over("all_states", self.all_states))
 
     def arrays(self):
-        # biases may be apart from the other weights: then all are parts of one array
-        first = self.weights[0][0]
         if self.recurrent is not None:
             self.recurrent.allocate()
-        return [self.flat, first.b_w, first.b_r, *(self.watched or ()), *super().arrays()]
+        return [self.flat, self.read.no_bias, *super().arrays()]
 
     def result_arrays(self):
         return [self.y, *state_arrays(self.hy), *state_arrays(self.cy), *state_arrays(self.all_states)]

@@ -84,13 +84,27 @@ class Reserving(Buffers):
 
     def __init__(self, call, allocate):
         super().__init__(call.engine, call.problem, allocate)
-        self.weights, self.flat, self.seed, self.call, self.caller = call[2:7]
-        self.watched, self.formed, self.origin, self.from_zero = call.watched, call.formed, call.origin, call.from_zero
+        self.read, self.seed, self.call, self.caller = call.weights, call.seed, call.number, call.caller
+        self.weights_of_kind = call.weights.flat  # where calls of this kind have their weights
+        self.origin, self.from_zero, self.keeps = call.origin, call.from_zero, call.keeps
+        if call.keeps:
+            self.read = self.read.of_copy(self.keep("weights", self.read.parameters), self._allocate)
 
+    weights = property(lambda self: self.read.views, doc="[layer][direction] -> `Parameters`.")
+    flat = property(lambda self: self.read.flat, doc="The buffer that they are views of.")
+    formed = property(lambda self: self.read.formed, doc="The `FormedWeights` among them, or None.")
     steps = property(lambda self: self.problem.steps, doc="T.")
     batch = property(lambda self: self.problem.batch, doc="B.")
     dropping = property(lambda self: self.problem.dropping, doc="Whether there is dropout between layers.")
     batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+
+    def keep(self, name, array):
+        """Copy an array of the caller's that backward reads again: so a change before backward does not count."""
+        if self.engine.records_jobs:
+            return self.take(name, array, own=True)
+        self._made[name] = copy = self._allocate(name, array.shape, array.dtype)
+        copy[...] = array
+        return copy
 
     def draw_masks(self):
         """What dropout between layers draws: masks for the steps from the call's origin on."""

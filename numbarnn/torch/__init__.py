@@ -29,9 +29,7 @@ What differs from torch.nn's modules:
 - On the CPU PyTorch's threads, those of OpenMP, do numbarnn's work as well: as many as `torch.set_num_threads` allows,
   or fewer that `numbarnn.set_num_threads` says. If that says more, numbarnn has threads of its own; so too with a
   PyTorch that has other threads (not on Linux), or an OpenMP library from before 2018. PyTorch's go on spinning for
-  milliseconds after each of its operations and of numbarnn's. Where a call finds that other programs take its
-  processor, all of them sleep soon for the next second, and wait as before when the others are gone (libgomp on Linux).
-  Whoever wants that from the first operation on, or without numbarnn, starts Python with `OMP_WAIT_POLICY=PASSIVE`.
+  milliseconds after each operation: next to busy processes start Python with `OMP_WAIT_POLICY=PASSIVE`.
 - Parameters are views of one buffer, as those of torch.nn's modules on a GPU. A single one that is saved, by
   `torch.save` or by `pickle`, carries the whole buffer: save `parameter.detach().clone()`, or the state_dict, which
   has the buffer once. `safetensors.torch.save_model` wants `save_file(state_dict)`.

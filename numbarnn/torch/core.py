@@ -137,7 +137,7 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
     with stream_of(reserve):
         if weights is not None:
             flat = weights_of(network, weights) if dtype is None else _flat(network, weights)
-            if flat is not call.flat:
+            if flat is not call.weights.parameters:
                 call = calls.call(flat, call.seed)
         given = Given(*gradients)
         if network.uneven:

@@ -85,7 +85,7 @@ def time_first(x):
 def _prepared(network, about, x, hx, weights, keep):
     """The `core.Prepared` call of parameters that are views of one buffer, else None."""
     prepared, known = core.prepare(network, about, x, hx, weights, keep), network.last_weights
-    is_theirs = prepared.dtype is None and known is not None and prepared.call.flat is known.array
+    is_theirs = prepared.dtype is None and known is not None and prepared.call.weights.parameters is known.array
     return prepared if is_theirs else None
 
 

@@ -2,15 +2,14 @@
 
 A cell's `Layout` says by `Term`s what it is: `p.R.a - p.R.a.T`, p.scalar.alpha for every unit, the rows of the matrices
 that one array is to have. `FormedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
-gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's,
-or one pass over each large matrix where an engine has that (`Engine.elementwise`); what kernels read as it is is not
-copied.
+gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's;
+what kernels read as it is is not copied.
 """
 
 import numpy as np
 
 from numbarnn.cells.layout import parameters_in
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, known_dtype
 from numbarnn.weights.derivatives import gradients_of, is_scalar
 from numbarnn.weights.space import OWN
 
@@ -23,6 +22,7 @@ class FormedWeights:
         engine: of the stack.
         flat: the flat buffer of parameters.
         dtype: its dtype, a name.
+        allocate: function (name, shape, dtype) for memory that a later call may find again; None: new memory.
 
     Attributes:
         flat: the buffer that kernels know weights by: the parameters', or, on an engine whose kernels know them by
@@ -30,13 +30,14 @@ class FormedWeights:
         formed: (space.formed_size,).
     """
 
-    def __init__(self, space, engine, flat, dtype):
+    def __init__(self, space, engine, flat, dtype, allocate=None):
+        allocate = allocate or engine.allocate(flat)
         self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
         if engine.weights_in_one:
-            self.flat = engine.empty((space.size + space.formed_size,), dtype)
+            self.flat = allocate("formed", (space.size + space.formed_size,), known_dtype(dtype))
             self.formed = self.flat[space.size :]
         else:
-            self.flat, self.formed = flat, engine.empty((space.formed_size,), dtype)
+            self.flat, self.formed = flat, allocate("formed", (space.formed_size,), known_dtype(dtype))
         self._wide = np.dtype(compute_dtype(dtype))
         self._views = {
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in own.items()}
@@ -125,9 +126,8 @@ class FormedWeights:
 
     def _set(self, out, values, term, add):
         """out = a term's value, or +=."""
-        if not self._engine.elementwise(out, term, values.of, add):
-            value = values.of(term)
-            out[...] = out.astype(self._wide, copy=False) + value if add else value
+        value = values.of(term)
+        out[...] = out.astype(self._wide, copy=False) + value if add else value
 
     def _values(self, place):
         values = Values(self._engine.array_module, self._views[place], self._wide, self._space.sizes[place])

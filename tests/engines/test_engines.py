@@ -94,13 +94,10 @@ def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
     """Threads meet at each step, with a projection twice: where a step takes no longer than that, a second one only
     costs."""
     engine, used = engines.get("cpu"), []
-    monkeypatch.setattr(engine, "joined", lambda functions: functions)  # each loop by itself
+    monkeypatch.setattr(engine, "fused", lambda functions: functions)  # each loop by itself
     monkeypatch.setattr(engine.thread_pool, "threads", 2)
-    monkeypatch.setattr(
-        engine.thread_pool,
-        "run",
-        lambda item, function, threads, what, waits=True: used.append((function, threads)),
-    )
+    fused = engine._fused
+    monkeypatch.setattr(engine, "_fused", lambda parts: (used.extend(parts), fused(parts))[1])
     # Each has at least 4 million multiply-adds. Per step the first have .13 and .2 million, those with a projection
     # .7 and 2.1; of 32 sequences each thread has its own, and nobody waits.
     for batch, H, P, expected in ((2, 128, 0, 1), (1, 224, 0, 2), (2, 320, 160, 1), (2, 512, 256, 2), (32, 48, 0, 2)):
@@ -108,7 +105,7 @@ def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
         y, _, tape = layer.forward(np.zeros((60, batch, H), np.float32))
         layer.backward(tape, y)
         known = {address: function.__name__ for (function, _), address in engine._functions.items()}
-        threads = {known[function]: threads for function, threads in used}
+        threads = {known[part.function]: part.threads for part in used}
         assert threads["forward_steps"] == threads["backward_steps"] == expected
         assert threads["multiply_and_add"] == 2  # all steps at once
 

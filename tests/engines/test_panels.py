@@ -257,8 +257,7 @@ def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
 
 
 @by_dtype
-@pytest.mark.parametrize("transpose_a", (False, True))
-def test_several_blocks_of_terms_change_no_bit(transpose_a, dtype):
+def test_several_blocks_of_terms_change_no_bit(dtype):
     """As many rows as a block has: more terms than there is memory for are multiplied block by block."""
     rows, terms = panels.BLOCK_ROWS // vectors.MOST_ROWS * vectors.MOST_ROWS, 2 * panels.BLOCK_ROW // 4 + 5
     columns = vectors.panel_width(dtype) + 3
@@ -268,26 +267,8 @@ def test_several_blocks_of_terms_change_no_bit(transpose_a, dtype):
         expected, found = start.copy(), start.copy()
         for row in range(rows):
             product(a[row : row + 1], in_panels, expected[row : row + 1], columns, terms, add)
-        given = np.ascontiguousarray(a.T).T if transpose_a else a
-        product(given, in_panels, found, columns, terms, add, transpose_a=transpose_a)
+        product(a, in_panels, found, columns, terms, add)
         np.testing.assert_array_equal(found, expected)
-
-
-@by_dtype
-@pytest.mark.parametrize("terms", (1, panels.CHAIN, 300))
-def test_a_transposed_changes_no_bit(terms, dtype):
-    """Tiles of one height, of two, and several blocks of them; what stands beside is neither read nor written."""
-    width, columns = vectors.panel_width(dtype), 2 * vectors.panel_width(dtype) + 3
-    in_panels = packed(normal(dtype, terms, columns, seed=1), width)
-    for rows in (4, vectors.MOST_ROWS, vectors.MOST_ROWS + 3, 2 * panels.BLOCK_ROWS + vectors.MOST_ROWS + 1):
-        a, start = normal(dtype, rows, terms), normal(dtype, rows, columns, seed=2)
-        _, transposed = among_nans(np.ascontiguousarray(a.T))
-        for add in (False, True):
-            expected, (memory, found) = start.copy(), among_nans(start)
-            product(a, in_panels, expected, columns, terms, add)
-            product(transposed.T, in_panels, found, columns, terms, add, transpose_a=True)
-            np.testing.assert_array_equal(found, expected)
-            assert untouched(memory, found)
 
 
 @by_dtype

@@ -1,6 +1,5 @@
 """The CPU engine's products, sums, dropout, copies and arrays."""
 
-import math
 import os
 import subprocess
 import sys
@@ -164,7 +163,7 @@ def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
 @by_dtype
 @pytest.mark.parametrize("threads", (2, 3))
 def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
-    """The calling thread does alone what others are late for."""
+    """The calling thread does alone what was to be shared, while another call has the threads."""
     engine.set_num_threads(threads)
     h, dax = normal(dtype, 70, 33), normal(dtype, 70, 90, seed=1)
     mask, scale = mask_words(0.4, 1, 0, 0)
@@ -178,18 +177,11 @@ def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
         return [*dw.values(), dx, dropped]
 
     together = results()
-    pool, asked = engine.thread_pool, []
-    monkeypatch.setattr(pool.pause, "end", math.inf)  # they were late before, and are not asked
-    with monkeypatch.context() as patch:
-        run = pool.run
-        patch.setattr(pool, "run", lambda *about: (asked.append(about[2]), run(*about)))
-        not_asked = results()
-    monkeypatch.setattr(pool.pause, "end", 0.0)
-    monkeypatch.setattr(pool, "run", lambda item, function, _, what, waits: thread_pool.run_alone(item, function, what))
-    assert set(asked) == {1}
-    for one, *others in zip(together, not_asked, results(), strict=True):
-        for other in others:
-            np.testing.assert_array_equal(one, other)
+    monkeypatch.setattr(
+        engine.thread_pool, "run", lambda item, steps, count, _: thread_pool.run_alone(item, steps, count)
+    )
+    for one, other in zip(together, results(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # ------------------------------------------------------------------------------------------- sums, dropout, copies

@@ -11,8 +11,8 @@ from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, packing, panels, sharing
-from numbarnn.engines.cpu.records import Call, by_address
+from numbarnn.engines.cpu import joined, packing, panels
+from numbarnn.engines.cpu.records import by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
 # One product, one with a bias of its own, two, and sums over units.
@@ -64,19 +64,20 @@ def share(engine, monkeypatch):
 
 @pytest.fixture
 def loops_run(engine, monkeypatch):
-    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x, pieces) of
-    each loop that was run, by itself."""
-    taken, run = [], engine.thread_pool.run
+    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x) of each loop
+    that was run, by itself."""
+    taken, fused = [], joined.Fused.__init__
 
-    def spy(item, function, threads, what, waits=True):
+    def spy(self, parts, pool, empty):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
-        if names[function].endswith("_steps"):
-            call = Call.from_address(what)
-            taken.append((threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps), call.pieces))
-        run(item, function, threads, what, waits)
+        for one in parts:
+            if names[one.function].endswith("_steps"):
+                call = one.what
+                taken.append((one.threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps)))
+        fused(self, parts, pool, empty)
 
-    monkeypatch.setattr(engine.thread_pool, "run", spy)
-    monkeypatch.setattr(joined, "join", lambda functions, *given: functions)  # each loop by itself
+    monkeypatch.setattr(joined.Fused, "__init__", spy)
+    monkeypatch.setattr(joined, "fuse", lambda functions, *given: functions)  # each loop by itself
     return taken
 
 
@@ -116,29 +117,9 @@ def test_threads_begin_a_step_when_all_have_done_the_last(engine, share):
 
 
 @by_way
-def test_more_threads_than_a_phase_has_pieces(engine, share, loops_run, monkeypatch, way):
-    """On many processors: the word that says which pieces are taken has a bit for so many."""
-    monkeypatch.setattr(sharing, "MOST_PIECES", 3)
-    found, pieces, shared = [], [], engine._share_steps
-
-    def share_steps(call, *operands):
-        threads = shared(call, *operands)
-        pieces.append(call.pieces)
-        return threads
-
-    monkeypatch.setattr(engine, "_share_steps", share_steps)
-    for threads in (1, 2, 4):
-        share(way, threads)
-        found.append(walk(engine, cells.GRU, 0, B=B, H=H)[1])
-    assert {loop[0] for loop in loops_run} == {1, 2, 4 if way == "sequences" else 3}
-    assert set(pieces) == {1, 2, 0 if way == "sequences" else 3}
-    assert_same_bits(found)
-
-
-@by_way
 @by_steps
 def test_ranges_of_steps_are_shared_likewise(engine, share, cell, options, way):
-    """A range begins where all threads have done the last one, and with none of its pieces taken."""
+    """A range begins where all threads have done the last one."""
     found = []
     for threads, cuts in ((1, (0, 7)), (1, (0, 1, 4, 7)), (3, (0, 1, 4, 7))):
         share(way, threads)
@@ -307,10 +288,8 @@ def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell, wa
 
 
 def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run, monkeypatch):
-    """Where threads share units, whose ax has the same memory in all steps: but not while another thread, whose piece
-    it was, reads it. More threads than processors often take pieces from each other."""
+    """Where threads share units, whose ax has the same memory in all steps."""
     monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 3)
-    monkeypatch.setattr(cpu, "_pieces", lambda call, threads: 2 * threads)
     monkeypatch.setattr(cpu, "SERIAL_STEPS", 0)
     layer, x, found = nr.LSTM(20, 200, device="cpu", seed=0), normal("float32", 400, 4, 20), []
     for threads in (1, 2, 3, 4, 4, 4, 4):
@@ -338,19 +317,6 @@ def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkey
         layer = nr.LSTM(40, 70, device="cpu", seed=0)
         (layer.forward if training else layer)(x)
         assert loops_run.pop()[1::2] == (way == "sequences", expected)
-
-
-def test_pieces_have_as_many_sequences_as_their_ax_has_room_for(share, loops_run, monkeypatch):
-    """If these are enough for tiles; else each thread has one piece, and all steps' x are multiplied at once."""
-    x, of_row, found = normal("float32", 9, 40, 40), 4 * 70 * 4, []
-    for rows in ("ROWS_BY_STEPS", "FEW_BY_STEPS"):
-        monkeypatch.setattr(cpu, rows, 5)
-    share("sequences", 2)
-    for rows, by_steps, pieces in ((20, True, 2), (10, True, 4), (7, True, 6), (5, True, 8), (4, False, 2)):
-        monkeypatch.setattr(cpu, "AX_BY_STEPS", rows * of_row)
-        found.append([nr.LSTM(40, 70, device="cpu", seed=0)(x)[0]])
-        assert loops_run.pop()[3:] == (by_steps, pieces)
-    assert_same_bits(found)
 
 
 def test_threads_share_sequences_of_few_units(share, loops_run, monkeypatch):

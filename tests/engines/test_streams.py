@@ -117,7 +117,8 @@ class Device:
         cuda = SimpleNamespace(Stream=Stream, Event=Event, get_current_stream=lambda: self.caller)
         self.streams = Streams(SimpleNamespace(cuda=cuda))
         monkeypatch.setattr(engine, "run_jobs", self.run_jobs)
-        monkeypatch.setattr(engine, "binds_calls", False)
+        monkeypatch.setattr(engine, "prepares_calls", False)
+        monkeypatch.setattr(engine, "records_jobs", True)
 
     def run_jobs(self, make_jobs, key, arrays):
         if not self.on:
@@ -193,7 +194,6 @@ def results(layer, problem, **sequences):
 def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell, schedule, options):
     """With what the arrays hold then: inputs and weights change between the calls, in place. A schedule whose tasks run
     one after another is recorded too."""
-    monkeypatch.setattr(device.engine, "records_jobs", True)
     problem = Problem(Case(cell, T=9, hidden=(5, 3, 4), **options))
     given = map(problem.sequences, (problem.x, problem.dy))
     problem.x, problem.dy = map(np.ascontiguousarray, given)  # else copied, to other places
@@ -216,7 +216,6 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
 @pytest.mark.parametrize("cell", ("lstm", "gru"))
 def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, cell, schedule, batch_first):
     """Both change from call to call, and stand where those of the last call stood, as on a GPU."""
-    monkeypatch.setattr(device.engine, "records_jobs", True)
     monkeypatch.setattr(ForwardPass, "_on_engine", ForwardPass.from_host)
     problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
     problem.x, problem.dy = map(np.ascontiguousarray, map(problem.sequences, (problem.x, problem.dy)))
@@ -236,7 +235,6 @@ def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, c
 
 def test_another_padding_value_is_another_call(monkeypatch, device):
     """It is part of what was recorded; NaN too, which is not equal to itself."""
-    monkeypatch.setattr(device.engine, "records_jobs", True)
     lengths = np.int32([9, 4, 0])
     monkeypatch.setattr(ForwardPass, "_on_engine", lambda work, name, array: lengths if name == "lengths" else array)
     problem = Problem(Case("gru", T=9, hidden=(5,)))

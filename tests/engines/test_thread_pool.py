@@ -8,15 +8,14 @@ import sys
 import threading
 import time
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from numbarnn.compile import types
 from numbarnn.engines.base import Job
-from numbarnn.engines.cpu import atomics, helpers, joined, sharing, thread_pool
-from numbarnn.engines.cpu.records import Call, Step, by_address, call_at, job_at
+from numbarnn.engines.cpu import atomics, thread_pool
+from numbarnn.engines.cpu.records import Step, by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -73,7 +72,8 @@ def count_in_step(zero, address):
 
 def run_on(workers, function, threads, what):
     """Let threads of a pool do something with an array of int64."""
-    workers.run(8, function.address(types.float64), threads, what.ctypes.data)
+    step = Step(function=function.address(types.float64), what=what.ctypes.data, threads=threads)
+    workers.run(8, ctypes.addressof(step), 1, threads)
 
 
 @pytest.mark.parametrize("threads", (1, 2, 3, 8))  # more than there are cores, too
@@ -109,199 +109,43 @@ def test_no_sleeper_is_forgotten(threads):
         run_on(workers, count_together, threads, np.array([200, slow, *[0] * threads]))
 
 
-@by_address
-def take_pieces(zero, address):
-    """Threads take pieces and count each; 100 more where the phase before was not done. Given are the address of a
-    `records.Call`, the number of phases, and where to count."""
-    job = job_at(address)
-    given = numbers_at(np.int64(0), job.what)
-    call, counts = call_at(given[0]), numbers_at(np.int64(0), job.what + 16)
-    for phase in range(given[1]):
-        piece = sharing.take(call.pieces, job, phase, sharing.NONE)
-        while piece != sharing.NONE:
-            for k in range((phase - 1) * call.pieces, phase * call.pieces):
-                if k >= 0 and counts[k] != 1:
-                    counts[phase * call.pieces + piece] += 100
-            counts[phase * call.pieces + piece] += 1
-            piece = sharing.take(call.pieces, job, phase, piece)
-        sharing.end_phase(call, job, phase)
-
-
-def count_pieces(workers, threads, pieces, phases=400):
-    call = Call(pieces=pieces)
-    what = np.array([ctypes.addressof(call), phases, *[0] * (pieces * phases)])
-    workers.run(8, take_pieces.address(types.float64), threads, what.ctypes.data, False)
-    return what[2:]
-
-
-@pytest.mark.parametrize("pieces", (1, 3, 8, sharing.MOST_PIECES))
-@pytest.mark.parametrize("threads", (2, 3, 8))
-def test_each_piece_of_a_phase_is_taken_once(threads, pieces):
-    """By whichever thread comes; none begins with a phase before all pieces of the one before are done."""
-    workers = thread_pool.ThreadPool(threads)
-    for _ in range(10):
-        assert (count_pieces(workers, threads, pieces) == 1).all()
-
-
-@by_address
-def take_pieces_slowly(zero, address):
-    """Two threads take pieces of two phases, two each, the second thread first, and write who did it. That one is slow
-    with its first piece. Given are the address of a `records.Call`, how slow, a word, and where to write."""
-    job, total = job_at(address), np.float64(0)
-    given, phase_of_second = numbers_at(np.int64(0), job.what), job.what + 16
-    call, who = call_at(given[0]), numbers_at(np.int64(0), job.what + 24)
-    for phase in range(2):
-        while job.thread == 0 and atomics.load_in_order(phase_of_second) <= phase:
-            pass
-        piece = sharing.take(call.pieces, job, phase, sharing.NONE)
-        if job.thread == 1:
-            atomics.store_in_order(phase_of_second, phase + 1)
-        while piece != sharing.NONE:
-            who[2 * phase + piece] = job.thread + 1
-            if job.thread == 1 and phase == 0:
-                for k in range(given[1]):
-                    total += math.sqrt(np.float64(k))
-            piece = sharing.take(call.pieces, job, phase, piece)
-        sharing.end_phase(call, job, phase)
-    if job.thread == 1:
-        given[1] = int(total)
-
-
-@pytest.mark.skipif(not atomics.SLEEPS, reason="elsewhere threads do not sleep, and so do not know for how long")
-@pytest.mark.parametrize("seconds, leaves", [(100, False), (1e-3, True)])
-def test_a_thread_that_is_late_takes_no_more_pieces(seconds, leaves):
-    """Else a call of many steps beside other programs waits for it in each: 3 ms became 165."""
-    limit = np.array(divmod(int(1e9 * seconds), 10**9))
-    call, workers = Call(pieces=2, patience=limit.ctypes.data), thread_pool.ThreadPool(2)
-    what = np.array([ctypes.addressof(call), 20_000_000, 0, 0, 0, 0, 0])
-    run_on(workers, take_pieces_slowly, 2, what)
-    who = what[3:].reshape(2, 2)
-    assert who[0, 1] == 2 and (who[1] > 0).all()
-    assert (2 not in who[1]) == leaves
-
-
-def test_threads_that_do_not_come_are_not_waited_for(monkeypatch):
-    """The calling one takes all pieces. A thread that comes when a call is over has no part in it."""
-    begin = threading.Event()
-    late, help_ = [], helpers.help_forever
-    monkeypatch.setattr(helpers, "help_forever", lambda slot: (begin.wait(), late.append(slot), help_(slot)))
-    workers = thread_pool.ThreadPool(2)
-    for _ in range(3):
-        assert (count_pieces(workers, 2, 4) == 1).all()
-    begin.set()
-    while not late:
-        time.sleep(0.001)
-    for _ in range(100):
-        assert (count_pieces(workers, 2, 4) == 1).all()
-    run_on(workers, count_together, 2, np.array([200, 1000, 0, 0]))  # for which it is waited
-
-
 def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
-    """Where threads take pieces, a call need not wait for those of another."""
-    workers = thread_pool.ThreadPool(2)
+    workers, found = thread_pool.ThreadPool(2), []
     monkeypatch.setattr(thread_pool, "run_together", lambda *_: pytest.fail("on several threads"))
-    monkeypatch.setattr(thread_pool, "run_all", lambda *_: pytest.fail("on several threads"))
-    found = []
     with workers._busy:
-        other = threading.Thread(
-            target=lambda: found.extend((count_pieces(workers, 2, 1), count_one_after_another(workers, 2)))
-        )
+        other = threading.Thread(target=lambda: found.append(count_one_after_another(workers, 2)))
         other.start()
         other.join()
-    assert (found[0] == 1).all()
-    assert found[1].tolist() == [[1] * 3] * 3
+    assert found == [[1, 1, 1]]
+
+
+@by_address
+def count_threads(zero, address):
+    """Note that a thread has done its part."""
+    job = job_at(address)
+    given = numbers_at(np.int64(0), job.what)
+    atomics.add_in_order(job.what, 1)
+    if given[1] < job.threads:
+        given[1] = job.threads
 
 
 def count_one_after_another(workers, threads):
-    """How often each of three phases was done, of three things on 1, `threads` and 3 threads at most."""
-    call, counts = Call(pieces=1), np.zeros((3, 5), np.int64)
-    counts[:, 0], counts[:, 1] = ctypes.addressof(call), 3
+    """On how many threads each of three things was done, which say 1, `threads` and 3 at most."""
+    counts = np.zeros((3, 2), np.int64)
     steps = (Step * 3)(
-        *(Step(function=take_pieces.address(types.float64), what=own.ctypes.data, threads=count)
+        *(Step(function=count_threads.address(types.float64), what=own.ctypes.data, threads=count)
           for own, count in zip(counts, (1, threads, 3), strict=True))
     )  # fmt: skip
-    workers.run_all(8, ctypes.addressof(steps), 3, threads)
-    return counts[:, 2:]
+    workers.run(8, ctypes.addressof(steps), 3, max(threads, 3))
+    assert (counts[:, 0] == counts[:, 1]).all()
+    return counts[:, 0].tolist()
 
 
 @pytest.mark.parametrize("threads", (1, 2, 3, 4))
 def test_several_things_one_after_another(threads):
     workers = thread_pool.ThreadPool(4)
     for _ in range(50):
-        assert count_one_after_another(workers, threads).tolist() == [[1] * 3] * 3
-
-
-@pytest.mark.parametrize("left", (1, 2))
-def test_fewer_threads_from_now_on_count_for_calls_that_wait_for_their_turn(left):
-    """A call that had waited for helpers who are no longer there would wait for ever."""
-    workers, what = thread_pool.ThreadPool(4), np.zeros(8 * 9, np.int64)
-
-    class Lock:
-        """Another Python thread takes it first, and sets the number of threads."""
-
-        def __init__(self, lock):
-            self.lock, self.release = lock, lock.release
-
-        def acquire(self, blocking=True):
-            workers._busy = self.lock
-            workers.resize(left)
-            workers._busy = self
-            return self.lock.acquire(blocking)
-
-        __enter__ = acquire
-
-        def __exit__(self, *_):
-            self.release()
-
-    workers._busy, what[0] = Lock(workers._busy), 5
-    call = threading.Thread(target=run_on, args=(workers, count_in_step, 4, what), daemon=True)
-    call.start()
-    call.join(30)
-    assert not call.is_alive()
-    assert what[8:].tolist() == [*[5, *[0] * 7] * left, *[0] * (64 - 8 * left)]
-
-
-@pytest.mark.parametrize("by_rows", (0, 1))
-def test_after_a_late_call_threads_are_not_asked_for_a_while(monkeypatch, by_rows):
-    """A thread that has a piece and no processor is waited for; so would the next calls. Of long calls that are little
-    if threads share sequences."""
-    now, used, takes = 100.0, [], 0.0
-
-    def run(item, function, threads, what, waits):
-        nonlocal now
-        used.append(threads)
-        now += takes
-
-    def call(count, seconds):
-        nonlocal takes
-        takes = seconds
-        steps(0, count)
-
-    monkeypatch.setattr(joined, "monotonic", lambda: now)
-    pause = thread_pool.Pause()
-    pool = SimpleNamespace(run=run, pause=pause)
-    steps = joined.Steps(pool, 4, 0, 2, Call(pieces=4, by_rows=by_rows), (), {})
-    late = joined.LATE
-    for count, seconds in ((2, 2 * late), (1, late), (20, 20 * late), (1, 3 * late)):  # the last one is late
-        call(count, seconds)
-    assert used == [2] * 4
-    call(1, pause.SHORTEST)
-    call(1, late)
-    assert used[4:] == [1, 2]
-    for _ in range(10):  # late again and again
-        now = pause.end
-        call(1, 10 * late)
-    assert pause.end == now + pause.LONGEST
-    now = pause.end
-    for _ in range(int(2 * pause.LONGEST / late)):
-        call(1, late)
-    call(1, 3 * late)
-    assert pause.end == now + pause.SHORTEST
-
-    now, steps = pause.end, joined.Steps(pool, 4, 0, 2, Call(pieces=4, by_rows=by_rows), (), {})
-    call(1, 2 * joined.SLICE)
-    call(1, 9 * joined.SLICE)
-    assert (pause.end > now) != by_rows
+        assert count_one_after_another(workers, threads) == [1, threads, 3]
 
 
 @pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")
@@ -372,14 +216,13 @@ class _Interrupting:
         return self
 
 
-@pytest.mark.parametrize("what", ["jobs", "steps", "pieces"])
+@pytest.mark.parametrize("what", ["jobs", "steps"])
 def test_after_an_interrupt_at_any_place_calls_go_on(what):
     """Ctrl-C may come anywhere in the pool's own code; the next call, and one from another thread, are as ever."""
     workers, number, left = thread_pool.ThreadPool(3), 0, 0
     calls = {
         "jobs": lambda: workers.run_jobs([Job(lane, (), lambda: bool) for lane in range(3)]),
         "steps": lambda: count_one_after_another(workers, 2),
-        "pieces": lambda: count_pieces(workers, 2, 4),
     }
     calls[what]()
     while left <= 0:

@@ -230,14 +230,6 @@ def test_tape_of_another_layer():
     other.check()
 
 
-def test_tape_of_other_weights():
-    rejected = Rejected()
-    rejected.layer.load_state_dict(rejected.layer.state_dict())
-    with raises(ValueError, "tape", "other weights", "load_state_dict"):
-        rejected.layer.backward(rejected.tape, rejected.problem.dy, dw=rejected.dw)
-    assert_same_bits({"dw": rejected.dw}, {"dw": rejected.before["dw"]})
-
-
 @pytest.mark.parametrize("tape", (None, 0, ones(7, 3, 4), "tape"), ids=lambda tape: type(tape).__name__)
 def test_not_a_tape(tape):
     layer = nr.LSTM(4, 5, device="cpu")

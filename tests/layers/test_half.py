@@ -91,12 +91,10 @@ def test_functional_takes_halves_on_the_cpu(dtype):
 
 
 @by_dtype
-def test_weights_of_16_bits_that_change_are_noticed_on_the_cpu(dtype):
-    layer, wide, x, dy, _ = on_the_cpu(dtype)
-    tape = layer.forward(x)[2]
+def test_weights_of_16_bits_that_change_count_at_once_on_the_cpu(dtype):
+    layer, wide, x, *_ = on_the_cpu(dtype)
+    layer(x)
     layer.weights[...] *= 2
-    with pytest.raises(ValueError, match="the weights were changed between forward and backward"):
-        layer.backward(tape, dy)
     wide.weights[...] = layer.weights
     for copied in (layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         np.testing.assert_array_equal(copied(x)[0], wide(x.astype("float32"))[0].astype(dtype))

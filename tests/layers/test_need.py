@@ -11,7 +11,7 @@ from numbarnn.cells import library
 from numbarnn.layers import arguments, reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.passes.backward import Given, Need
-from running import bound_each_time
+from running import not_prepared
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
 
@@ -110,11 +110,11 @@ def test_mistakes_leave_the_tape_good():
 
 
 @by_layer
-@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
+@pytest.mark.parametrize("binds", [nullcontext, not_prepared], ids=["prepared", "not_prepared"])
 @pytest.mark.parametrize("odd", [False, True], ids=["plain", "lengths_and_resets"])
 def test_a_reserve_is_all_that_backward_needs(name, odd, binds):
     with binds():
-        assert_a_reserve_is_all(name, odd, binds is bound_each_time)
+        assert_a_reserve_is_all(name, odd, binds is not_prepared)
 
 
 def assert_a_reserve_is_all(name, odd, overwrites):
@@ -152,7 +152,7 @@ def assert_a_reserve_is_all(name, odd, overwrites):
 
 
 @by_layer
-@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
+@pytest.mark.parametrize("binds", [nullcontext, not_prepared], ids=["prepared", "not_prepared"])
 def test_a_reserve_tells_calls_with_a_state_from_those_without(name, binds):
     """In turns, as bound calls are kept: each sums the gradient of R over the rows that its ordinary call does."""
     with binds():

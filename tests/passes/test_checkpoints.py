@@ -116,10 +116,11 @@ def test_a_tape_keeps_the_states_before_segments_alone(k):
     x, dy = arrays()
     layer, plain = (nr.LSTM(I, H, 2, device="cpu", checkpoint_every=every) for every in (k, None))
     y, _, tape = layer.forward(x)
-    kept = {name if type(name) is str else name[0] for name in tape.forward._made}
-    assert kept - {"h", "c"} == {"y", "hy", "cy"}
+    names = {name if type(name) is str else name[0] for name in tape.forward._made}
+    assert names - {"h", "c"} == {"y", "hy", "cy", "x", "weights"}
     of_state = 2 * 2 * B * H * 4  # h and c of two layers
-    results = y.nbytes + of_state
+    kept = layer.weights.nbytes
+    results = y.nbytes + of_state + kept
     assert bytes_of(tape.forward) == T // k * of_state + results
     without = bytes_of(plain.forward(x)[2].forward)
     assert without > 6 * T * 2 * B * H * 4 > 7 * (bytes_of(tape.forward) - results)
@@ -211,16 +212,6 @@ def test_a_used_tape_is_refused():
     tape = layer.forward(x)[2]
     layer.backward(tape, dy)
     with pytest.raises(ValueError, match="already used"):
-        layer.backward(tape, dy)
-
-
-@pytest.mark.parametrize("what", ("weights", "x"))
-def test_a_change_is_noticed(what):
-    x, dy = arrays()
-    layer = nr.LSTM(I, H, device="cpu", checkpoint_every=8)
-    tape = layer.forward(x)[2]
-    (layer.weights if what == "weights" else x)[...] *= 1.01
-    with pytest.raises(ValueError, match=f"{what} w"):
         layer.backward(tape, dy)
 
 

@@ -10,7 +10,7 @@ from numbarnn.cuda import launch
 from numbarnn.schedules.persistent import planner
 
 EVENTS = ("record", "wait", "capture")  # that are no nodes
-MOST = {"inference": 4, "training": 6}  # with the product of the input
+MOST = {"inference": 4, "training": 6}  # with the product of the input, and copies of x, the weights and y
 
 
 @pytest.fixture

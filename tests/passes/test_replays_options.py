@@ -100,7 +100,9 @@ def test_a_steady_call_is_one_graph(gpu, cell, options, given, copies, schedule)
         assert steady(counts, call) == REPLAY | copied | {"copy": 1}  # x: the states are such a call's
     random = (isinstance(cell, Cell) and (cell.noise or cell.drop_connect)) or options.get("dropout")
     copied |= {"copy from host": copies + 1} if random else {}
-    copied["copy"] = 2 * (2 + min(1, layer.stack.cell.num_private))  # of x, y and the states
+    states = 2 * (1 + min(1, layer.stack.cell.num_private))
+    y = 0 if layer.batch_first or "lengths" in given else 1  # else it is one already
+    copied["copy"] = 3 + y + states  # of x, dy, the weights, y and the states
     assert steady(counts, train) == {name: 2 * count for name, count in REPLAY.items()} | copied
 
 

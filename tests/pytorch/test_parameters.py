@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune
 import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
-from running import bound_each_time, nan_filled
+from running import nan_filled, not_prepared
 
 
 def are_one_buffer(tensors):
@@ -86,7 +86,7 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("binds", [nullcontext, bound_each_time], ids=["bound", "not_bound"])
+@pytest.mark.parametrize("binds", [nullcontext, not_prepared], ids=["prepared", "not_prepared"])
 @pytest.mark.parametrize("name", FROZEN)
 def test_frozen_layers_cost_no_product(name, binds, monkeypatch):
     """The other layers' gradients have the same bits, also where memory that nobody writes has NaN."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from numbarnn.engines.cpu.engine import LARGE_PACKED_FROM
 from problems import make_problem, plain
-from running import bound_each_time, infer, train, train_and_draw
+from running import infer, not_prepared, train, train_and_draw
 
 CALLS = 4  # of one layer with one problem: eager, recorded, replayed, replayed again
 
@@ -95,11 +95,11 @@ def check(case, device, schedule="stepwise", calls=1, checkpoints=False):
         assert_close(case, outputs, {name: expected[name] for name in outputs}, "inference")
     else:
         assert_same_bits(outputs, {name: values[name] for name in outputs}, "inference and training")
-    if layer.engine.binds_calls:
-        with bound_each_time():
+    if layer.engine.prepares_calls:
+        with not_prepared():
             again = problem.layer(device, schedule=schedule)
-            assert_same_bits(infer(again, problem), outputs, "inference, bound at each call")
-            assert_same_bits(train(again, problem)[0], values, "training, bound at each call")
+            assert_same_bits(infer(again, problem), outputs, "inference, not prepared")
+            assert_same_bits(train(again, problem)[0], values, "training, not prepared")
     for call in range(1, calls):
         assert_same_bits(infer(layer, problem), outputs, f"inference, call {call}")
         layer.training_calls = 0  # the same numbers

@@ -60,36 +60,6 @@ MUTATIONS = {
         "h = call.h + (before - (t > 1 and t == call.steps - 1 and call.direction == 0)) * call.h_slot + b * call.h_row, call.h_row",
         "tests/layers/test_layers.py -k 'large_recurrent and GRU'",
     ),
-    "cpu_fingerprint_without_the_rest": Mutation(
-        "numbarnn/engines/cpu/packed.py",
-        "for k in range(count // LANES * LANES, count):",
-        "for k in range(count // LANES * LANES, count - 1):",
-        "tests/engines/test_packed.py",
-    ),
-    "cpu_fingerprint_that_signs_leave": Mutation(
-        "numbarnn/engines/cpu/packed.py",
-        "return np.uint32((word << turn) | (word >> np.uint32(np.uint32(32) - turn)))",
-        "return word",
-        "tests/engines/test_packed.py",
-    ),
-    "cpu_fingerprint_of_signs_turned_alike": Mutation(
-        "numbarnn/engines/cpu/packed.py",
-        "(np.uint32(0x85EBCA77), np.uint32(18))",
-        "(np.uint32(0x85EBCA77), np.uint32(13))",
-        "tests/engines/test_packed.py -k two_bits",
-    ),
-    "cpu_panels_of_the_last_gate_stale": Mutation(
-        "numbarnn/engines/cpu/forward.py",
-        "fingerprint(at.b, width * terms * item // 4)",
-        "fingerprint(at.b, 1 + width * terms * item // 4 * (g < gates - 1))",
-        "tests/engines/test_packed.py -k noticed",
-    ),
-    "cpu_panels_of_the_first_gates_last_units_stale": Mutation(
-        "numbarnn/engines/cpu/forward.py",
-        "now = joint(now, fingerprint(",
-        "now = joint(NOTHING, fingerprint(",
-        "tests/engines/test_packed.py -k noticed",
-    ),
     "cpu_absent_state_of_other_call": Mutation(
         "numbarnn/engines/cpu/forward.py",
         "    if step == 0 and call.from_zero:",
@@ -128,8 +98,8 @@ MUTATIONS = {
     ),
     "cpu_products_are_cut_anywhere": Mutation(
         "numbarnn/engines/cpu/products.py",
-        "ROWS_ALIKE * item // 4, _least_rows",
-        "1, _least_rows",
+        "share_of_product(whole.rows, ROWS_ALIKE * item // 4, least",
+        "share_of_product(whole.rows, 1, least",
         "tests/engines/test_products_cpu.py -k bits",
     ),
     "cpu_small_parts_of_products": Mutation(
@@ -188,26 +158,20 @@ MUTATIONS = {
     ),
     "cpu_barrier_after_step": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "                end_phase(call, job, phase - 1)\n",
-        "                pass\n",
+        "            meet(call, own)\n",
+        "            pass\n",
         "tests/engines/test_sharing_cpu.py -k done_the_last",
     ),
     "cpu_barrier_after_packing": Mutation(
         "numbarnn/engines/cpu/forward.py",
-        "        end_phase(call, job, ZERO)\n",
-        "        pass\n",
+        "    meet_packed(call, own)\n",
+        "    pass\n",
         "tests/engines/test_sharing_cpu.py -k all_weights",
     ),
-    "cpu_helper_with_a_piece_is_left_behind": Mutation(
-        "numbarnn/engines/cpu/sharing.py",
-        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces, call.patience)\n",
-        "        wait_until(job.counters + _DONE, (phase + 1) * call.pieces - 1, call.patience)\n",
-        "tests/engines/test_thread_pool.py -k piece_of_a_phase",
-    ),
     "cpu_a_share_goes_with_its_thread": Mutation(
-        "numbarnn/engines/cpu/sharing.py",
-        "return before + 1 if before + 1 < pieces else NONE",
-        "return ZERO if before == NONE else NONE",
+        "numbarnn/engines/cpu/products.py",
+        "range(job.thread, work.pieces, job.threads)",
+        "range(job.thread, job.threads)",
         "tests/engines/test_products_cpu.py -k who_comes",
     ),
     "cpu_last_tile_of_rows_loses_one": Mutation(
@@ -222,12 +186,6 @@ MUTATIONS = {
         "add",
         "tests/engines/test_panels.py -k numpys",
     ),
-    "cpu_fingerprints_of_pieces_lose_a_line": Mutation(
-        "numbarnn/engines/cpu/fingerprints.py",
-        "number * (piece + 1) // pieces",
-        "number * (piece + 1) // pieces - (piece > 0)",
-        "tests/layers/test_layers_unchanged.py -k whoever",
-    ),
     "cpu_second_block_of_terms_overwrites": Mutation(
         "numbarnn/engines/cpu/panels.py",
         "PANEL_ROW // item, at.add != 0 or start > 0",
@@ -239,12 +197,6 @@ MUTATIONS = {
         "(first, rows), own, YES)",
         "(first, rows - 1), own, YES)",
         "tests/engines/test_panels.py -k numpys",
-    ),
-    "cpu_second_chain_of_b_overwrites": Mutation(
-        "numbarnn/engines/cpu/blocks.py",
-        "at.add != 0 or start > 0",
-        "at.add != 0",
-        "tests/engines/test_blocks.py -k numpys",
     ),
     "cpu_steps_multiply_the_first_x": Mutation(
         "numbarnn/engines/cpu/forward.py",
@@ -312,16 +264,10 @@ MUTATIONS = {
         "    wide[..., -part.shape[-1] :] = part\n",
         "tests/cells/test_formed.py",
     ),
-    "elementwise_last_columns_not_turned": Mutation(
-        "numbarnn/engines/cpu/elementwise.py",
-        "range(0 if i >= whole_rows else whole_columns, columns)",
-        "range(0 if i >= whole_rows else columns, columns)",
-        "tests/engines/test_elementwise.py",
-    ),
-    "formed_once_for_bound_calls": Mutation(
-        "numbarnn/passes/bound.py",
-        "            self.work.form_weights()\n",
-        "            pass\n",
+    "formed_once_for_prepared_calls": Mutation(
+        "numbarnn/passes/prepared.py",
+        "    def _run(self):\n        self.work.form_weights()\n",
+        "    def _run(self):\n",
         "tests/cells/test_formed.py",
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(
@@ -330,41 +276,23 @@ MUTATIONS = {
         "tiles, left = columns // COLUMNS, columns % COLUMNS - 1",
         "tests/engines/test_panels.py",
     ),
-    "cpu_last_axis_of_callers_arrays_unchecked": Mutation(
-        "numbarnn/engines/cpu/callers.py",
-        "for axis in range(given.axes):",
-        "for axis in range(given.axes - 1):",
-        "tests/engines/test_callers.py",
+    "tape_has_the_callers_weights": Mutation(
+        "numbarnn/layers/stack.py",
+        "keeps=training",
+        "keeps=False",
+        "tests/layers/test_layers_kept.py",
     ),
-    "cpu_own_arrays_not_read_again_after_callers": Mutation(
-        "numbarnn/passes/bound.py",
-        "            self._take(*self._own)\n",
+    "prepared_call_has_the_weights_of_an_earlier_one": Mutation(
+        "numbarnn/passes/prepared.py",
+        "            np.copyto(self._kept, self.weights)\n",
         "            pass\n",
-        "tests/layers/test_repeated_calls.py",
-    ),
-    "cpu_bound_backward_reads_an_earlier_h": Mutation(
-        "numbarnn/passes/bound.py",
-        "            move_h(work.tape.last_h)\n",
-        "            pass\n",
-        "tests/passes/test_bound.py -k larger_training",
-    ),
-    "cpu_bound_backward_reads_an_earlier_x": Mutation(
-        "numbarnn/passes/bound.py",
-        "            move_x(work.tape.x)\n",
-        "            pass\n",
-        "tests/passes/test_bound.py -k larger_training",
-    ),
-    "cpu_bound_backward_writes_to_earlier_gradients": Mutation(
-        "numbarnn/passes/bound.py",
-        "            move_dw(work.dw)\n",
-        "            pass\n",
-        "tests/passes/test_bound.py -k large_weights",
+        "tests/layers/test_layers_kept.py",
     ),
     "cpu_joined_copies_lose_a_row": Mutation(
         "numbarnn/engines/cpu/joined.py",
         "for i in range(copy.rows):",
         "for i in range(copy.rows - 1):",
-        "tests/passes/test_bound.py",
+        "tests/passes/test_prepared.py",
     ),
     "space_bias_order": Mutation(
         "numbarnn/weights/space.py",

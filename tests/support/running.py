@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import numbarnn
-from numbarnn.passes import bound_kinds
+from numbarnn.passes import prepared
 from problems import Drawn, plain
 
 
@@ -30,14 +30,13 @@ def nan_filled(engine):
 
 
 @contextmanager
-def bound_each_time():
-    """No call of layers that are made meanwhile is bound once for many (`numbarnn.passes.bound`)."""
-    before = bound_kinds.SMALL, bound_kinds.LARGE
-    bound_kinds.SMALL = bound_kinds.LARGE = -1
+def not_prepared():
+    """Prepare no calls of layers that are made meanwhile (`numbarnn.passes.prepared`)."""
+    before, prepared.SMALL = prepared.SMALL, -1
     try:
         yield
     finally:
-        bound_kinds.SMALL, bound_kinds.LARGE = before
+        prepared.SMALL = before
 
 
 def on_engine(engine, value):

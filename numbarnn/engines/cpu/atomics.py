@@ -12,10 +12,9 @@ from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
 
 _I64 = ir.IntType(64)
-FOR_EVER = np.intp(0)  # to wait for
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
-# Some 160 microseconds: waking a thread takes fifty, and in a short call what one thread does alone up to a hundred.
-POLLS_BEFORE_SLEEP = 600_000
+# Some 5 microseconds. Next to busy processes longer spins keep the other thread from running: steps of (100,1,256)
+POLLS_BEFORE_SLEEP = 20_000
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
@@ -60,17 +59,6 @@ def add_in_order(typingctx, address, value):
     return types.void(types.intp, types.int64), codegen
 
 
-@intrinsic
-def exchange_if(typingctx, address, expected, value):
-    """Write the int64 at an address if it is the expected one, and whether it was: as one step, likewise."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], _I64.as_pointer())
-        return builder.extract_value(builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst"), 1)
-
-    return types.boolean(types.intp, types.int64, types.int64), codegen
-
-
 # ------------------------------------------------------------------------------------------ the operating system
 def _register(name, function):
     """Make a function of the operating system's callable from compiled code, also from code of the disk cache."""
@@ -85,19 +73,12 @@ if SLEEPS:
     _FUTEX = np.int64(_FUTEX_CALLS[platform.machine()])
 
     @plain
-    def sleep_while(address, value, patience):
+    def sleep_while(address, value):
         """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
 
         May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
-
-        Args:
-            patience: address of how long at most, seconds and nanoseconds, int64 both; 0: without an end.
-
-        Returns:
-            whether it slept for so long, or got a signal.
         """
-        call, value = np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF
-        return _system_call(_FUTEX, address, call, value, patience) < 0 and load_in_order(address) == value
+        _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
 
     @plain
     def wake(address):
@@ -114,10 +95,9 @@ else:
     )
 
     @plain
-    def sleep_while(address, value, patience):
+    def sleep_while(address, value):
         """Let another thread run."""
         _yield()
-        return False
 
     @plain
     def wake(address):
@@ -125,15 +105,13 @@ else:
 
 
 @plain
-def wait_until(place, turn, patience):
-    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes,
-    and in the one after it the last turn for which a thread had to wait longer than its `patience` (`sleep_while`).
+def wait_until(place, turn):
+    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
 
-    Polls for a while, as it often comes soon. Then sleeps: beside other programs the thread that is waited for may have
-    no processor, and one that polls would use up its own share of them in vain, to be without one when the other has
-    come. It does not yield in between: that gives away a turn of the scheduler's, milliseconds, to whoever wants it,
-    and one wait had 25 of them. A thread that is going to sleep adds itself before it looks a last time, one that
-    writes looks for sleepers afterwards (`announce`): one of the two sees the other.
+    Polls for a while, as it often comes soon, then sleeps, as next to busy processes the other thread may need this
+    processor. It never yields: that gives away whole turns of the scheduler. A thread that is going to sleep adds
+    itself before it looks a last time, one that writes looks for sleepers afterwards (`announce`): one of the two sees
+    the other.
     """
     polls = 0
     while load_in_order(place) < turn:
@@ -141,8 +119,8 @@ def wait_until(place, turn, patience):
         if polls > POLLS_BEFORE_SLEEP:
             add_in_order(place + 8, 1)
             seen = load_in_order(place)
-            if seen < turn and sleep_while(place, seen, patience):
-                store_in_order(place + 16, turn)
+            if seen < turn:
+                sleep_while(place, seen)
             add_in_order(place + 8, -1)
 
 
@@ -167,4 +145,4 @@ def barrier(counters, thread, threads):
         turn = load_in_order(own) + 1
         announce(own, turn)
         for other in range(threads):
-            wait_until(counters + other * SLOTS * 8, turn, FOR_EVER)
+            wait_until(counters + other * SLOTS * 8, turn)

@@ -21,21 +21,19 @@ from numbarnn.engines.cpu.records import (
 )
 from numbarnn.engines.cpu.sharing import (
     NO,
-    NONE,
     ONE,
     YES,
     ZERO,
     clear_units,
     columns_before,
-    end_phase,
     find_step_time,
     mask_at,
     meet,
+    meet_packed,
     run_rows,
     set_parameters,
     share_of,
     sum_units,
-    take,
     units_before,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
@@ -45,7 +43,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 @plain
 def _pack(zero, call, own):
     """R and W_hr in panels of their columns: the thread's share."""
-    if call.pack and call.first == 0:
+    if call.packs:
         own_columns = columns_before(zero, call, own)
         _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
         if call.W_hr:
@@ -219,32 +217,20 @@ def _through_R(zero, call, own, step):
 def backward_steps(zero, address):
     """Steps of one direction's walk back: the cell's backward and the product with R.
 
-    The product belongs to the phase of the next step: its units' dh need all units' dah, and nothing but them needs dh.
+    The product comes at the begin of the next step: its units' dh need all units' dah, and nothing but them needs dh.
 
     Args:
         as those of `forward.forward_steps`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    piece = take(call.pieces, job, ZERO, NONE) if call.by_rows else NONE
-    while piece != NONE:
-        _pack(zero, call, share_of(zero, call, job, piece))
-        piece = take(call.pieces, job, ZERO, piece)
-    if call.by_rows:
-        end_phase(call, job, ZERO)
+    own = share_of(zero, call, job)
+    _pack(zero, call, own)
+    meet_packed(call, own)
     set_parameters(zero, call, rows_at(rows_address))
-    steps = call.last - call.first + 1 if call.by_rows else 1  # of a phase
-    for first in range(call.first, call.last + 1, steps):
-        phase = first - call.first + call.by_rows
-        piece = take(call.pieces, job, phase, NONE)
-        while piece != NONE:
-            own = share_of(zero, call, job, piece)
-            if phase == 0:
-                _pack(zero, call, own)
-            for step in range(first, first + steps):
-                if step > call.first:
-                    _through_R(zero, call, own, step - 1)
-                if step < call.last:
-                    _cell(zero, call, own, rows_address, step)
-            piece = take(call.pieces, job, phase, piece)
-        end_phase(call, job, phase)
+    for step in range(call.first, call.last + 1):
+        if step > call.first:
+            meet(call, own)
+            _through_R(zero, call, own, step - 1)
+        if step < call.last:
+            _cell(zero, call, own, rows_address, step)

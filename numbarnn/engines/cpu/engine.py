@@ -1,7 +1,6 @@
 """The CPU engine: the cells compiled for this CPU around products of its own and OpenBLAS's, on all cores."""
 
 import platform
-from ctypes import addressof
 from functools import partial
 from weakref import WeakSet
 
@@ -9,40 +8,23 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import EVERY_ROW, HostEngine
-from numbarnn.engines.cpu import (
-    backward,
-    callers,
-    cell_steps,
-    elementwise,
-    few_rows,
-    forward,
-    joined,
-    openblas,
-    packing,
-    panels,
-    products,
-    sharing,
-)
+from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, packing, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
-from numbarnn.engines.cpu.packed import PackedWeights
 from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
 
-# Multiply-adds below which a call stays on the calling thread: waking the others takes tens of microseconds.
+# Multiply-adds below which a product stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# The same for steps whose threads take pieces, and do not wait for one that comes late; all steps, and one step.
+# Multiply-adds of all steps, and of one step, below which its threads do not share units, as they meet in each step.
 SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
-# Multiply-adds per step below which threads do not share units where each waits for all others, several times per step:
-# beside other programs that takes long.
-SERIAL_SHARE = 800_000
-WATCHED_BY_ALL = 1 << 12  # lines from which several threads take fingerprints: each comes from memory
-# Rows of all steps from which forward packs weights, or reads all to see whether packed ones are still theirs: products
-# of fewer take less time with weights as they lie. Of an R of so many numbers it is more rows, as reading takes longer.
+SERIAL_SHARE = 800_000  # the same of one step in which they meet several times
+# Rows of all steps from which weights are packed: forward, of a large R, and backward. Packing takes as long as
+# multiplying some rows does.
 PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 32, 1 << 16
-PACKED_BACK_FROM = 8  # rows from which backward packs them
+PACKED_BACK_FROM = 8
 CHANCES = 256  # of problems that are remembered
 ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
 # The same where R has fewer bytes: each thread then has all of it in its second cache, and none waits in each step.
@@ -73,28 +55,13 @@ def _by_rows(batch, threads, R):
     return batch >= threads * least
 
 
-def _most_rows(call):
-    """Sequences of the largest share."""
-    return -(-call.batch // call.pieces) if call.by_rows and call.pieces else call.batch
-
-
-def _x_by_steps(call, threads, parts):
-    """Whether each step multiplies its own x, if threads share it in so many parts. Where these are units, a step reads
-    all of W once more, for few sequences: then only if all steps' ax have the same memory, which in training they have
-    not."""
-    rows, ax = call.batch // parts if call.by_rows else call.batch, call.batch * call.ax_row // parts
+def _x_by_steps(call, threads):
+    """Whether each step multiplies its own x. Where threads share units, a step reads all of W once more, for few
+    sequences: then only if all steps' ax have the same memory, which in training they have not."""
+    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
     few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
     least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
     return (call.by_rows or not call.save) and rows >= least and ax <= AX_BY_STEPS
-
-
-def _pieces(call, threads):
-    """Pieces of a phase: one for each thread, or of fewer sequences, if only then each step multiplies its own x."""
-    if call.by_rows and call.x and threads > 1:
-        for pieces in range(threads, sharing.MOST_PIECES + 1, threads):
-            if _x_by_steps(call, threads, pieces):
-                return pieces
-    return threads
 
 
 class CpuEngine(HostEngine):
@@ -105,7 +72,7 @@ class CpuEngine(HostEngine):
     """
 
     name = "cpu"
-    fuses_input = binds_calls = True
+    fuses_input = prepares_calls = True
     has_halves = False
 
     def __init__(self):
@@ -117,7 +84,6 @@ class CpuEngine(HostEngine):
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
         self._cells, self._functions, self._chances = {}, {}, {}
         self._memory = MemoryPool(self.give_back_memory)
-        self._packed = PackedWeights(self._memory)
         self._product_parts = made = ProductParts(self._threads, self._function, self._are_one)
         self._part_makers = {
             self.multiply: made.multiply,
@@ -181,14 +147,10 @@ class CpuEngine(HostEngine):
         call.by_rows = _by_rows(batch, threads, R)
         if not call.by_rows:
             threads = min(threads, max(1, R.shape[1] // products.UNITS))
-        if not call.by_rows and not meets:
-            threads = self._threads(work, R.shape[1], SERIAL_STEPS)
-        if not call.by_rows and step < (SERIAL_SHARE if meets else SERIAL_STEP):
-            threads = 1
-        if not call.by_rows and not meets:
-            threads = min(threads, sharing.MOST_PIECES)
-        if threads <= sharing.MOST_PIECES and (call.by_rows or not meets):
-            call.pieces = _pieces(call, threads)
+            if not meets:
+                threads = self._threads(work, R.shape[1], SERIAL_STEPS)
+            if step < (SERIAL_SHARE if meets else SERIAL_STEP):
+                threads = 1
         return threads
 
     def empty(self, shape, dtype):
@@ -200,17 +162,16 @@ class CpuEngine(HostEngine):
     def give_back_memory(self):
         for keeper in tuple(self.keepers):
             keeper.clear()
-        self._packed.clear()
         self._memory.clear()
         trim()
 
     def dropout(self, out, x, mask, scale, position=0):
         scale, position = np.array(scale, x.dtype), position + int(mask[5])
         what = Dropout(
-            out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position,
-            pieces=min(self._threads(20 * x.size, x.size), sharing.MOST_PIECES),
-        )  # fmt: skip
-        self._run(x.itemsize, self._function(products.dropout, x.dtype), what)
+            out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
+        )
+        function, threads = self._function(products.dropout, x.dtype), self._threads(20 * x.size, x.size)
+        self._fused([joined.Part(x.itemsize, function, what, threads, None)])()
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
@@ -249,47 +210,16 @@ class CpuEngine(HostEngine):
         for head in range(heads):
             blocks[:, head, :, head * width : (head + 1) * width] = given[:, head]
 
-    def elementwise(self, out, term, value, add=False):
-        if out.ndim != 2 or out.size < elementwise.FROM:
-            return False
-        elementwise.run(out, term, value, add)
-        return True
-
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-        self._do(self._product_parts.multiply(out, a, b, transpose_a, transpose_b, accumulate))
+        self._fused([self._product_parts.multiply(out, a, b, transpose_a, transpose_b, accumulate)])()
 
     def add_column_sums(self, out, x):
-        self._do(self._product_parts.add_column_sums(out, x))
+        self._fused([self._product_parts.add_column_sums(out, x)])()
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
-        self._do(self._product_parts.weight_gradients(dw, dax, dah, x, h_before, accumulate, rows_of_h=rows_of_h))
-
-    def _do(self, part):
-        """Do now what a `joined.Part` of products does."""
-        if part.scratch is not None:
-            scratch = self.empty(*part.scratch)
-            part.what.scratch = address(scratch)
-        self._run(part.item, part.function, part.what)
-
-    def _run(self, item, function, what):
-        """Let threads do what a record says together, by the function at an address: as many as it has pieces."""
-        pool, threads = self.thread_pool, what.pieces
-        if threads > 1 and pool.pause.lasts():
-            threads = 1
-        pool.run(item, function, threads, addressof(what), False)  # waits for none
-
-    def watch(self, arrays, places):
-        from numbarnn.engines.cpu import fingerprints  # compiled code, which inference does without
-
-        pieces, dtype = self.thread_pool.available(), arrays[0].dtype
-        if pieces == 1 or sum(map(len, places)) < WATCHED_BY_ALL or dtype.itemsize == 2:
-            return fingerprints.watch(arrays, places)
-        pieces = min(pieces, sharing.MOST_PIECES)
-
-        def run(function, what):
-            self.thread_pool.run(dtype.itemsize, self._function(function, dtype), pieces, what, False)
-
-        return fingerprints.Watch(arrays, places, run, pieces)
+        self._fused(
+            [self._product_parts.weight_gradients(dw, dax, dah, x, h_before, accumulate, rows_of_h=rows_of_h)]
+        )()
 
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
@@ -302,12 +232,9 @@ class CpuEngine(HostEngine):
         return self._steps(backward.backward_steps, buffers, call, packing.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
-        """A `joined.Steps`: the function f(first, last) that calls a compiled loop."""
-        p, dtype, kept = buffers.parameters, buffers.states.h.dtype, [buffers]  # what must live as long
+        """The function f(first, last) that calls a compiled loop: `joined.Steps`."""
+        p, dtype, kept, lent = buffers.parameters, buffers.states.h.dtype, [buffers], []  # kept: must live as long
         threads = self._share_steps(call, p, x)
-        if threads > 1 and call.pieces and not call.by_rows:  # whose steps are phases
-            kept.append(sharing.patience(call.batch * p.R.size))
-            call.patience = address(kept[-1])
 
         def scratch(shape):
             kept.append(self._memory.empty(shape, dtype))
@@ -318,20 +245,20 @@ class CpuEngine(HostEngine):
             call.settings = address(kept[-1])
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
-        call.panel_row, own_panels = panels.PANEL_ROW, {}
+        call.panel_row = panels.PANEL_ROW
         packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from(p.R.size, call.backward)
         if packs and not KNOWN and call.batch > panels.FEW_ROWS:
             call.product = self._function(products.blas_steps, dtype)
         elif packs:
-            if _most_rows(call) <= panels.FEW_ROWS:
+            if (-(-call.batch // threads) if call.by_rows else call.batch) <= panels.FEW_ROWS:
                 call.panel_row = panels.WIDE_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
-            own_panels = self._lend_panels(call, p, kept)
+            lent = self._panels(call, p)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        if call.x and _x_by_steps(call, threads, max(threads, call.pieces)):
+        if call.x and _x_by_steps(call, threads):
             call.x_by_steps = True
             if not call.save:  # else what the cell saves takes the place of ax
                 call.ax_slot = 0
@@ -343,28 +270,15 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self.thread_pool, dtype.itemsize, function, threads, call, kept, own_panels)
+        return joined.Steps(self._fused, joined.Part(dtype.itemsize, function, call, threads, kept, tuple(lent)))
 
-    def _lend_panels(self, call, parameters, kept):
-        """Places for packed weights into a `Call`; those of inference know what an earlier call left there. Returns
-        those of training, as `joined.Steps` has them."""
-        own = {}
-        every = ("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)
-        for name, units in every:
-            weights = getattr(parameters, name)
-            if getattr(call, name) == 0:
-                continue
-            panel_row = panels.PANEL_ROW if name == "W" else call.panel_row
-            shape = packing.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
-            if call.save or call.backward:  # training changes all weights
-                own[f"{name}_panels"] = memory = self._memory.empty(shape, weights.dtype)
-                setattr(call, f"{name}_panels", address(memory))
-                continue
-            place = address(weights), weights.shape, units, panel_row
-            kept.append(self._packed.lend(weights, place, shape))
-            setattr(call, f"{name}_panels", address(kept[-1].panels))
-            setattr(call, f"{name}_prints", address(kept[-1].prints))
-        return own
+    def _panels(self, call, parameters):
+        """The memory for packed weights that a `Call` needs while it runs, as `joined.Part` has it."""
+        for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
+            if getattr(call, name):
+                weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row
+                shape = packing.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
+                yield shape, weights.dtype, f"{name}_panels"
 
     def _addresses_of(self, chances, kept):
         """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""
@@ -377,21 +291,19 @@ class CpuEngine(HostEngine):
         kept.append(known)
         return known[0]
 
-    def joined(self, functions):
-        return joined.join(functions, self._part_of, self.thread_pool, self.empty)
+    def _fused(self, parts):
+        return joined.Fused(parts, self.thread_pool, self._memory.empty)
+
+    def fused(self, functions):
+        return joined.fuse(functions, self._part_of, self._fused)
 
     def _part_of(self, function):
         """The `joined.Part` that does what a function without arguments does; None if compiled code alone cannot."""
         make = self._part_makers.get(function.func) if isinstance(function, partial) else None
         if make is None:
             return joined.part_of(function, partial(self._function, joined.copy_rows))
-        return make(*function.args, **function.keywords)._replace(kept=function)
-
-    def mover(self, functions, array):
-        return joined.mover(functions, array)
-
-    def taker(self, functions, arrays, copies):
-        return joined.taker(functions, arrays, copies) if callers.LAID_OUT else None
+        part = make(*function.args, **function.keywords)
+        return part._replace(kept=(function, part.kept))
 
     def run_jobs(self, make_jobs, key, arrays):
         self.thread_pool.run_jobs(make_jobs())

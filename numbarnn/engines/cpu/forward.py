@@ -7,7 +7,6 @@ import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.packed import NOTHING, PRINT_BYTES, fingerprint, joint
 from numbarnn.engines.cpu.panels import PANEL_ROW, chain_of, takes_turns
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
@@ -23,7 +22,6 @@ from numbarnn.engines.cpu.records import (
 )
 from numbarnn.engines.cpu.sharing import (
     NO,
-    NONE,
     ONE,
     YES,
     ZERO,
@@ -31,18 +29,17 @@ from numbarnn.engines.cpu.sharing import (
     clear_units,
     columns_before,
     copy_units,
-    end_phase,
     find_step_time,
     mask_at,
     meet,
+    meet_packed,
     run_rows,
     set_parameters,
     share_of,
     sum_units,
-    take,
     units_before,
 )
-from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
+from numbarnn.engines.cpu.vectors import bytes_of
 
 _ROW = np.intp(PANEL_ROW)
 
@@ -51,16 +48,16 @@ _ROW = np.intp(PANEL_ROW)
 @plain
 def _pack(zero, call, own):
     """R, W and W_hr in panels: the rows of the thread's units."""
-    if call.pack:
+    if call.packs:
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
             shape, units = (call.ah_gates, call.hidden, call.outputs), units_before(zero, call, own, call.panel_row)
-            _pack_gates(zero, call, (call.R, call.R_panels, call.R_prints, call.panel_row), shape, units)
+            _pack_gates(zero, call, (call.R, call.R_panels, call.panel_row), shape, units)
         if call.x:
             shape, units = (call.input_gates, call.hidden, call.inputs), units_before(zero, call, own, _ROW)
-            _pack_gates(zero, call, (call.W, call.W_panels, call.W_prints, _ROW), shape, units)
+            _pack_gates(zero, call, (call.W, call.W_panels, _ROW), shape, units)
         if call.W_hr:
             shape, columns = (ONE, call.outputs, call.hidden), columns_before(zero, call, own)
-            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.W_hr_prints, call.panel_row), shape, columns)
+            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.panel_row), shape, columns)
 
 
 @plain
@@ -71,10 +68,9 @@ def _pack_gates(zero, call, weights, shape, units):
     those of the units that are no whole panel, all gates' together.
 
     Args:
-        weights: addresses of the weights, of the panels, and of the fingerprints of what is packed there, or 0;
-            `panel_row`, bytes of a panel's columns.
+        weights: addresses of the weights and of the panels; `panel_row`, bytes of a panel's columns.
     """
-    (source, panels, prints, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
+    (source, panels, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
     width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
     at = product_at(address)
     at.terms, at.b_row, at.out_row = terms, terms * item, panel_row
@@ -82,32 +78,15 @@ def _pack_gates(zero, call, weights, shape, units):
     for g in range(gates):
         for j in range(first, min(last, whole), width):
             at.columns, at.b = width, source + (g * H + j) * terms * item
-            number = j // width * gates + g
-            at.out = panels + number * size
-            now = NOTHING if prints == 0 else fingerprint(at.b, width * terms * item // 4)
-            if _is_new(prints, number, now):
-                run(zero, call.pack_panel, address)
-    rest, number = H - whole, whole // width * gates
-    if first < last and last == H and rest > 0:
-        at.b, at.b_next, at.rest, now = source + whole * terms * item, H * terms * item, rest, NOTHING
-        for g in range(gates if prints else ZERO):
-            now = joint(now, fingerprint(at.b + g * at.b_next, rest * terms * item // 4))
-        for column in range(0, gates * rest if _is_new(prints, number, now) else ZERO, width):
-            at.columns, at.rest_first = min(width, gates * rest - column), column
-            at.out = panels + number * size + column // width * size
+            at.out = panels + (j // width * gates + g) * size
             run(zero, call.pack_panel, address)
-
-
-@plain
-def _is_new(prints, number, now):
-    """Whether a panel must be packed, whose weights have the fingerprint `now`, which is noted; prints: address of what
-    is packed there, or 0."""
-    if prints == 0:
-        return True
-    known = numbers_at(NOTHING, prints + number * PRINT_BYTES)
-    new = now == NOTHING or now != known[0]
-    known[0] = now
-    return new
+    rest = H - whole
+    if first < last and last == H and rest > 0:
+        at.b, at.b_next, at.rest = source + whole * terms * item, H * terms * item, rest
+        for column in range(0, gates * rest, width):
+            at.columns, at.rest_first = min(width, gates * rest - column), column
+            at.out = panels + (whole // width * gates + column // width) * size
+            run(zero, call.pack_panel, address)
 
 
 @plain
@@ -272,8 +251,7 @@ def _step(zero, call, own, address, step):
 @plain
 def _prepare(zero, call, own):
     """What comes before all steps."""
-    if call.first == 0:
-        _pack(zero, call, own)
+    _pack(zero, call, own)
     _input_products(zero, call, own)
 
 
@@ -287,58 +265,12 @@ def forward_steps(zero, address):
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)
-    piece = take(call.pieces, job, ZERO, NONE) if call.by_rows else NONE
-    while piece != NONE:
-        _prepare(zero, call, share_of(zero, call, job, piece))
-        piece = take(call.pieces, job, ZERO, piece)
-    if call.by_rows:
-        end_phase(call, job, ZERO)
+    own = share_of(zero, call, job)
+    _prepare(zero, call, own)
+    meet_packed(call, own)
     set_parameters(zero, call, rows_at(rows_address))
-    if call.by_rows:
-        _steps_of_sequences(zero, call, job, rows_address)
-    else:
-        _steps_of_units(zero, call, job, rows_address)
-
-
-@inlined
-def _steps_of_sequences(zero, call, job, address):
-    """All steps, of which threads share the sequences: one phase, after that of `_prepare`.
-
-    Args:
-        address: of the `Rows`.
-    """
-    piece = take(call.pieces, job, ONE, NONE)
-    while piece != NONE:
-        own = share_of(zero, call, job, piece)
-        for step in range(call.first, call.last):
-            _multiply_x_of_step(zero, call, own, step)
-            _step(zero, call, own, address, step)
-        piece = take(call.pieces, job, ONE, piece)
-    end_phase(call, job, ONE)
-
-
-@inlined
-def _steps_of_units(zero, call, job, address):
-    """All steps, of which threads share the units: a phase each, as a step's product with R needs all units' h.
-
-    A thread does not wait for these before it has multiplied its x: so one that is a little late delays nobody. But it
-    waits first where its ax was another thread's in the step before, which may still read it.
-    """
-    same = NONE  # the piece that this thread did in the phase before
     for step in range(call.first, call.last):
-        phase, last = step - call.first, same
-        piece, same = take(call.pieces, job, phase, NONE), NONE
-        while piece != NONE:
-            own = share_of(zero, call, job, piece)
-            if phase == 0:
-                _prepare(zero, call, own)
-            if piece == last:
-                _multiply_x_of_step(zero, call, own, step)
-            if phase > 0 and same == NONE:
-                end_phase(call, job, phase - 1)
-            if piece != last:
-                _multiply_x_of_step(zero, call, own, step)
-            _step(zero, call, own, address, step)
-            same = piece
-            piece = take(call.pieces, job, phase, piece)
-    end_phase(call, job, call.last - call.first - 1)
+        _multiply_x_of_step(zero, call, own, step)
+        if step > call.first:  # multiplied x first: so a thread that is a little late delays nobody
+            meet(call, own)
+        _step(zero, call, own, rows_address, step)

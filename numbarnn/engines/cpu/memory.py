@@ -14,7 +14,7 @@ import numpy as np
 from numbarnn.common.forks import freed_in_forks
 
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
-MOST_KEPT = 1 << 28  # bytes kept at most, packed weights that no call uses among them
+MOST_KEPT = 1 << 28  # bytes kept at most
 LARGE = 1 << 21  # bytes of a large page
 _LINE = 64  # bytes of a line of the cache, at which arrays begin
 _HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
@@ -81,7 +81,7 @@ class MemoryPool:
     """
 
     def __init__(self, give_back=None):
-        self._free, self._kept, self._kept_by_others = {}, 0, 0
+        self._free, self._kept = {}, 0
         self._give_back = give_back or self.clear
         # Reentrant: where it is held, Python may collect arrays, which give back theirs.
         self._lock = freed_in_forks(threading.RLock())
@@ -110,12 +110,6 @@ class MemoryPool:
                 raw = aligned(size)
         return np.asarray(_Loan(self, raw, shape, dtype))
 
-    def leave_room(self, size):
-        """Keep less by so many bytes, which another cache keeps."""
-        with self._lock:
-            self._kept_by_others = size
-            self._make_room()
-
     def clear(self):
         """Give back to the system what no array uses."""
         with self._lock:
@@ -137,13 +131,12 @@ class MemoryPool:
         What is kept is counted anew: an interrupt, or arrays that Python collects meanwhile, may have come between
         memory and its count.
         """
-        most = MOST_KEPT - self._kept_by_others
-        if self._kept <= most:
+        if self._kept <= MOST_KEPT:
             return
         sizes = list(self._free.items())
         kept = sum(size * len(free) for size, free in sizes)
         for size, free in sizes:
-            while free and kept > most:
+            while free and kept > MOST_KEPT:
                 free.pop()
                 kept -= size
         self._kept = kept

@@ -4,7 +4,7 @@ from llvmlite import ir
 
 from numbarnn.compile import types
 from numbarnn.compile.calls import intrinsic
-from numbarnn.engines.cpu.vectors import INT, MOST_ROWS, VECTOR_BYTES, Vectors
+from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, Vectors
 
 
 @intrinsic
@@ -89,7 +89,6 @@ def _copier(count_of):
     return copy
 
 
-copy_tile_term = _copier(lambda length: MOST_ROWS)  # of a tile of MOST_ROWS rows
 copy_panel_term = _copier(lambda length: 2 * length)
 
 

@@ -20,13 +20,12 @@ from llvmlite import ir
 from numbarnn.compile import types
 from numbarnn.compile.calls import intrinsic
 from numbarnn.engines.cpu.atomics import SLOTS
-from numbarnn.engines.cpu.openmp_waits import OpenMPWaits
 from numbarnn.engines.cpu.records import Region, by_address, from_python, job_at, new_job, region_at, run_job
 from numbarnn.engines.cpu.vectors import numbers_at
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _NAMES = (
-    "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_num_procs", "omp_pause_resource_all",
+    "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all",
 )  # fmt: skip
 _SOFT = 1  # omp_pause_soft: threads end, what the program has set stays
 
@@ -90,7 +89,7 @@ def take_part(address):
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
-    job.counters, job.what, job.left = region.counters, region.what, 0
+    job.counters, job.what = region.counters, region.what
     if job.thread < job.threads:
         run_job(region.item, region.function, place)
 
@@ -114,11 +113,11 @@ class OpenMP:
             knows no number but all processors in a Python thread before PyTorch told it, as this does.
 
     Attributes:
-        size: the same. waits: the `OpenMPWaits` of these threads.
+        size: the same.
     """
 
     def __init__(self, functions, size):
-        self._functions, self.size, self.waits = functions, size, OpenMPWaits(functions, size)
+        self._functions, self.size = functions, size
         places = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
         self._region = Region(
             gomp_parallel=places["GOMP_parallel"], thread_number=places["omp_get_thread_num"],
@@ -127,8 +126,8 @@ class OpenMP:
         self._counters = np.zeros(0, np.int64)
 
     def run(self, item, function, threads, what):
-        """Let threads do something together; arguments as those of `ThreadPool.run`."""
-        self.waits.look()
+        """Let threads do something together: a function of (zero, address of a `records.Job`) does `what`; both are
+        addresses, `item` is the bytes of a number of the dtype."""
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:
             self._counters = np.zeros(size, np.int64)
@@ -138,5 +137,4 @@ class OpenMP:
 
     def end_threads(self):
         """End those that the calling thread has; whether it has none now."""
-        self.waits.end()
         return self._functions["omp_pause_resource_all"](_SOFT) == 0

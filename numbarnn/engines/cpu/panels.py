@@ -8,7 +8,7 @@ Wide panels, of a few of these side by side, are for products of few rows. `pack
 import numpy as np
 
 from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.moves import copy_tile_term, fetch, transpose_half, transpose_square
+from numbarnn.engines.cpu.moves import fetch, transpose_half, transpose_square
 from numbarnn.engines.cpu.packed_tile import UNROLLED, packed_tile
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import LINE, MOST_ROWS, VECTOR_BYTES, bytes_of, numbers_at, own_bytes, tile_product
@@ -58,7 +58,7 @@ def takes_turns(panel_row, batch):
 # ------------------------------------------------------------------------------------------ products
 @by_address
 def panel_product(zero, address):
-    """A `records.Product` whose b is in panels; a may be transposed, if it has more than FEW_ROWS rows.
+    """A `records.Product` whose b is in panels.
 
     Sums of `chain` terms are added up, in the same order whatever the number of rows and panels; of few rows that take
     `turns`, TURNS sums of CHAIN terms. With wide panels, all rows are read FEW_ROWS at once.
@@ -154,11 +154,8 @@ def _multiply_block(zero, at, rows, terms, own):
     """
     (first, rows), (start, terms), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
     width, adds = PANEL_ROW // item, at.add != 0 or start > 0
-    whole, a = at.columns // width, _of_a(at, item, first, start)
-    if at.transpose_a:
-        _copy_tiles(zero, rows, a, at.a_row, terms, tiles)
-    else:
-        _pack_tiles(zero, rows, a, at.a_row, terms, tiles)
+    whole, a = at.columns // width, at.a + first * at.a_row + start * item
+    _pack_tiles(zero, rows, a, at.a_row, terms, tiles)
     next_rows, next_start = first, start + terms
     if next_start >= at.terms:
         next_rows, next_start = first + rows, 0
@@ -218,14 +215,6 @@ def _move_rest(zero, at, panel, rows, own, back):
 
 
 @plain
-def _of_a(at, item, row, term):
-    """Where a row of a has a term."""
-    if at.transpose_a:
-        return at.a + term * at.a_row + row * item
-    return at.a + row * at.a_row + term * item
-
-
-@plain
 def _fetch_block(zero, at, rows, terms, part):
     """Let the second cache get one part of several of the next block of a, which in memory is in many pieces.
 
@@ -233,12 +222,10 @@ def _fetch_block(zero, at, rows, terms, part):
         rows, terms: (the first, how many), of which there may be fewer. part: (its number, of how many).
     """
     (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
-    pieces, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
-    if at.transpose_a:
-        pieces, size = size // item, pieces * item
-    for piece in range(pieces * number // parts, pieces * (number + 1) // parts):
+    rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
+    for row in range(rows * number // parts, rows * (number + 1) // parts):
         for line in range(0, size, LINE):
-            fetch(zero, _of_a(at, item, first, start) + piece * at.a_row + line)
+            fetch(zero, at.a + (first + row) * at.a_row + start * item + line)
 
 
 @plain
@@ -281,24 +268,6 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
             row = numbers_at(zero, source + i * a_row)
             for k in range(whole, terms):
                 packed[k * count + i] = row[k]
-
-
-@plain
-def _copy_tiles(zero, rows, a, a_row, terms, tiles):
-    """The same of a transposed a (terms, rows), in which a tile's rows are side by side already."""
-    item = bytes_of(zero)
-    whole = rows // MOST_ROWS if rows % MOST_ROWS == 0 else 0
-    for k in range(terms):
-        for tile in range(whole):
-            first = tile * MOST_ROWS * item
-            copy_tile_term(zero, a + k * a_row + first, tiles + terms * first + k * MOST_ROWS * item)
-    for tile in range(0 if whole else (rows + MOST_ROWS - 1) // MOST_ROWS):
-        first, last = tile_of(rows, tile)
-        count, packed = last - first, numbers_at(zero, tiles + first * terms * item)
-        for k in range(terms):
-            row = numbers_at(zero, a + k * a_row + first * item)
-            for i in range(count):
-                packed[k * count + i] = row[i]
 
 
 @plain

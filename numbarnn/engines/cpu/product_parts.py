@@ -2,10 +2,8 @@
 
 from ctypes import addressof
 
-import numpy as np
-
 from numbarnn.engines.base import EVERY_ROW
-from numbarnn.engines.cpu import blocks, few_rows, joined, openblas, packing, panels, products, sharing
+from numbarnn.engines.cpu import few_rows, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import Product, Sums, Work
 
@@ -58,20 +56,13 @@ class ProductParts:
         has_small = openblas.has_small_kernels()
         for one in given:
             products.choose(one, dtype, has_small)
-        given, sums, scratch = (Product * len(given))(*given), (Sums * len(sums))(*sums), None
+        given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
         what = Work(
             products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
-            function=self._address_of(function, dtype), has_small=has_small,
-            pieces=min(threads, sharing.MOST_PIECES),
+            function=self._address_of(function, dtype), has_small=has_small, pieces=threads,
         )  # fmt: skip
-        if blocks.WINS and any(one.large for one in given):
-            what.blocks = self._address_of(blocks.block_product, dtype)
-            what.panel_product = self._address_of(panels.panel_product, dtype)
-            what.pack_rows = self._address_of(packing.pack_rows, dtype)
-            what.scratch_bytes = blocks.PACKED_BYTES
-            scratch = (what.pieces, blocks.PACKED_BYTES), np.uint8
         work = self._address_of(products.multiply_and_add, dtype)
-        return joined.Part(dtype.itemsize, work, what, what.pieces, None, (given, sums), scratch)
+        return joined.Part(dtype.itemsize, work, what, threads, (given, sums))
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):

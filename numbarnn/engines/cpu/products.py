@@ -1,7 +1,7 @@
 """The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
 
 Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`, cut into
-pieces that they take one after another (`sharing.take_any`).
+pieces, which threads share.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,6 @@ from numbarnn.engines.cpu.records import (
     sums_at,
     work_at,
 )
-from numbarnn.engines.cpu.sharing import NONE, take_any
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
@@ -34,10 +33,9 @@ SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as t
 SMALL_OUT = 1200  # m n up to which it does so of rows by rows
 CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
 FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
-LARGE, WIDE = 64, 128  # terms and columns from which `blocks` multiplies, where it is faster
-# The same columns beside OpenBLAS's kernels for small products: from WIDE_OF_SMALL, or if panels would have columns to
-# spare, or rows or terms are so few that panels hardly pay, from WIDER.
-WIDE_OF_SMALL, WIDER = 176, 320
+# Columns from which OpenBLAS does not multiply in small pieces; with kernels for small products from WIDE_OF_SMALL, or
+# of columns that are no whole vectors, and of few rows or terms, from WIDER.
+WIDE, WIDE_OF_SMALL, WIDER = 128, 176, 320
 ROWS_ALIKE = 12  # of float32, and twice as many of float64: rows before one that is a multiple change none of its bits
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
@@ -140,22 +138,18 @@ def blas_steps(zero, address):
 
 
 def choose(product, dtype, has_small):
-    """Let a `records.Product` know who multiplies it: whether OpenBLAS, in small pieces if it can, as it has few
-    columns (`narrow`), and whether `blocks`, if that wins on this machine (`large`)."""
+    """Let a `records.Product` know whether OpenBLAS multiplies it in small pieces, as it has few columns (`narrow`)."""
     rows, columns, terms = product.rows, product.columns, product.terms
     product.narrow = columns < WIDE
     if has_small and not product.transpose_b and columns < WIDER:
         spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= CHAIN
         product.narrow = columns < WIDE_OF_SMALL or spare or few
-    least = UNITS if product.transpose_a else PIECED_ROWS + 1
-    product.large = rows >= least and terms >= LARGE and not product.narrow
 
 
 # ------------------------------------------------------------------------------------------ parts of a product
-# There are as many parts as threads, and what a part is must not change its bits. `panels` adds up in one way whatever
-# is beside it. OpenBLAS does not: columns by where the last ones are, rows by which they are of ROWS_ALIKE, small
-# products in another order than others. So it gets parts cut at multiples of ROWS_ALIKE, and what is small, the whole
-# product says.
+# There are as many parts as threads, and what a part is must not change its bits. OpenBLAS adds up columns by where the
+# last ones are, rows by which they are of ROWS_ALIKE, small products in another order than others. So it gets parts cut
+# at multiples of ROWS_ALIKE, and what is small, the whole product says.
 @plain
 def _is_pieced(whole):
     """Whether OpenBLAS gets a `records.Product` in small pieces, of so few rows."""
@@ -228,29 +222,22 @@ def share_of_product(size, alike, least, piece, pieces):
 def _multiply_piece(zero, address, piece, pieces, work):
     """A piece of a product of a `records.Work`."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
-    at, by_blocks = product_at(place), work.blocks != 0 and whole.large != 0
+    at = product_at(place)
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
-    if _is_pieced(whole) or (by_blocks and whole.columns > whole.rows):
-        alike = 2 * UNITS if by_blocks else _columns_of_piece(whole)
-        first, last = share_of_product(whole.columns, alike, 1, piece, pieces)
+    if _is_pieced(whole):
+        first, last = share_of_product(whole.columns, _columns_of_piece(whole), 1, piece, pieces)
         at.columns = last - first
         at.b += first * (whole.b_row if whole.transpose_b else item)
         at.out += first * item
     else:
-        alike, least = UNITS, 1
-        if not by_blocks:
-            alike, least = ROWS_ALIKE * item // 4, _least_rows(whole, work.has_small)
-        first, last = share_of_product(whole.rows, alike, least, piece, pieces)
+        least = _least_rows(whole, work.has_small)
+        first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, pieces)
         at.rows = last - first
         at.a += first * (item if whole.transpose_a else whole.a_row)
         at.out += first * whole.out_row
-    if first < last and by_blocks:
-        at.panel_product, at.pack_rows = work.panel_product, work.pack_rows
-        at.scratch = work.scratch + piece * work.scratch_bytes
-        run(zero, work.blocks, place)
-    elif first < last:
+    if first < last:
         _set_calls(at, whole, work.has_small)
         run(zero, work.function, place)
 
@@ -315,13 +302,11 @@ def multiply_and_add(zero, address):
     """A thread's part in a `records.Work`."""
     job = job_at(address)
     work = work_at(job.what)
-    pieces, piece = work.pieces, take_any(work.pieces, job, NONE)
-    while piece != NONE:
+    for piece in range(job.thread, work.pieces, job.threads):  # one thread does all pieces: the same bits
         for number in range(work.products_count):
-            _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, pieces, work)
+            _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, work.pieces, work)
         for number in range(work.sums_count):
-            _add_column_sums(zero, work.sums + number * SUMS_BYTES, piece, pieces)
-        piece = take_any(pieces, job, piece)
+            _add_column_sums(zero, work.sums + number * SUMS_BYTES, piece, work.pieces)
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -370,10 +355,7 @@ def dropout(zero, address):
     """A thread's part in a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
     job = job_at(address)
     at = dropout_at(job.what)
-    piece = take_any(at.pieces, job, NONE)
-    while piece != NONE:
-        _drop_piece(zero, at, share(at.size, piece, at.pieces))
-        piece = take_any(at.pieces, job, piece)
+    _drop_piece(zero, at, share(at.size, job.thread, job.threads))
 
 
 @plain

@@ -17,15 +17,14 @@ from numbarnn.compile.plain import Entry, Interleaved, plain
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
 
 _CALL = (
-    # the cell, the problem, and what of it is to do; `pack`: weights in panels; `by_rows`: threads share the sequences,
-    # not the units; `pieces`: of a phase, see `sharing.take`; 0: each thread has its own share; `patience`: for
-    # one that is late (`sharing.end_phase`)
+    # the cell, the problem, and what of it is to do; `pack`: weights in panels, which this call `packs`, or an earlier
+    # one of the same loop has; `by_rows`: threads share the sequences,
+    # not the units
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
     # `input_gates`: those of x Wᵀ that are products, the others are x itself
-    "steps batch outputs inputs input_gates direction first last save backward from_zero pack by_rows pieces patience",
-    # parameters; places for panels, and for the fingerprints of what is packed there, 0 where it is always packed anew;
-    # `panel_row` is that of R's and W_hr's panels, those of W have PANEL_ROW
-    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels R_prints W_prints W_hr_prints panel_row",
+    "steps batch outputs inputs input_gates direction first last save backward from_zero pack packs by_rows",
+    # parameters; places for panels; `panel_row` is that of R's and W_hr's panels, those of W have PANEL_ROW
+    "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels panel_row",
     # states; own_h is h as the cell computes it, ahead of a projection; `x_by_steps`: each step multiplies its own x;
     # `ax_slot` is from one time to the next, 0 where all times have the same memory
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
@@ -71,47 +70,32 @@ Rows = _table(
 # Columns that are no whole panel are in panels together, those of all b one after another, at `rest_panels` (0: after
 # the others); `rest_first` is the number of the first of these b that is multiplied. Such a panel is packed of `rest`
 # rows of each b, and begins with row number `rest_first` of all of them.
-# `blocks.block_product` needs functions of `panels`, and memory (PACKED_BYTES). `narrow`, `large`: `products.choose`.
+# `narrow`: `products.choose`.
 Product = _table(
     "Product",
     "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
     "rest rest_first rest_panels turns",
-    "call_rows call_columns chains panel_product pack_rows scratch narrow large",
+    "call_rows call_columns chains narrow",
 )
 
 # out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
 Sums = _table("Sums", "rows columns x x_row out also add")
 
-# Products and sums, so many of each, that follow each other in memory; `function` multiplies, `blocks` multiplies large
-# matrices, by the functions, and with as many bytes of memory for each piece (`blocks.block_product`); 0: it does not.
-# Threads take `pieces`.
-Work = _table(
-    "Work",
-    "products products_count sums sums_count function has_small blocks panel_product pack_rows scratch scratch_bytes",
-    "pieces",
-)
+# Products and sums, so many of each, that follow each other in memory; `function` multiplies. Cut into `pieces`.
+Work = _table("Work", "products products_count sums sums_count function has_small pieces")
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
 
-# Fingerprints of `count` arrays: at `arrays` stand the arguments of `fingerprints._of_words` of each; `out` is (pieces,
-# count).
-Prints = _table("Prints", "out arrays count pieces")
-
 # out = x: rows of so many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
-
-# What an array of a caller's must be like: its type, dtype (0: it is None), axes and shape; and pairs, so many, of a
-# place for its address, and what to add to it (`callers`).
-Given = _table("Given", "type dtype axes shape places places_count")
 
 # One of several things to do after another: a function of (zero, address of a Job), what it does, and on how many
 # threads.
 Step = _table("Step", "function what threads")
 
-# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`. `left`:
-# the thread takes no more pieces (`sharing.take`).
-Job = _table("Job", "thread threads counters what left")
+# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
+Job = _table("Job", "thread threads counters what")
 
 # The same of threads of OpenMP: addresses of its functions, and of that which each of them calls with this record's.
 Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters what")
@@ -133,11 +117,6 @@ def by_address(function):
 def from_python(function):
     """A plain function of integers that Python calls."""
     return FromPython(function, _WHAT)
-
-
-def from_objects(count):
-    """The same of a function whose last arguments, so many, are the addresses of Python's objects."""
-    return lambda function: FromPython(function, _WHAT, count)
 
 
 def of_cell(function):
@@ -179,9 +158,7 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, copy_at, step_at, job_at, region_at, given_at, prints_at = map(
-    _viewer, (Work, Dropout, Copy, Step, Job, Region, Given, Prints)
-)
+work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
 new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.atomics import SLOTS, add_in_order, barrier, exchange_if, load_in_order, wait_until, wake
+from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
 from numbarnn.engines.cpu.records import LARGEST, rows_at, run
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
@@ -16,19 +16,13 @@ FEW_TILES = 8  # sums of TILEs of units added up one after another
 _BYTE = np.uint8(0)
 # For arguments that are always the same.
 ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
-NONE = np.intp(-1)
-MOST_PIECES = 32  # of a phase: a bit of a word for each
-_DONE = SLOTS * 8  # bytes from the word that says which pieces are taken to how many are done
-_LATE = 16  # bytes from that to the number of pieces for which a thread lost its patience (`wait_until`)
-PATIENCE_NS, WORK_PER_NS = 1_000_000, 20  # for a thread that is late, besides the multiply-adds of a phase
 
 
 class Share(NamedTuple):
-    """What a thread does at a time: steps of some sequences, or a step of some units of all of them.
+    """What a thread does of a call: some sequences, or some units of all of them.
 
     Attributes:
         thread, threads, counters: of its `records.Job`.
-        part, parts: number of the share, and of how many. It packs this part of the weights, and multiplies x by it.
         first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which with a projection are not its units.
     """
@@ -36,8 +30,6 @@ class Share(NamedTuple):
     thread: int
     threads: int
     counters: int
-    part: int
-    parts: int
     first_row: int
     last_row: int
     first: int
@@ -54,19 +46,17 @@ def cut(size, part, thread, threads):
 
 
 @plain
-def share_of(zero, call, job, piece):
-    """The share of a call that is a piece, or where threads take none, the thread's."""
-    part, parts = job.thread, job.threads
-    if call.pieces and job.threads > 1:
-        part, parts = piece, call.pieces
+def share_of(zero, call, job):
+    """The thread's share of a call."""
+    thread, threads, counters = job.thread, job.threads, job.counters
     if call.by_rows:
-        b0, b1 = cut(call.batch, ONE, part, parts)
-        return Share(job.thread, job.threads, job.counters, part, parts, b0, b1, 0, call.hidden, 0, call.outputs)
+        b0, b1 = cut(call.batch, ONE, thread, threads)
+        return Share(thread, threads, counters, b0, b1, 0, call.hidden, 0, call.outputs)
     # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
     width = TILE if call.sums_count else call.panel_row // bytes_of(zero)
-    first, last = cut(call.hidden, width, part, parts)
-    p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, part, parts)
-    return Share(job.thread, job.threads, job.counters, part, parts, 0, call.batch, first, last, p0, p1)
+    first, last = cut(call.hidden, width, thread, threads)
+    p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, thread, threads)
+    return Share(thread, threads, counters, 0, call.batch, first, last, p0, p1)
 
 
 @plain
@@ -78,7 +68,7 @@ def units_before(zero, call, own, panel_row):
         panel_row: bytes of the weights' panels, to which it is cut.
     """
     if call.by_rows:
-        return cut(call.hidden, panel_row // bytes_of(zero), own.part, own.parts)
+        return cut(call.hidden, panel_row // bytes_of(zero), own.thread, own.threads)
     return own.first, own.last
 
 
@@ -86,92 +76,24 @@ def units_before(zero, call, own, panel_row):
 def columns_before(zero, call, own):
     """The same of columns of h, where they are not units."""
     if call.by_rows:
-        return cut(call.outputs, call.panel_row // bytes_of(zero), own.part, own.parts)
+        return cut(call.outputs, call.panel_row // bytes_of(zero), own.thread, own.threads)
     return own.first_out, own.last_out
 
 
 # ------------------------------------------------------------------------------------------ threads and each other
-# A call has phases, of which each needs all of the one before. Where threads have sequences of their own: packing, then
-# all steps. Else each step, as its product with R needs all of h; the first one with packing, as a thread's units need
-# but their own weights. A phase is cut into pieces, and a thread takes one after another. So one that wakes up late, or
-# that gets no processor, as other programs have them, is waited for only if it has a piece that is not done. Where that
-# takes long, it takes no more pieces in this call: else each of many phases may wait as long. The results are those of
-# one thread, whoever does a piece.
-#
-# Cells with sums, stages or a projection wait for each other within a step too. Where their threads share units, each
-# has one share that is its own, and they meet.
-def patience(work):
-    """How long threads wait for one with a piece of a phase, before that one leaves: (seconds, nanoseconds).
-
-    Args:
-        work: multiply-adds of a phase.
-    """
-    return np.array(divmod(PATIENCE_NS + work // WORK_PER_NS, 10**9), np.int64)
-
-
-@plain
-def take(pieces, job, phase, before):
-    """The next piece of a phase for the thread to do, `NONE` if all are taken.
-
-    Each thread begins with a piece of its own, so that most of the time it has the same part of R in its cache.
-
-    Args:
-        pieces: of a phase; where there are none, or but one thread, it has one share of the phase, `ZERO`.
-        phase: 0 is the first. All pieces of the one before must be taken; that they are done, `end_phase` waits for.
-        before: what the thread took before in this phase, and has done; `NONE` at first.
-    """
-    if job.threads == 1 or pieces == 0:
-        return ZERO if before == NONE else NONE
-    taken_at, done_at = job.counters, job.counters + _DONE
-    if before != NONE:
-        add_in_order(done_at, 1)
-        if load_in_order(done_at + 8) > 0:
-            wake(done_at)
-        # the thread that calls does not leave: who would do the rest?
-        if job.thread > 0 and load_in_order(done_at + _LATE) == (phase + 1) * pieces:
-            job.left = 1
-    if job.left:
-        return NONE
-    while True:
-        word = load_in_order(taken_at)  # the phase, and a bit for each piece
-        taken = word & 0xFFFFFFFF if word >> 32 == phase else 0
-        piece = pieces * job.thread // job.threads
-        if word >> 32 > phase or taken == (1 << pieces) - 1:
-            piece = NONE
-            break
-        while taken >> piece & 1 != 0:
-            piece = (piece + 1) % pieces
-        if exchange_if(taken_at, word, phase << 32 | taken | 1 << piece):
-            break
-    return piece
-
-
-@plain
-def take_any(pieces, job, before):
-    """The next piece of something that has but one phase; one thread takes all of them, too. So its results are the
-    same however many threads come: where they depend on how it is cut, as OpenBLAS's do, on the number of pieces.
-
-    Args: as those of `take`.
-    """
-    if job.threads > 1:
-        return take(pieces, job, ZERO, before)
-    return before + 1 if before + 1 < pieces else NONE
-
-
-@plain
-def end_phase(call, job, phase):
-    """Wait until all pieces of a phase are done; or where threads take none, until all have come here. A thread that
-    has left waits for none."""
-    if job.threads > 1 and call.pieces == 0:
-        barrier(job.counters, job.thread, job.threads)
-    elif job.threads > 1 and job.left == 0:
-        wait_until(job.counters + _DONE, (phase + 1) * call.pieces, call.patience)
-
-
+# Threads share the sequences of a call, and then meet once, after packing. Or they share the units, and then meet in
+# each step, as its product with R needs all of h; cells with sums, stages or a projection meet within a step too.
 @plain
 def meet(call, own):
-    """In a step: wait until all threads have come here, where they share the units."""
+    """Wait until all threads have come here, where they share the units."""
     if own.threads > 1 and not call.by_rows:
+        barrier(own.counters, own.thread, own.threads)
+
+
+@plain
+def meet_packed(call, own):
+    """Wait until all threads have packed their parts of the weights, where each needs all of them."""
+    if own.threads > 1 and call.by_rows:
         barrier(own.counters, own.thread, own.threads)
 
 

@@ -4,13 +4,13 @@ import heapq
 import os
 import threading
 import weakref
+from ctypes import addressof
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from time import monotonic
 
 from numbarnn.engines.cpu import openmp
-from numbarnn.engines.cpu.helpers import Helpers, run_all, run_all_alone, run_alone, run_together
+from numbarnn.engines.cpu.helpers import Helpers, run_alone, run_together
 from numbarnn.engines.cpu.records import Step
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
@@ -150,33 +150,6 @@ class _OfThread(threading.local):
     in_job = False  # of the class: to look in vain for one of a thread's takes Python half a microsecond
 
 
-class Pause:
-    """When no other thread is asked to take pieces: after a call that had to wait for one, as the next would too.
-
-    The more often that happens, the longer: beside other programs threads lose their processors all the time.
-
-    Attributes:
-        end: until this time; seconds of a clock. seconds: how long the last one was; less with each call in time.
-    """
-
-    SHORTEST, LONGEST = 0.002, 0.128
-
-    def __init__(self):
-        self.end, self.seconds = 0.0, 0.0
-
-    def lasts(self):
-        """Whether it has not ended yet."""
-        return monotonic() < self.end
-
-    def after(self, begin, end, late):
-        """Tell of a call on several threads, which was late or not."""
-        if late:
-            self.seconds = min(self.LONGEST, 2 * self.seconds + self.SHORTEST)
-            self.end = end + self.seconds
-        else:
-            self.seconds = max(0.0, self.seconds - (end - begin) / 2)
-
-
 class ThreadPool:
     """Runs compiled functions on several threads at once, and Python's jobs on several.
 
@@ -187,7 +160,7 @@ class ThreadPool:
     def __init__(self, threads=None):
         self.threads, self._told = threads or default_threads(), bool(threads) or VARIABLE in os.environ
         self._workers, self._inbox, self._helpers = 0, SimpleQueue(), None
-        self._busy, self.pause = threading.RLock(), Pause()
+        self._busy = threading.RLock()
         self.openmp = None
         self._own = _OfThread()
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
@@ -227,68 +200,35 @@ class ThreadPool:
         """Whether this Python thread does one of `run_jobs`' jobs."""
         return self._own.in_job
 
-    def run(self, item, function, threads, what, waits=True):
-        """Let `threads` threads (at most this thread pool's) do something together, and return when it is done; inside
-        a job of `run_jobs` the calling thread does it alone.
+    def run(self, item, steps, count, threads):
+        """Do several things one after another, each on as many threads as it says, and return when all are done.
 
-        A call from another Python thread waits for its turn where this waits for all threads; else it is done alone.
+        The calling thread does them alone inside a job of `run_jobs`, and while another Python thread's call runs.
 
         Args:
             item: bytes of a number of the dtype.
-            function, what: addresses of a function of (zero, address of a `records.Job`), and of what it does.
-            waits: for all threads; else only for the calling one, and for others that have begun. A thread that comes
-                must then find what is left to do, and this one do all if none comes.
+            steps: address of so many `records.Step`s. threads: the most that one of them says.
         """
-        threads = 1 if threads == 1 else min(threads, self.available())
-        if threads == 1 or self.in_job():
-            run_alone(item, function, what)
+        threads = 1 if threads == 1 or self._own.in_job else min(threads, self.available())
+        if threads == 1:
+            run_alone(item, steps, count)
             return
         try:
-            if not self._busy.acquire(blocking=waits):
-                run_alone(item, function, what)
-                return
-            threads = min(threads, self.available())  # there may be fewer since it waited for its turn
-            if threads == 1:
-                run_alone(item, function, what)
-                return
-            if self.openmp is not None and self.openmp.size() >= threads:
-                self.openmp.run(item, function, threads, what)
-                return
-            if self._helpers is None:
-                self._helpers = Helpers(self.threads - 1)
-            at = self._helpers
-            run_together(item, function, what, threads, at.slots, at.jobs, at.counters, waits)
+            if not self._busy.acquire(blocking=False):
+                run_alone(item, steps, count)
+            elif self.openmp is not None and self.openmp.size() >= threads:
+                for step in (Step * count).from_address(steps):
+                    if step.threads > 1:
+                        self.openmp.run(item, step.function, min(step.threads, threads), step.what)
+                    else:
+                        run_alone(item, addressof(step), 1)
+            else:
+                at = self._helpers = self._helpers or Helpers(self.threads - 1)
+                run_together(item, steps, count, threads, at.slots, at.jobs, at.counters)
         finally:  # an interrupt may have come when the lock was held already, but `acquire` had not returned
             try:  # not contextlib.suppress: an interrupt could come while that is called
                 self._busy.release()
             except RuntimeError:  # another thread has it: this one did all alone
-                pass
-
-    def run_all(self, item, steps, count, threads):
-        """The same of several things one after another, which wait for no thread that has not begun.
-
-        Args:
-            steps: address of so many `records.Step`s. threads: 1, or as many as each says.
-        """
-        threads = 1 if threads == 1 or self._own.in_job else self.available()
-        if threads > 1 and self.openmp is not None:
-            for step in (Step * count).from_address(steps):
-                self.run(item, step.function, min(step.threads, threads), step.what, False)
-            return
-        if threads == 1:
-            run_all_alone(item, steps, count)
-            return
-        try:
-            if not self._busy.acquire(blocking=False):
-                run_all_alone(item, steps, count)
-                return
-            at = self._helpers = self._helpers or Helpers(self.threads - 1)
-            # no more than there are: there may be fewer since it was asked
-            run_all(item, steps, count, self.threads, at.slots, at.jobs, at.counters)
-        finally:
-            try:
-                self._busy.release()
-            except RuntimeError:
                 pass
 
     def run_jobs(self, jobs):

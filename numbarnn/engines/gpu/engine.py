@@ -11,7 +11,7 @@ from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
-from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat
+from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
 from numbarnn.kernels.trouble import CALLER, CALLERS, explain, spoil
 
 _lock = threading.RLock()  # of what engines note about calls
@@ -75,8 +75,6 @@ class KernelEngine(Engine):
     add_column_sums = staticmethod(column_sums.add_column_sums)
     forward_steps = staticmethod(steps.forward_steps)
     backward_steps = staticmethod(steps.backward_steps)
-    note = staticmethod(fingerprint.note)
-    compare = staticmethod(fingerprint.compare)
 
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
@@ -115,8 +113,7 @@ class CudaEngine(KernelEngine):
     """An NVIDIA GPU: Numba compiles the kernels; CuPy owns memory, streams and cuBLAS."""
 
     name = "cuda"
-    records_jobs = watches_in_jobs = True
-    few_lines, work_per_line = 4096, 100_000
+    records_jobs = True
     _launch_words = None
 
     def __init__(self, ordinal=0):

@@ -1,4 +1,4 @@
-"""Layers in the simulator: what backward reads again is watched there too, and layers are pickled and copied."""
+"""Layers in the simulator: changes before backward do not count there either, and layers are pickled and copied."""
 
 import copy
 import pickle
@@ -16,18 +16,16 @@ CASE = Case("gru", T=2, hidden=(5,))
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float16"))
-def test_a_change_before_backward_is_refused(dtype):
+def test_a_change_before_backward_does_not_change_the_gradients(dtype):
     problem = make_problem(CASE)
     layer = replace(CASE, dtype=dtype).layer("sim")
     x, dy = problem.x.astype(dtype), problem.dy.astype(dtype)
     expected = named_gradients(layer, layer.backward(layer.forward(x)[2], dy))
-    for array, what in ((layer.weights, "the weights were changed"), (x, "x was overwritten")):
+    for array in (layer.weights, x):
         tape, before = layer.forward(x)[2], array.copy()
         array[-1:] *= -1
-        with pytest.raises(ValueError, match=what):
-            layer.backward(tape, dy)
-        array[...] = before
         assert_same_bits(named_gradients(layer, layer.backward(tape, dy)), expected)
+        array[...] = before
 
 
 @pytest.mark.parametrize("way", (copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))))

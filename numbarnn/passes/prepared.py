@@ -1,0 +1,271 @@
+"""Prepared calls: small calls on the CPU, whose passes are bound to arrays once and run again and again.
+
+A pass binds its tasks to the arrays of its call: views, addresses, records. That takes Python a tenth of a millisecond,
+more than a small call computes. A prepared pass has arrays of its own: a call copies its arguments into them, calls the
+functions that the tasks became, and copies the results out. `PreparedCalls` keeps those that no call uses now.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from numbarnn.passes.backward import BackwardPass, Given
+from numbarnn.passes.executor import state_arrays, with_each
+from numbarnn.passes.forward import ForwardPass
+
+SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
+SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
+KINDS = 32  # of calls whose passes are kept
+KEPT = 4  # passes of a kind that are kept: as many calls run at the same time, or wait for their backward
+
+
+class CallersArrays(NamedTuple):
+    """What kind of arrays callers give.
+
+    Attributes:
+        array: one of them -> it as NumPy's array.
+        into: an array of NumPy -> the function that copies one of them into it.
+    """
+
+    array: Callable
+    into: Callable
+
+
+NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
+
+
+class _Prepared:
+    """A pass with arrays of its own.
+
+    Args:
+        own: these, states of them, or None: what every call will give is copied into them.
+        arrays: the `CallersArrays` that callers give.
+    """
+
+    def __init__(self, own, arrays):
+        self._own, self._into = own, [_into(one, arrays.into) for one in own]
+
+    def _bind(self, plan):
+        """Let `self.work` become functions; copies of its results are what callers get."""
+        self._functions = self.work.bound(plan)
+        self._copiers = [_copier(result) for result in self.work.results()]
+
+    def _fill(self, given):
+        """Copy what the caller gave into its own arrays."""
+        for copy, other in zip(self._into, given, strict=True):
+            if copy is not None:
+                copy(other)
+
+    def _copies(self):
+        return tuple([copy() for copy in self._copiers])
+
+
+def _like(given, arrays):
+    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
+
+    def own(one):
+        array = one if type(one) is np.ndarray else arrays.array(one)
+        return np.empty(array.shape, array.dtype)
+
+    return tuple(with_each(one, own) for one in given)
+
+
+def _copier(result):
+    """A function without arguments: a copy of an array or a state; None of None."""
+    if result is None:
+        return lambda: None
+    return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
+
+
+def _into(own, into):
+    """The function that copies what a caller gives into an array or a state; None of None."""
+    if not isinstance(own, list):
+        return None if own is None else into(own)
+    copies = [into(part) for part in own]
+
+    def copy_parts(parts):
+        for copy, part in zip(copies, parts, strict=True):
+            copy(part)
+
+    return copy_parts
+
+
+class PreparedForward(_Prepared):
+    """A forward pass with arrays of its own.
+
+    Args:
+        call: the `forward.Call`. plan: of the pass. hx, cx: states like those that it will get.
+        free: the list to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
+
+    Attributes:
+        work: the `ForwardPass`.
+        weights: the flat buffer of parameters that it reads; where the call keeps them, a copy made by each run.
+    """
+
+    def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY):
+        x = np.empty(call.problem.x_shape, call.problem.dtype)
+        super().__init__((x, *_like((hx, cx), arrays)), arrays)
+        self.weights, self._arrays, self._kept = call.weights.parameters, arrays, None
+        if call.keeps:
+            self._kept = np.empty_like(self.weights)
+            call = call._replace(weights=call.weights.of_copy(self._kept), keeps=False)
+        self.work, self._backward = ForwardPass(call, *self._own), {}
+        self._free = None if free is None else ref(free)
+        self._bind(plan)
+        if call.reserves:
+            self._copiers.append(self.work.reserve.copy)
+            self._into_reserve = arrays.into(self.work.reserve)
+            self.work.remade = True  # for backward: it gets the reserve of any call
+
+    def run(self, number, *arrays):
+        """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
+        self.work.call = number
+        if self._kept is not None:
+            np.copyto(self._kept, self.weights)
+        self._fill(arrays)
+        self._run()
+        return self._copies()
+
+    def _run(self):
+        self.work.form_weights()
+        for function in self._functions:
+            function()
+
+    def step(self, x):
+        """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
+        y, *new_state = self.work.results()
+        np.copyto(self._own[0][0], x)
+        self._run()
+        for copy, part in zip(self._into[1:], new_state, strict=True):
+            if copy is not None:
+                copy(part)
+        return y[0].copy()
+
+    @property
+    def state(self):
+        """A copy of h and c of `step`."""
+        return tuple(with_each(one, np.ndarray.copy) for one in self._own[1:])
+
+    @state.setter
+    def state(self, state):
+        for own, copy, given in zip(self._own[1:], self._into[1:], state, strict=True):
+            if given is not None:
+                copy(given)
+            else:
+                for part in state_arrays(own):
+                    part[...] = 0
+
+    def give_back(self):
+        """Let others use it, if there is still a stack of layers that can."""
+        free = self._free()
+        if free is not None and len(free) < KEPT:
+            free.append(self)
+
+    def remake(self, x, reserve):
+        """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
+        if x is not None:
+            self._into[0](x)
+        self._into_reserve(reserve)
+
+    def run_backward(self, how, space, given):
+        """(dx, dhx, dcx, dw) of what is `Given`; `how` as `PreparedBackward` has it."""
+        form = how, *map(type, given)
+        prepared = self._backward.get(form)
+        if prepared is None:
+            prepared = self._backward[form] = PreparedBackward(self.work, how, space, given, self._arrays)
+        return prepared.run(given)
+
+
+class PreparedBackward(_Prepared):
+    """The backward pass of a `PreparedForward`, with arrays of its own too.
+
+    Args:
+        tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
+        space, given: as `BackwardPass` takes them. arrays: the `CallersArrays` that are given.
+    """
+
+    def __init__(self, tape, how, space, given, arrays):
+        plan, need, accumulate = how
+        super().__init__(_like(given, arrays), arrays)
+        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
+        self._bind(plan)
+        self._copiers.append(_copier(self.work.dw))
+
+    def run(self, given):
+        """(dx, dhx, dcx, dw)."""
+        self._fill(given)
+        self.work.form_weights()
+        for function in self._functions:
+            function()
+        self.work.pull_back()
+        return self._copies()
+
+
+class _Free(list):
+    """The prepared passes of a kind that no call uses now. They refer to it weakly, so that they are freed with their
+    stack of layers, and not only when Python's collector comes."""
+
+    __slots__ = ("__weakref__",)
+
+
+class PreparedCalls:
+    """The prepared passes of a stack of layers.
+
+    Whoever makes calls names their `kind`, anything hashable that says what tells them from the stack's other calls but
+    the arrays' contents: `find` first, then `make`.
+
+    Args:
+        engine: of the stack.
+    """
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._free = OrderedDict()  # (kind, threads) -> `_Free`, or None where such calls are not prepared
+        if engine.prepares_calls:
+            engine.keepers.add(self)
+
+    def clear(self):
+        """Forget all passes that nobody uses."""
+        for free in tuple(self._free.values()):
+            if free:
+                free.clear()
+
+    def find(self, kind, weights):
+        """A `PreparedForward` with these weights that was given back after a call of this kind, or None."""
+        if not self._engine.prepares_calls:
+            return None
+        free = self._free.get((kind, self._engine.num_threads))
+        try:
+            prepared = free.pop() if free else None  # at once, so that two threads do not get the same
+        except IndexError:
+            return None
+        return prepared if prepared is not None and prepared.weights is weights else None
+
+    def make(self, kind, call, plan, states, arrays=NUMPY):
+        """A new `PreparedForward` for a call of a kind, to be given back; None if such calls are not prepared.
+
+        Args:
+            states: (hx, cx), like those that it will get.
+            arrays: the `CallersArrays` that they are, and x.
+        """
+        if not self._engine.prepares_calls or plan.concurrent or not is_small(call.problem):
+            return None
+        free = self._free.setdefault((kind, self._engine.num_threads), _Free())
+        if len(self._free) > KINDS:
+            self._free.popitem(last=False)
+        return PreparedForward(call, plan, *states, free, arrays)
+
+
+def is_small(problem):
+    """Whether calls of a problem are prepared: they are short, and nothing in them changes from call to call but the
+    callers' arrays."""
+    cell, rows = problem.cell, problem.steps * problem.batch
+    values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
+    widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)
+    draws = problem.training and (problem.dropping or bool(cell.noise) or any(cell.drop_connect))
+    small = rows * widths * np.dtype(problem.dtype).itemsize <= SMALL
+    return small and not (problem.masked or problem.keeps_states or draws)
