@@ -76,7 +76,8 @@ class Recurrent:
     def _take(self, weights):
         """Hold this buffer, an array of the engine, from now on."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
-        self._array_type = self.engine.array_module.ndarray
+        self._array_type, self._has_c = self.engine.array_module.ndarray, self.stack.cell.num_private == 1
+        self._repeats = self.engine.prepares_calls and self.stack.cell.num_private < 2 and not self.stack.has_narrow
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
@@ -97,7 +98,7 @@ class Recurrent:
         raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
 
     def __getstate__(self):
-        made_again = {"_weights", "_parameters", "_named", "_array_type"}
+        made_again = {"_weights", "_parameters", "_named", "_array_type", "_has_c", "_repeats"}
         kept = {name: value for name, value in vars(self).items() if name not in made_again}
         weights = self.engine.to_host(self._weights)
         return kept | {"stack": copy.copy(self.stack), "_weights": weights}
@@ -180,6 +181,13 @@ class Recurrent:
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
+        ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
+        if ordinary and self._repeats and type(x) is self._array_type:
+            h, c = state if self._has_c and type(state) is tuple and len(state) == 2 else (state, None)
+            results = self.stack.infer_again(x, h, c, self._weights, self.batch_first)
+            if results is not None:
+                y, h, c = results
+                return y, (h, c) if self._has_c else h
         return self._run(x, state, lengths, resets, padding_value, False, output_states)[:-1]
 
     def forward(

@@ -56,12 +56,12 @@ class _Prepared:
 
     def _fill(self, given):
         """Copy what the caller gave into its own arrays."""
-        for copy, other in zip(self._into, given, strict=True):
+        for copy, other in zip(self._into, given):  # noqa: B905 - strict takes a microsecond
             if copy is not None:
                 copy(other)
 
     def _copies(self):
-        return tuple([copy() for copy in self._copiers])
+        return [copy() for copy in self._copiers]
 
 
 def _like(given, arrays):
@@ -130,8 +130,20 @@ class PreparedForward(_Prepared):
         self._run()
         return self._copies()
 
+    def takes(self, x, hx, cx):
+        """Whether these are NumPy arrays of the shapes and dtypes that it gets, or None."""
+        for own, one in zip(self._own, (x, hx, cx)):  # noqa: B905 - as above
+            if one is None and own is None:
+                continue
+            if type(one) is not np.ndarray or type(own) is not np.ndarray:
+                return False
+            if one.shape != own.shape or one.dtype != own.dtype:
+                return False
+        return True
+
     def _run(self):
-        self.work.form_weights()
+        if self.work.formed is not None:
+            self.work.form_weights()
         for function in self._functions:
             function()
 

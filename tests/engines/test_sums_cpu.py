@@ -6,7 +6,6 @@ import pytest
 
 import numbarnn
 from numbarnn.common.philox import noise_words
-from numbarnn.engines.base import Job
 from step_buffers import forward_buffers, walk, with_arrays
 from sum_cells import NOISE_CELLS, SUM_CELLS
 
@@ -43,18 +42,6 @@ def test_threads_without_units_take_part(engine, monkeypatch):
     monkeypatch.setattr(type(engine), "_threads", lambda self, work, parts: 3)
     for one, other in zip(walk(engine, LADDER, 0, **options)[1], alone, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_in_a_job_one_thread_adds_up_alone(engine, monkeypatch):
-    """What the others would have written is not read."""
-
-    monkeypatch.setattr(engine._memory, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
-    found = []
-    for threads in (1, 2):
-        engine.set_num_threads(threads)
-        run = lambda: found.append(walk(engine, LADDER, 0, H=40, masked=True, dtype="float64")[1])  # noqa: E731
-        engine.run_jobs(lambda run=run: [Job(0, (), lambda: run)], None, [])
-    assert_equal(*found)
 
 
 @pytest.mark.parametrize("threads", (1, 3))

@@ -7,13 +7,11 @@ import os
 import sys
 import threading
 import time
-from functools import partial
 
 import numpy as np
 import pytest
 
 from numbarnn.compile import types
-from numbarnn.engines.base import Job
 from numbarnn.engines.cpu import atomics, thread_pool
 from numbarnn.engines.cpu.records import Step, by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
@@ -160,34 +158,6 @@ def test_who_waits_for_long_uses_no_processor():
     assert others - own < 0.1 * own
 
 
-def fail():
-    raise RuntimeError("a job")
-
-
-def be_slow(done, number):
-    time.sleep(0.02 * number)
-    done.append(number)
-
-
-@pytest.mark.parametrize("where", range(3))
-def test_jobs_raise_what_one_of_them_raises(where):
-    workers, done = thread_pool.ThreadPool(3), []
-    with pytest.raises(RuntimeError, match="a job"):
-        workers.run_jobs([Job(lane, (), lambda lane=lane: fail if lane == where else bool) for lane in range(3)])
-    # and goes on as if nothing had happened: returns when all are done
-    workers.run_jobs([Job(lane, (), lambda lane=lane: partial(be_slow, done, lane)) for lane in range(3)])
-    assert sorted(done) == [0, 1, 2]
-
-
-def test_a_job_that_fails_ends_those_that_wait_for_others():
-    """Of a chain of jobs the first fails: nobody waits for its end."""
-    workers, done = thread_pool.ThreadPool(3), []
-    jobs = [Job(0, (), lambda: fail), Job(1, (0,), lambda: partial(done.append, 1)), Job(2, (1,), lambda: fail)]
-    with pytest.raises(RuntimeError, match="a job"):
-        workers.run_jobs(jobs)
-    assert not done
-
-
 class _Interrupting:
     """Raises KeyboardInterrupt in the main thread at the n-th place where Python would run a signal's handler, within
     the thread pool: after calls, at the beginning of functions and at jumps back.
@@ -216,31 +186,27 @@ class _Interrupting:
         return self
 
 
-@pytest.mark.parametrize("what", ["jobs", "steps"])
-def test_after_an_interrupt_at_any_place_calls_go_on(what):
+def test_after_an_interrupt_at_any_place_calls_go_on():
     """Ctrl-C may come anywhere in the pool's own code; the next call, and one from another thread, are as ever."""
     workers, number, left = thread_pool.ThreadPool(3), 0, 0
-    calls = {
-        "jobs": lambda: workers.run_jobs([Job(lane, (), lambda: bool) for lane in range(3)]),
-        "steps": lambda: count_one_after_another(workers, 2),
-    }
-    calls[what]()
+    count_one_after_another(workers, 2)
     while left <= 0:
         number += 1
         interrupting = _Interrupting(number)
         sys.settrace(interrupting)
         try:
-            calls[what]()
+            count_one_after_another(workers, 2)
         except KeyboardInterrupt:
             assert interrupting.left <= 0
         finally:
             sys.settrace(None)
         left = interrupting.left
         done = []
-        other = threading.Thread(target=lambda done=done: (calls[what](), done.append(1)), daemon=True)
+        other = threading.Thread(
+            target=lambda done=done: (count_one_after_another(workers, 2), done.append(1)), daemon=True
+        )
         other.start()
         other.join(30)
         assert done, f"after an interrupt at place {number} another thread waits for ever"
         run_on(workers, count_together, 3, np.array([20, 10, 0, 0]))
-        calls["jobs"]()
     assert number > 5

@@ -10,7 +10,6 @@ import pytest
 from cases import Case
 from comparing import assert_close, assert_equals_stepwise, assert_same_bits
 from numbarnn import engines
-from numbarnn.engines import Job
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.schedules import stepwise, wavefront
 from plan_orders import Shuffled
@@ -176,28 +175,6 @@ def test_engines_are_told_of_every_array(monkeypatch, engine, cell, fuses_input)
         assert_close(case, train(layer, problem)[0], train(problem.layer("cpu"), problem)[0])
         if not case.dropout:
             infer(layer, problem)
-
-
-def test_an_error_in_a_job_comes_out(engine):
-    """And no thread goes on waiting for what will not be done."""
-
-    def fail():
-        raise RuntimeError("job 1")
-
-    done = []
-    jobs = [
-        Job("a", (), lambda: lambda: done.append(0)),
-        Job("b", (), lambda: fail),
-        Job("a", (0, 1), lambda: lambda: done.append(2)),
-    ]
-    for threads in (1, 2, 3):
-        engine.set_num_threads(threads)
-        with pytest.raises(RuntimeError, match="job 1"):
-            engine.run_jobs(lambda: jobs, None, ())
-        assert 2 not in done
-        done.clear()
-        engine.run_jobs(lambda: jobs[:1], None, ())
-        assert done == [0]
 
 
 @pytest.mark.parametrize("options", ({}, {"batch_first": True}, {"dropout": 0.5, "batch_first": True}), ids=str)

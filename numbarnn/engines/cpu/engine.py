@@ -126,7 +126,7 @@ class CpuEngine(HostEngine):
 
     def _threads(self, work, parts, enough=None):
         """Threads for `work` multiply-adds that can be cut into `parts`, if it is enough: at least SERIAL_WORK."""
-        if work < (SERIAL_WORK if enough is None else enough) or self.thread_pool.in_job():
+        if work < (SERIAL_WORK if enough is None else enough):
             return 1
         return max(1, min(self.thread_pool.available(), parts // products.UNITS))
 
@@ -134,8 +134,7 @@ class CpuEngine(HostEngine):
         """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
         the call is told how they share them.
 
-        Like all numbers of threads it depends on sizes alone; but it is one in a job of `run_jobs`, whose threads do
-        other jobs (`_threads`).
+        Like all numbers of threads it depends on sizes alone.
         """
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
@@ -304,6 +303,3 @@ class CpuEngine(HostEngine):
             return joined.part_of(function, partial(self._function, joined.copy_rows))
         part = make(*function.args, **function.keywords)
         return part._replace(kept=(function, part.kept))
-
-    def run_jobs(self, make_jobs, key, arrays):
-        self.thread_pool.run_jobs(make_jobs())
