@@ -15,7 +15,7 @@ from child import in_child
 from numbarnn.bench import info
 from numbarnn.compile import types
 from numbarnn.engines.cpu import atomics, openmp, thread_pool
-from numbarnn.engines.cpu.records import by_address, job_at
+from numbarnn.engines.cpu.records import Step, by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 needs_openmp = pytest.mark.skipif(
@@ -50,7 +50,8 @@ def count_threads(zero, address):
 def counted(pool, threads, room=8):
     """(Rounds, of how many threads, failures) of each thread of a pool's run."""
     found = np.zeros((room, 3), np.int64)
-    pool.run(8, count_threads.address(types.float64), threads, found.ctypes.data)
+    step = Step(function=count_threads.address(types.float64), what=found.ctypes.data, threads=threads)
+    pool.run(8, ctypes.addressof(step), 1, threads)
     return found[: np.count_nonzero(found[:, 0])].tolist()
 
 
