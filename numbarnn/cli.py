@@ -22,7 +22,7 @@ COMMANDS = {
         "numbarnn.bench.own_cells",
         "list the library's cells; time these or your own against LSTM and PyTorch",
     ),
-    "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
+    "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": (
