@@ -21,13 +21,10 @@ DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does wit
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
 RECENT = 100  # steps that the training loss is averaged over for a report
 FORMAT = "numbarnn demo checkpoint 1"
-
-
 # What defines a training run, besides the text: two runs with equal ones give equal losses.
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
 
 
-# ----------------------------------------------------------------------------------------------------------- arguments
 def number(least, below=math.inf, kind=float, what="a number"):
     """An argparse type: a number of at least (or, for 0.0, above) `least`, and below another."""
 
@@ -46,10 +43,7 @@ def number(least, below=math.inf, kind=float, what="a number"):
 
 def plot_path(text):
     """An argparse type: a file to write, or none."""
-    try:
-        return None if text == "none" else console.json_path(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error} (--plot none does without)") from error
+    return None if text == "none" else console.json_path(text)
 
 
 def add_arguments(parser):
@@ -84,7 +78,6 @@ def add_arguments(parser):
     add("--resume", metavar="FILE", help="go on from a checkpoint")
 
 
-# ---------------------------------------------------------------------------------------------------------- the command
 def run(args):
     """Train, sample and report; returns 0."""
     if args.plot is not None:
@@ -237,12 +230,7 @@ def train(trainer, steps, deadline, path):
 def interrupt_flag():
     """An event that Ctrl-C sets, so that a step is never cut in two; a second Ctrl-C stops at once."""
     flag, former = threading.Event(), signal.getsignal(signal.SIGINT)
-
-    def on_signal(*_):
-        flag.set()
-        signal.signal(signal.SIGINT, former)
-
-    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGINT, lambda *_: (flag.set(), signal.signal(signal.SIGINT, former)))
     try:
         yield flag
     finally:
@@ -272,7 +260,6 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
     return vocabulary.decode(drawn)
 
 
-# ---------------------------------------------------------------------------------------------------------- checkpoints
 def arrays_of(trainer):
     """Return name -> array on the device: both buffers of parameters, and Adam's moments of each."""
     kinds = {"weights": trainer.model.buffers, "first": trainer.optimizer.first, "second": trainer.optimizer.second}
@@ -324,7 +311,6 @@ def restore(trainer, about, arrays, path):
         raise ValueError(f"resume: {path!r} is damaged: {type(error).__name__}: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------------------ reporting
 def finish(args, trainer, interrupted):
     """Let the model write; tell the results, and write them and their picture to files."""
     if interrupted:
