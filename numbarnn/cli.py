@@ -17,12 +17,9 @@ COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
     "check": ("numbarnn.bench.check.command", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed.command", "time forward and backward against PyTorch and onnxruntime"),
-    "report": ("numbarnn.bench.report.command", "show results of bench as a page, or what became slower"),
-    "cells": (
-        "numbarnn.bench.own_cells",
-        "list the library's cells; time these or your own against LSTM and PyTorch",
-    ),
-    "demo": ("numbarnn.bench.demo.command", "train a character model and let it write"),
+    "report": ("numbarnn.bench.report", "show results of bench as a page, or what became slower"),
+    "cells": ("numbarnn.bench.cells", "list the library's cells"),
+    "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": (

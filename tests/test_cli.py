@@ -108,13 +108,11 @@ def test_gpus_of_the_driver(tmp_path, monkeypatch):
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0, 143771'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert info.gpus_of_the_driver() == [
-        {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 143771 * 2**20}
-    ]
+    assert info.gpus() == [{"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 143771 * 2**20}]
 
 
 def test_missing_package_is_an_error_with_the_command(monkeypatch, capsys):
-    monkeypatch.setattr("numbarnn.bench.peers.peers.installed", lambda *modules: False)
+    monkeypatch.setattr("numbarnn.bench.speed.command.installed", lambda *modules: False)
     assert cli.main(["bench"]) == 1
     assert install.command("torch") in capsys.readouterr().err
 

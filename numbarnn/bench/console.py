@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -126,13 +127,10 @@ def table_lines(columns, rows, right, width):
 
 
 class Progress:
-    """Progress bars on the error stream, one per task: with rich on a terminal where the style is "auto".
-
-    The style "lines" writes "progress DONE TOTAL" after each unit of work, for a parent process to read.
-    """
+    """Progress bars on the error stream, one per task: with rich, on a terminal, where the style is "auto"."""
 
     def __init__(self, style="auto"):
-        self.style, self.bars, self.counts = style, None, {}
+        self.style, self.bars, self.tasks = style, None, {}
 
     def __enter__(self):
         if self.style == "auto" and have_rich() and sys.stderr.isatty():
@@ -150,25 +148,73 @@ class Progress:
             self.bars.stop()
 
     def start(self, name, total):
-        """Begins a task of `total` units; None where the number is not known yet."""
-        self.counts[name] = [0, total, self.bars and self.bars.add_task(name, total=total)]
+        """Begin a task of `total` units; None where the number is not known."""
+        self.tasks[name] = self.bars and self.bars.add_task(name, total=total)
 
-    def update(self, name, done=None, total=None):
-        """Sets how much of a task is done (default: one unit more), and its total where that became known."""
-        count = self.counts[name]
-        count[0] = count[0] + 1 if done is None else done
-        count[1] = count[1] if total is None else total
+    def update(self, name, done=1):
+        """Add some units that are done."""
         if self.bars is not None:
-            self.bars.update(count[2], completed=count[0], total=count[1])
-        elif self.style == "lines":
-            say(f"progress {count[0]} {count[1]}", error=True)
+            self.bars.update(self.tasks[name], advance=done)
 
 
 def environment(simulated=False):
-    """The environment of a child process that runs this numbarnn, in the simulator if it is to."""
+    """Return the environment of a child process that runs this numbarnn, in the simulator if it is to."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
+
+
+def document(title, body, style, script=""):
+    """Return a page of a body (HTML), one file that refers to nothing outside of it; a script runs at its end."""
+    scripts = f"<script>\n{script}</script>\n" if script else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"/>\n<title>{escape(title)}</title>\n'
+        f"<style>{style}</style>\n</head>\n<body>\n{body}\n{scripts}</body>\n</html>\n"
+    )
+
+
+def write_json(path, data):
+    """Write data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
+    write_bytes(path, (json.dumps(plain(data), indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_bytes(path, data):
+    """Write a file, or replace it whole."""
+    with files.replacing(path) as part:
+        part.write_bytes(data)
+
+
+def plain(data):
+    """Return data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
+    if isinstance(data, dict):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [plain(value) for value in data]
+    if isinstance(data, (np.ndarray, np.generic)):
+        return plain(data.tolist())
+    return None if isinstance(data, float) and not np.isfinite(data) else data
+
+
+# ----------------------------------------------------------------------------------------------------------- arguments
+def add_json_argument(parser, what):
+    """Add --json FILE."""
+    parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
+
+
+def add_list_argument(parser, option, choices, default, more=""):
+    """Add an option that takes several of `choices`, with commas between, or "all"."""
+
+    def parse(text):
+        names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
+        if unknown := [name for name in names if name not in choices]:
+            raise argparse.ArgumentTypeError(
+                f"expected {', '.join(choices)}, several with commas between, or all; got {unknown[0]!r}"
+            )
+        return list(dict.fromkeys(names))
+
+    about = f"from {', '.join(choices)}; default {','.join(default)}{more}"
+    parser.add_argument(option, type=parse, default=default, metavar=f"{option[2:].upper()}[,...]", help=about)
 
 
 def json_path(text):
@@ -186,62 +232,15 @@ def json_path(text):
     return path
 
 
-def existing_file(what):
-    """An argparse type: a file that is there, as text; what: words for it, in the error."""
-
-    def parse(text):
-        if not Path(text).is_file():
-            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}: not a file")
-        return text
-
-    return parse
-
-
-def add_json_argument(parser, what):
-    parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
-
-
-def write_json(path, data):
-    """Writes data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
-    write_bytes(path, (json.dumps(plain(data), indent=1, allow_nan=False) + "\n").encode())
-
-
-def write_bytes(path, data):
-    """Writes a file, or replaces it whole."""
-    with files.replacing(path) as part:
-        part.write_bytes(data)
-
-
-def plain(data):
-    """Data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
-    if isinstance(data, dict):
-        return {str(key): plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [plain(value) for value in data]
-    if isinstance(data, (np.ndarray, np.generic)):
-        return plain(data.tolist())
-    if isinstance(data, float) and not np.isfinite(data):
-        return None
-    return data
-
-
-def comma_list(choices):
-    """An argparse type: one or more of `choices`, separated by commas, or "all"."""
-
-    def parse(text):
-        names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
-        unknown = [name for name in names if name not in choices]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f"expected {', '.join(choices)}, several with commas between, or all; got {unknown[0]!r}"
-            )
-        return list(dict.fromkeys(names))
-
-    return parse
+def existing_file(text):
+    """An argparse type: a file that is there."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"expected a file that numbarnn wrote as --json, got {text!r}: not a file")
+    return Path(text)
 
 
 def whole_numbers(text, expected, count=None):
-    """Whole numbers of at least 1 with commas between, `count` of them; expected: these words, for the error."""
+    """Return whole numbers of at least 1 with commas between, `count` of them; expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
     if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")

@@ -3,13 +3,8 @@
 from numbarnn.bench import console
 from numbarnn.schedules.estimate import product_us
 
-COLOURS = {
-    "steps": "tab:blue",
-    "input": "tab:orange",
-    "dropout": "tab:green",
-    "remake": "tab:olive",
-    "weights": "tab:purple",
-}
+COLOURS = {"steps": "tab:blue", "input": "tab:orange", "dropout": "tab:green", "remake": "tab:olive",
+           "weights": "tab:purple"}  # fmt: skip
 STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row; rows are 1 apart, layer 0 the lowest
 # For schedules whose steps nobody estimates: what a product costs for each of its steps, if a step costs 1. A drawing
 # convention that keeps products visible, no more.

@@ -22,18 +22,18 @@ from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, openmp, vectors
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
-# What is looked for: the name shown -> (distributions that bring it, the first one installed counts; the extra that
-# has it; None: pip install).
+# What is looked for: the name shown -> (distributions that bring it, the last one installed counts; the extra that has
+# it; None: pip install).
 PACKAGES = {
     "numpy": (("numpy",), None),
     "numba": (("numba",), None),
     "numba-cuda": (("numba-cuda",), None),
     "OpenBLAS wheel": (("scipy-openblas32",), None),
-    "CuPy": (("cupy-cuda12x", "cupy-cuda13x", "cupy"), "cuda12"),
-    "cuDNN": (("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"), "cudnn"),
+    "CuPy": (("cupy", "cupy-cuda13x", "cupy-cuda12x"), "cuda12"),
+    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cudnn"),
     "PyTorch": (("torch",), "torch"),
     "onnx": (("onnx",), "onnx"),
-    "onnxruntime": (("onnxruntime", "onnxruntime-gpu"), None),
+    "onnxruntime": (("onnxruntime-gpu", "onnxruntime"), None),
     "safetensors": (("safetensors",), "safetensors"),
     "greenlet": (("greenlet",), "sim"),
     "rich": (("rich",), "cli"),
@@ -43,12 +43,13 @@ PACKAGES = {
 
 
 def add_arguments(parser):
+    """Options of `numbarnn info`."""
     parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
     console.add_json_argument(parser, "all of it")
 
 
 def run(args):
-    """Prints what is here; returns 0, or 1 where not even the CPU engine runs."""
+    """Print what is here; returns 0, or 1 where not even the CPU engine runs."""
     if args.clear_cache:
         folder, (count, size) = code_cache.directory_if_any(), code_cache.clear()
         console.say(f"removed {counted(count, 'file')} of compiled code, {size / 1e6:.1f} MB, from {folder}")
@@ -63,16 +64,15 @@ def run(args):
         [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
         for name, engine in found["engines"].items()
     ]
-    columns = ["engine", "runs here", "what is missing", "how to get or use it"]
-    console.print_table("Engines", columns, rows)
+    console.print_table("Engines", ["engine", "runs here", "what is missing", "how to get or use it"], rows)
     if args.json:
         console.write_json(args.json, found)
     return 0 if found["engines"]["cpu"]["runs"] else 1
 
 
 def how_to_install(name):
-    """The command that installs one of PACKAGES."""
-    (distribution, *_), extra = PACKAGES[name]
+    """Return the command that installs one of PACKAGES."""
+    (*_, distribution), extra = PACKAGES[name]
     if name == "CuPy":
         return install.for_gpus()
     if name == "cuDNN":
@@ -81,7 +81,7 @@ def how_to_install(name):
 
 
 def devices(found):
-    """The rows of the table of devices."""
+    """Return the rows of the table of devices."""
     cpu = found["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
@@ -95,57 +95,51 @@ def devices(found):
 
 
 def collect():
-    """Everything that `numbarnn info` tells, as a dict of plain values; benchmarks record it beside their times."""
+    """Return everything that `numbarnn info` tells, as plain values; benchmarks record it beside their times."""
     runs = engines.why_not("cpu") is None
+    lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    cpu = {
+        "model": cpu_model(), "cores": core_count(), "openblas_core": openblas.core_name() if runs else None,
+        "vectors": vectors.description() if runs else None, "module_threads": module_threads() if runs else None,
+        "forced": os.environ.get(FORCED_CORE),
+    }  # fmt: skip
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "numbarnn": numbarnn.__version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": versions(),
-        "cpu": {
-            "model": cpu_model(),
-            "cores": core_count(),
-            "openblas_core": openblas.core_name() if runs else None,
-            "vectors": vectors.description() if runs else None,
-            "module_threads": module_threads(),
-            "forced": os.environ.get(FORCED_CORE),
-        },
-        "gpus": gpus(),
-        "driver": driver(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
+        "commit": commit(), "python": platform.python_version(), "platform": platform.platform(),
+        "versions": versions(), "cpu": cpu, "gpus": gpus(), "driver": lines[0].strip() if lines else None,
         "engines": engines_here(),
-    }
+    }  # fmt: skip
 
 
 def versions():
-    """Name -> version of each package in PACKAGES, None where it is not installed."""
+    """Return name -> version of each package in PACKAGES, None where it is not installed."""
     found = dict.fromkeys(PACKAGES)
     for name, (distributions, _) in PACKAGES.items():
-        for distribution in distributions[::-1]:
+        for distribution in distributions:
             with suppress(metadata.PackageNotFoundError):
                 found[name] = metadata.version(distribution)
     return found | {"cuDNN": found["cuDNN"] or ctypes.util.find_library("cudnn")}
 
 
 def commit():
-    """The commit of numbarnn's own working tree, with "-dirty" where files have changed since; "unknown" elsewhere."""
+    """Return the commit of numbarnn's own working tree, with "-dirty" where files have changed; "unknown" elsewhere."""
     root = str(Path(numbarnn.__file__).resolve().parents[1])
-    if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != [root]:
+    if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != (root,):
         return "unknown"
     described = run_tool("git", "-C", root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return described[0] if described else "unknown"
 
 
 def run_tool(name, *arguments):
-    """The lines that a program prints; none where it is missing or fails."""
+    """Return the lines that a program prints; none where it is missing or fails."""
     if (tool := shutil.which(name)) is None:
-        return []
+        return ()
     answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
-    return answer.stdout.splitlines() if answer.returncode == 0 else []
+    return tuple(answer.stdout.splitlines()) if answer.returncode == 0 else ()
 
 
 def cpu_model():
+    """Return the processor's name."""
     with suppress(FileNotFoundError):
         if found := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
             return found[1].strip()
@@ -153,47 +147,33 @@ def cpu_model():
 
 
 def core_count():
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def module_threads():
-    """Whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's"; None without PyTorch, or
-    where its OpenMP library is not in its folder: importing PyTorch, to find out, takes seconds."""
-    if engines.why_not("cpu") is not None or not (found := find_spec("torch")) or not found.origin:
-        return None
-    if not (libraries := sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*"))):
+    """Return whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's".
+
+    None without PyTorch, or where its OpenMP library is not in its folder: importing PyTorch, to find out, takes
+    seconds.
+    """
+    found = find_spec("torch")
+    libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*")) if found and found.origin else []
+    if not libraries:
         return None
     return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
 
 
 def forced_core_notice():
-    """What to tell where the environment makes OpenBLAS take a processor family; None where it does not."""
+    """Return what to tell where the environment makes OpenBLAS take a processor family; None where it does not."""
     forced = os.environ.get(FORCED_CORE)
     about = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
     return None if forced is None else about
 
 
 def gpus():
-    """NVIDIA GPUs: a list of dicts with name, compute_capability and memory_bytes."""
-    try:
-        import cupy
-
-        count = cupy.cuda.runtime.getDeviceCount()
-        properties = [cupy.cuda.runtime.getDeviceProperties(i) for i in range(count)]
-    except Exception:  # no CuPy, no driver or no device, each with an exception of its own
-        return gpus_of_the_driver()
-    return [
-        {
-            "name": p["name"].decode(),
-            "compute_capability": f"{p['major']}.{p['minor']}",
-            "memory_bytes": int(p["totalGlobalMem"]),
-        }
-        for p in properties
-    ]
-
-
-def gpus_of_the_driver():
-    """`gpus` as the driver's own tool tells it, where CuPy does not run."""
+    """Return NVIDIA GPUs, as the driver's own tool tells: dicts with name, compute_capability and memory_bytes."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [
@@ -203,26 +183,13 @@ def gpus_of_the_driver():
     ]
 
 
-@cache
-def driver():
-    """The version of the NVIDIA driver, None where there is none. Asked once: the tool may take a second."""
-    lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return lines[0].strip() if lines else None
-
-
 def engines_here():
-    """Engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
-    how = {
-        "cpu": "pip install scipy-openblas32",
-        "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}",
-    }
-    missing = {name: engines.why_not(name) for name in how}
-    found = {
-        name: {"runs": reason is None, "missing": reason, "how": None if reason is None else how[name]}
-        for name, reason in missing.items()
-    }
-    lacks = install.simulator_lacks()
+    """Return engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
+    how = {"cpu": "pip install scipy-openblas32", "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}"}
+    missing = {name: engines.why_not(name) for name in how} | {"sim": install.simulator_lacks()}
     use = "in a process of its own: numbarnn check --device sim, or set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-    return found | {
-        "sim": {"runs": lacks is None, "missing": lacks, "how": use if lacks is None else install.command("sim")}
+    how["sim"] = use if missing["sim"] is None else install.command("sim")
+    return {
+        name: {"runs": reason is None, "missing": reason, "how": how[name] if reason or name == "sim" else None}
+        for name, reason in missing.items()
     }

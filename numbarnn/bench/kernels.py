@@ -5,28 +5,29 @@ import difflib
 import inspect
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
-from numbarnn.bench import console, machine_code, planned, source
+from numbarnn.bench import console, planned, source
 from numbarnn.cuda import compiler
-from numbarnn.cuda.machine_code import read
+from numbarnn.cuda.machine_code import read, widths
 from numbarnn.kernels import catalog
 
 ARCHS = ("sm_80", "sm_90", "sm_100")  # what --all compiles for where no --arch is given
 USUAL_ARCH = "sm_90"  # what is compiled for without --all
 SECONDS = {True: 10, False: 1}  # that a planned kernel, and another, take to compile on one core, about
 
-# How a multiprocessor hands out registers, from compute capability 7.0 on (CUDA's cuda_occupancy.h).
-REGISTERS = 65536  # in all, shared evenly by ...
-PARTITIONS = 4  # ... parts, each of which has its own warps
-WARP = 32  # threads
-REGISTERS_STEP = 256  # a warp gets a multiple of it
+# How a multiprocessor hands out registers, from compute capability 7.0 on (CUDA's cuda_occupancy.h): in all, shared
+# evenly by parts, each with its own warps; a warp of so many threads gets a multiple of a step.
+REGISTERS, PARTITIONS, WARP, REGISTERS_STEP = 65536, 4, 32, 256
 RULE = (
     f"blocks: how many blocks of so many threads the registers of a multiprocessor hold. Each of its {PARTITIONS} "
     f"parts has {REGISTERS // PARTITIONS}; a warp of {WARP} threads takes {WARP} times the kernel's registers, rounded "
     f"up to a multiple of {REGISTERS_STEP}: blocks = {PARTITIONS} * ({REGISTERS // PARTITIONS} // registers of a warp) "
     "// warps of a block. The device's limits on threads and blocks, and shared memory, come on top."
 )
+# What is counted in machine code: products, loads and stores of global, shared and local memory, what waits.
+COUNTED = ("HMMA", "FFMA", "FFMA2", "DFMA", "LDG", "STG", "LDS", "STS", "LDL", "STL", "BAR", "NANOSLEEP")
 COLUMNS = [
     "", "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic", "spills", "stack", "threads", "blocks",
 ]  # fmt: skip
@@ -79,16 +80,10 @@ def run(args):
 # ------------------------------------------------------------------------------------------------- arguments
 def known_archs(text):
     """An argparse type: one or more archs such as sm_90, separated by commas, that the installed compiler knows."""
-    names = [name.strip() for name in text.split(",")]
+    names, known = [name.strip() for name in text.split(",")], compiler_archs()
     for name in names:
-        if not re.fullmatch(r"sm_\d{2,3}", name):
-            raise argparse.ArgumentTypeError(f"expected an arch such as {', '.join(ARCHS)}, got {name!r}")
-    known = compiler_archs()
-    unknown = [name for name in names if known and name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"the installed CUDA compiler knows {', '.join(known)}; got {', '.join(map(repr, unknown))}"
-        )
+        if not re.fullmatch(r"sm_\d{2,3}", name) or (known and name not in known):
+            raise argparse.ArgumentTypeError(f"expected archs such as {', '.join(known or ARCHS)}; got {name!r}")
     return names
 
 
@@ -223,9 +218,24 @@ def print_machine_code(shipped, arch):
         code = read(compiled)
     except RuntimeError as error:
         raise console.CannotRun(str(error)) from error
-    head = f"{shipped}, {arch}: {compiled.registers} registers"
-    console.say("\n".join(f"// {line}" for line in (head, *machine_code.describe(code))))
-    console.say("\n".join(code.listing))
+    head = [f"{shipped}, {arch}: {compiled.registers} registers", *counts(code)]
+    console.say("\n".join([*(f"// {line}" for line in head), *code.listing]))
+
+
+def counts(code):
+    """What is counted in a `MachineCode`, as lines: instructions, accesses by width, what each loop is made of."""
+    names = Counter(one.name for one in code.instructions)
+    lines = [f"{len(code.instructions)} instructions, {names['LDL'] + names['STL']} of them load or store spilled "
+             "registers"]  # fmt: skip
+    for what, accesses in (("global", ("LDG", "STG")), ("shared", ("LDS", "STS"))):
+        found = [f"{number} {name} of {bits} bits" for name in accesses
+                 for bits, number in widths(code.instructions, name).items()]  # fmt: skip
+        lines.append(f"{what} memory: {', '.join(found) or 'not accessed'}")
+    for loop in code.loops:
+        names = Counter(one.name for one in loop.instructions)
+        found = ", ".join(f"{names[name]} {name}" for name in COUNTED if names[name]) or "none that are counted"
+        lines.append(f"{'  ' * loop.depth}loop at {loop.first:#06x}: {len(loop.instructions)} instructions: {found}")
+    return lines
 
 
 def print_source(shipped):

@@ -5,37 +5,39 @@ from dataclasses import asdict
 
 from numbarnn import engines
 from numbarnn.bench import console, gantt
-from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
+from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
 from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
 from numbarnn.layers import checks
 from numbarnn.passes.costs import costs_of, segments_of
 from numbarnn.schedules import SCHEDULES, Problem, choose, estimate
-from numbarnn.schedules.explain import explain, residences, step_lines, task_lines, wider
+from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
-TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
 DEVICE = "device"  # the profile that is the one of the GPU in this machine
+OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
+TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
 
 
 def add_arguments(parser):
-    add = parser.add_argument
+    """Options of `numbarnn plan`."""
+    add, count = parser.add_argument, console.positive_int
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
-    add("--batch", type=console.positive_int, required=True, metavar="B", help="sequences")
-    add("--steps", type=console.positive_int, required=True, metavar="T", help="time steps")
+    add("--batch", type=count, required=True, metavar="B", help="sequences")
+    add("--steps", type=count, required=True, metavar="T", help="time steps")
     about = f"the GPU; {DEVICE} (the default) is the one in this machine"
     add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
-    add("--input-size", type=console.positive_int, metavar="I", help="default: the first layer's hidden size")
+    add("--input-size", type=count, metavar="I", help="default: the first layer's hidden size")
     about = "of a cell that projects its output, and of the LSTM: the width of h"
-    add("--proj-size", type=console.positive_int, default=0, metavar="P", help=about)
+    add("--proj-size", type=count, default=0, metavar="P", help=about)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
     about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
-    add("--checkpoint-every", type=console.positive_int, default=0, metavar="K", help=about)
+    add("--checkpoint-every", type=count, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
@@ -45,14 +47,17 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Prints the answer; returns 0. A schedule that cannot run the problem is a `console.CannotRun` with its reason."""
+    """Print the answer; returns 0. A schedule that cannot run the problem is a `console.CannotRun` with its reason."""
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
             costs, problem = costs_of(schedule, problem), next(iter(segments_of(problem)))
         explanations = [explain(schedule, problem, back) for back in (False, True)[: 1 + args.backward]]
     except ValueError as reason:
-        raise console.WrongArguments(_with_dashes(str(reason))) from reason
+        said = str(reason)
+        for name, option in OPTIONS.items():
+            said = said.replace(name, option)
+        raise console.WrongArguments(said) from reason
     except RuntimeError as reason:
         raise console.CannotRun(str(reason)) from reason
     picture = gantt.figure(explanations) if args.plot else None
@@ -71,7 +76,7 @@ def run(args):
     return 0
 
 
-# ------------------------------------------------------------------------------------------------- arguments
+# ----------------------------------------------------------------------------------------------------------- arguments
 def sizes(text):
     """An argparse type: "1024,512" -> (1024, 512)."""
     return console.whole_numbers(text, "whole numbers of at least 1 with commas between, such as 1024,1024,512;")
@@ -93,36 +98,25 @@ def picture_path(text):
     return path
 
 
-def _with_dashes(message):
-    """A message of layers about their arguments, with the options of this command in place of their names."""
-    for name, option in (("proj_size", "--proj-size"), ("hidden_size", "--hidden"), ("input_size", "--input-size")):
-        message = message.replace(name, option)
-    return message
-
-
-def profile_of(name):
-    """The profile of that name; RuntimeError, with the cure, where that is this machine's GPU and none can be used."""
-    if name != DEVICE:
-        return profiles.get(name)
-    if problem := engines.why_not("cuda"):
+def problem_of(args):
+    """Return the `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have its sizes."""
+    if args.profile != DEVICE:
+        profile = profiles.get(args.profile)
+    elif problem := engines.why_not("cuda"):
         raise RuntimeError(
             f"--profile {DEVICE} is that of this machine's GPU, but there is none to ask: {problem}. "
             f"Take another, --profile {', '.join(profiles.PROFILES)}"
         )
-    return engines.get("cuda").profile
-
-
-def problem_of(args):
-    """The `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have these sizes."""
-    inputs, directions = args.input_size or args.hidden[0], 1 + args.bidirectional
-    options = {"training": not args.inference, "dropout": args.dropout, "profile": profile_of(args.profile)}
-    options |= {"checkpoint_every": args.checkpoint_every, "dtype": args.dtype}
-    sizes = args.hidden, args.steps, args.batch
-    return network_problem(args.cell, inputs, *sizes, directions, args.proj_size, **options)
+    else:
+        profile = engines.get("cuda").profile
+    sizes = args.input_size or args.hidden[0], args.hidden, args.steps, args.batch, 1 + args.bidirectional
+    options = {"training": not args.inference, "dropout": args.dropout, "profile": profile, "dtype": args.dtype}
+    options |= {"checkpoint_every": args.checkpoint_every}
+    return network_problem(args.cell, *sizes, args.proj_size, **options)
 
 
 def network_problem(cell, inputs, hidden, steps, batch, directions, proj_size=0, **options):
-    """A `numbarnn.schedules.Problem` on a GPU; ValueError where the cell cannot have these sizes.
+    """Return a `numbarnn.schedules.Problem` on a GPU; ValueError where the cell cannot have these sizes.
 
     Args:
         inputs, hidden, steps, batch, directions, proj_size: I, H of each layer, T, B, D, and P or 0. options: more of
@@ -141,17 +135,15 @@ def network_problem(cell, inputs, hidden, steps, batch, directions, proj_size=0,
     return problem
 
 
-# ---------------------------------------------------------------------------------------------------- output
+# -------------------------------------------------------------------------------------------------------------- output
 def describe(problem):
-    """A problem, and what limits a persistent kernel on its device."""
-    hidden = ",".join(map(str, problem.units or problem.hidden_sizes))
+    """Return a problem, and what limits a persistent kernel on its device, as text."""
+    hidden, profile = ",".join(map(str, problem.units or problem.hidden_sizes)), problem.profile
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
-    words += ["bidirectional"] if problem.directions == 2 else []
-    words += [f"P={problem.projection}"] if problem.projection else []
+    words += ["bidirectional"] * (problem.directions == 2) + [f"P={problem.projection}"] * bool(problem.projection)
     words += [f"dropout={problem.dropout}"] if problem.dropping else []
     words += ["training" if problem.training else "inference"]
-    profile = problem.profile
     return (
         f"{' '.join(words)}\non {profile.name}: {profile.multiprocessors} SMs at {profile.clock_ghz:.2f} GHz, each "
         f"with {profile.shared_bytes / 1024:.0f} KiB of shared memory and {profile.registers} registers; L2 cache "
@@ -160,110 +152,71 @@ def describe(problem):
 
 
 def print_pass(explanation):
-    """The schedule of a pass and why; all schedules; launches, where weights live, steps; the plan."""
+    """Print the schedule of a pass and why, what others would do, and the expected time of launches and steps."""
     problem, taken = explanation.problem, explanation.taken
-    console.say()
-    why = "asked for by name" if explanation.why is None else f"auto; {explanation.why}"
-    console.say(f"{'Backward' if explanation.backward else 'Forward'}: {taken.schedule} ({why})\n")
-    for line in step_lines(problem, explanation.backward):
-        console.say(f"{line[0].upper()}{line[1:]}.\n")
-    rows = []
-    for option in (taken, *explanation.others):
-        us = "-" if option.microseconds is None else f"{option.microseconds:.0f}"
-        state = "taken" if option is taken else "" if option.plan else "REFUSED"
-        rows.append([state, option.schedule, us, option.reason])
-    columns = ["", "schedule", "launches µs", "what or why not"]
-    console.print_table("Schedules", columns, rows, columns[2:3])
-    if taken.launches:
-        print_launches(problem, taken.launches)
-        products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
-        expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
-        console.say(f"Expected: {expected}.\n")
-    console.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
-
-
-def print_launches(problem, launches):
-    """The tables of launches, of where weights live, and of the expected time per step."""
+    console.say(f"\n{explanation}\n")
+    if not taken.launches:
+        return
+    parts = ("exchange", "read", "multiply", "add")
+    parts += ("within",) if any(launch.estimate.rounds for launch in taken.launches) else ()
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
+    columns += ["a step", "most of it", *parts, "steps"]
     rows = [
         [
             launch.layers, launch.blocks, launch.tile.threads, max_registers(launch, problem.profile),
             f"{launch.shared_bytes / 1024:.1f}", launch.tile.math, launch.tile.sequences, f"{launch.microseconds:.0f}",
+            f"{launch.estimate.step:.2f}", launch.estimate.bound,
+            *(f"{getattr(launch.estimate, part):.2f}" for part in parts), launch.steps_in_all,
         ]
-        for launch in launches
+        for launch in taken.launches
     ]  # fmt: skip
-    console.print_table("Launches", columns, rows, right={*columns} - {"launch", "by"})
-    homes = [one for launch in launches for one in residences(problem, launch)]
-    of_hr = ["slice of W_hr"] if problem.projection else []
-    columns = ["layer", "blocks per direction", "units", "slice of R", "slice of W", *of_hr]
-    columns += ["KiB per block", "MiB", "in"]
-    rows = [
-        [
-            one.layer, one.blocks, one.units, _shape(one.R), _shape(one.W),
-            *[_shape(one.W_hr)] * len(of_hr), f"{one.block_bytes / 1024:.1f}",
-            f"{one.total_bytes / 2**20:.2f}", one.home,
-        ]
-        for one in homes
-    ]  # fmt: skip
-    console.print_table("Weights and where they are", columns, rows, right=columns[:-1])
-    parts = ("exchange", "read", "multiply", "add")
-    parts += ("within",) if any(launch.estimate.rounds for launch in launches) else ()
-    columns = ["launch", "a step", "most of it", *parts, "KiB read per block", "steps"]
-    rows = [
-        [
-            launch.layers, f"{launch.estimate.step:.2f}", launch.estimate.bound,
-            *(f"{getattr(launch.estimate, part):.2f}" for part in parts),
-            f"{launch.estimate.read_bytes / 1024:.1f}", launch.steps_in_all,
-        ]
-        for launch in launches
-    ]  # fmt: skip
-    console.print_table("Expected time of a step, µs", columns, rows, right={*columns} - {"launch", "most of it"})
-
-
-def _shape(shape):
-    return "-" if shape is None else f"{shape[0]} x {shape[1]}"
+    numbers = {*columns} - {"launch", "by", "most of it"}
+    console.print_table("Launches; expected µs, and of a step", columns, rows, numbers)
+    products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
+    expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
+    console.say(f"Expected: {expected}.")
 
 
 def max_registers(launch, profile):
-    """Registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
+    """Return registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
     return min(255, profile.registers // launch.tile.threads)
 
 
-def as_json(problem, explanations):
-    """Everything that is printed, and all tasks with the numbers of those they need."""
-    names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
-    described = fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
-    return {"problem": described, "passes": [_pass_as_json(explanation) for explanation in explanations]}
-
-
 def fields(one, *names):
-    """Name -> value of some attributes."""
+    """Return name -> value of some attributes."""
     return {name: getattr(one, name) for name in names}
 
 
-def _pass_as_json(explanation):
-    taken, of_tasks = explanation.taken, ("kind", "layer", "direction", "first", "last")
-    tasks = zip(taken.plan.tasks, taken.plan.needs, strict=True)
-    return {
-        "pass": "backward" if explanation.backward else "forward",
-        "why": explanation.why,
-        **_option_as_json(taken),
-        "launches": [_launch_as_json(explanation.problem, launch) for launch in taken.launches],
-        "others": [_option_as_json(option) | {"runs": option.plan is not None} for option in explanation.others],
-        "tasks": [fields(task, *of_tasks) | {"needs": needs} for task, needs in tasks],
-    }
+def as_json(problem, explanations):
+    """Return everything that is printed, and all tasks with the numbers of those they need."""
+    names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
+    described = fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
+    passes = []
+    for explanation in explanations:
+        taken = explanation.taken
+        tasks = zip(taken.plan.tasks, taken.plan.needs, strict=True)
+        passes.append({
+            "pass": "backward" if explanation.backward else "forward",
+            "why": explanation.why,
+            **_option(taken),
+            "launches": [_launch(problem, launch) for launch in taken.launches],
+            "others": [_option(option) | {"runs": option.plan is not None} for option in explanation.others],
+            "tasks": [fields(task, "kind", "layer", "direction", "first", "last") | {"needs": needs}
+                      for task, needs in tasks],
+        })  # fmt: skip
+    return {"problem": described, "passes": passes}
 
 
-def _option_as_json(option):
+def _option(option):
     return fields(option, "schedule", "reason") | {"launches_us": option.microseconds}
 
 
-def _launch_as_json(problem, launch):
+def _launch(problem, launch):
+    cut = {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()}
     return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
         "threads": launch.tile.threads,
         "max_registers": max_registers(launch, problem.profile),
-        "cut": {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()}
-        | {"resident": launch.tile.resident},
+        "cut": cut | {"resident": launch.tile.resident},
         "weights": [one._asdict() for one in residences(problem, launch)],
         "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,

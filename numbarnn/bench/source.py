@@ -1,53 +1,41 @@
-"""Print a kernel's Python source without the parts that its constants rule out.
+"""Print a kernel's Python source without the branches that its constants rule out.
 
 A factory makes each kernel for one cell and one tile, and one source serves them all: `if masked:` stands in a kernel
-without masks too, and the compiler drops it. `reduced` drops the same parts from the source.
+without masks too, and the compiler drops it. `reduced` drops the same branches and choices from the text, and what
+stands behind a `return`. What stays is the text as it was written.
 """
 
 import ast
 import inspect
-import io
 import re
 import textwrap
-import tokenize
-from itertools import accumulate
 
 import numpy as np
 
-from numbarnn.bench.reducer import Reducer, outside, pairs
-
 WIDTH = 120  # columns of a printed line
-MARK = re.compile(r"( *)(_above|_beside)\((.*)\)")  # a comment, as `reducer` has it
-NO_STATEMENT = re.compile(r"\s*(#|else\b|elif\b|$)")  # how a line begins that has none, or one with nothing above it
+#: What an expression of constants is made of.
+PLAIN = (
+    ast.Name, ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.expr_context,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+UNKNOWN = object()
 
 
-class _Large(int):
-    """An int that is printed in hexadecimal, as masks are written."""
-
-    def __repr__(self):
-        return hex(self)
+def outside(function):
+    """Return the values that a function finds outside itself, by name."""
+    found = inspect.getclosurevars(function)
+    values = {**found.builtins, **found.globals, **found.nonlocals}
+    return {name: value for name, value in values.items() if name not in function.__code__.co_varnames}
 
 
 def reduced(function):
-    """Return the source of a kernel's Python function, without code that never runs and names that nothing reads."""
-    tree, before = ast.parse(_with_marks(textwrap.dedent(inspect.getsource(function)))), None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 2**16:
-            node.value = _Large(node.value)
-    while before != (before := ast.dump(tree)):
-        Reducer(function, tree).generic_visit(tree)
-    lines, beside = [], ""
-    for line in ast.unparse(ast.fix_missing_locations(tree)).splitlines():
-        if mark := MARK.fullmatch(line):
-            comment = ast.literal_eval(mark[3])
-            if mark[2] == "_beside":
-                beside += f"  {comment}"
-            elif comment or not lines[-1].endswith(":"):  # a blank line, but not the first of a block
-                lines.append(f"{mark[1]}{comment}".rstrip())
-        else:
-            *first, last = _wrapped(line)
-            lines, beside = [*lines, *first, last + beside], ""
-    return "\n".join(lines)
+    """Return the source of a kernel's Python function, without code that never runs."""
+    known = {name: value for name, value in outside(function).items()
+             if type(value) in (bool, int, float, str, type(None), tuple)}  # fmt: skip
+    text, following = None, textwrap.dedent(inspect.getsource(function))
+    while following is not None:
+        text, following = following, _edited(following, known)
+    return re.sub(r"\n\n(?=\n)|(?<=:\n)\n", "", text).rstrip()
 
 
 def constants(function, source):
@@ -60,7 +48,7 @@ def constants(function, source):
     factories, origins = function.__qualname__.split(".<locals>.")[:-1], {}  # origins: {"U": ["tile.units"]}
     for factory in ast.walk(ast.parse(inspect.getsource(inspect.getmodule(function)))):
         for node in ast.walk(factory) if getattr(factory, "name", None) in factories else ():
-            for target, value in pairs(node):
+            for target, value in _pairs(node):
                 if isinstance(value, (ast.Attribute, ast.BinOp)):
                     origins[ast.unparse(target)] = [ast.unparse(value)]
     for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}):
@@ -72,49 +60,83 @@ def constants(function, source):
     return [f"# {line}" for line in textwrap.wrap(", ".join(listed), WIDTH - 2)]
 
 
-def _with_marks(source):
-    """Return a source with its comments and blank lines as calls of `_above` and `_beside`, which an AST keeps."""
-    lines, starts, continued, marks = source.splitlines(), [], set(), {}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.stmt):
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-            starts += [first] * (not NO_STATEMENT.match(lines[first - 1]))
-            continued |= set(range(node.lineno + 1, node.end_lineno + 1) if not hasattr(node, "body") else ())
-    found = {i: "" for i, line in enumerate(lines, 1) if not line.strip() and i not in continued}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and "fmt: skip" not in token.string:
-            found[token.start[0]] = token.string
-    for i, comment in sorted(found.items()):
-        above = i not in continued and NO_STATEMENT.match(lines[i - 1])
-        owner = min((start for start in starts if start > i), default=0) if above else max(j for j in starts if j <= i)
-        marks.setdefault(owner, []).append(f"{'_above' if above else '_beside'}({comment!r})")
-    for owner in sorted(marks, reverse=True):
-        if owner:  # 0: a comment below all statements
-            indent = lines[owner - 1][: -len(lines[owner - 1].lstrip())]
-            lines[owner - 1 : owner - 1] = [indent + mark for mark in marks[owner]]
-    return "\n".join(lines)
+def _pairs(node):
+    """Return an assignment's targets with their values: (a, x), (b, y) of a, b = x, y."""
+    if not isinstance(node, ast.Assign) or len(node.targets) > 1:
+        return []
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
-def _wrapped(line):
-    """Return a line of code as lines of at most WIDTH, broken after commas in its outermost brackets."""
-    indent, lines = line[: -len(line.lstrip())] + "    ", []
-    plain = re.sub(r"^( *\w+(?:, \w+)* = )\((.*)\)$", r"\1\2", line)  # a, b = (x, y)
-    if plain != line and len(plain) <= WIDTH and _is_same(line, plain):
-        return [plain]
-    depths = list(accumulate((letter in "([{") - (letter in ")]}") for letter in line))
-    while len(line) > WIDTH:
-        commas = [i for i in range(WIDTH) if line[i] == "," and depths[i]]
-        if not commas:
-            break
-        at = max(commas, key=lambda i: (-depths[i], i)) + 1
-        lines.append(line[:at])
-        line, depths = indent + line[at + 1 :], [1] * len(indent) + depths[at + 1 :]
-    return [*lines, line]
+def _edited(text, known):
+    """Return a text after the first edit that `known` constants ask for; None: there is nothing to edit."""
+    for node in ast.walk(ast.parse(text)):
+        for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
+            for number, statement in enumerate(block if isinstance(block, list) else ()):
+                if isinstance(statement, ast.If) and (truth := _value(statement.test, known)) is not UNKNOWN:
+                    return "".join(_without_branch(text.splitlines(True), statement, truth, len(block) == 1))
+                if isinstance(statement, (ast.Return, ast.Continue, ast.Break)) and number + 1 < len(block):
+                    lines = text.splitlines(True)
+                    return "".join(lines[: statement.end_lineno] + lines[block[-1].end_lineno :])
+        if isinstance(node, ast.IfExp) and (truth := _value(node.test, known)) is not UNKNOWN:
+            return _replaced(text, node, [node.body if truth else node.orelse], "")
+        if isinstance(node, ast.BoolOp) and _value(node, known) is UNKNOWN:
+            needless = not isinstance(node.op, ast.Or)  # True and ..., False or ...
+            kept = [one for one in node.values if _value(one, known) is not needless]
+            if len(kept) < len(node.values):
+                return _replaced(text, node, kept, " and " if needless else " or ")
+    return None
 
 
-def _is_same(line, other):
-    """Return whether two lines are the same code."""
-    try:
-        return ast.dump(ast.parse(line.strip())) == ast.dump(ast.parse(other.strip()))
-    except SyntaxError:
-        return False
+def _value(node, known):
+    """Return the value of an expression of constants, UNKNOWN if it has anything else; `False and ...` is False."""
+    if isinstance(node, ast.BoolOp):
+        decisive, values = isinstance(node.op, ast.Or), [_value(one, known) for one in node.values]
+        if decisive in (value for value in values if isinstance(value, bool)):
+            return decisive
+        if all(value is (not decisive) for value in values):
+            return not decisive
+    for part in ast.walk(node):
+        if not (part.id in known if isinstance(part, ast.Name) else isinstance(part, PLAIN)):
+            return UNKNOWN
+    return eval(ast.unparse(node), {"__builtins__": {}}, known)
+
+
+def _without_branch(lines, node, truth, alone):
+    """Return lines in which of an `if` or `elif` stays what is taken; alone: it is its block's only statement."""
+    start, end, last = node.lineno - 1, node.end_lineno, node.body[-1].end_lineno
+    indent, is_elif = " " * node.col_offset, lines[start].lstrip().startswith("elif")
+    if truth:
+        body = lines[_behind_colon(lines, node.test.end_lineno - 1) : last]
+    elif not node.orelse:
+        body = []
+    elif lines[node.orelse[0].lineno - 1].lstrip().startswith("elif"):
+        first, *rest = lines[node.orelse[0].lineno - 1 : end]
+        return [*lines[:start], first if is_elif else first.replace("elif", "if", 1), *rest, *lines[end:]]
+    else:
+        body = lines[_behind_colon(lines, last) : end]
+    if is_elif:
+        return [*lines[:start], *([f"{indent}else:\n", *body] if body else ()), *lines[end:]]
+    while not body and lines[start - 1].lstrip().startswith("#"):  # about the branch
+        start -= 1
+    kept = [line.removeprefix("    ") for line in body] or [f"{indent}pass\n"] * alone
+    return [*lines[:start], *kept, *lines[end:]]
+
+
+def _behind_colon(lines, number):
+    """Return the number of the line behind the first, from this one on, that ends with a colon."""
+    while not lines[number].split("#")[0].rstrip().endswith(":"):
+        number += 1
+    return number + 1
+
+
+def _replaced(text, node, parts, word):
+    """Return a text with some parts of an expression, and a word between, in place of it."""
+    lines = text.encode().splitlines(True)
+    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+    found = word.join(f"({part})" if " " in part and len(parts) > 1 else part
+                      for part in (ast.get_source_segment(text, part) for part in parts))  # fmt: skip
+    return (text.encode()[:begin] + found.encode() + text.encode()[end:]).decode()

@@ -18,7 +18,7 @@ Backward, given dh:
 The pre-activations' gradients are dr, dz, dn on the side of W x and dr, dz, dq on the side of R h': they differ in the
 last gate, and so do the gradients of the two biases. With one bias only, b_rn stays within (2)'s q: cudnn.h says of
 CUDNN_RNN_SINGLE_REC_BIAS "one recurrent bias in recurrent GEMM". That cuDNN computes this is
-an assumption (`numbarnn.bench.peers.cudnn.assumptions`).
+an assumption (`tests/support/cudnn_assumptions.py`).
 
 Cho et al. reset the state before the product (Keras: reset_after=False; ONNX: linear_before_reset=0), which makes two
 products of a step. The n gate of ah is R_n v + b_rn then:

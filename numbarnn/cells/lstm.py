@@ -23,7 +23,7 @@ it was computed from:
     c = min(max(f c' + i g, lclip), rclip)                                 (3a)
     di = df = dg = dc' = 0 where c is lclip or rclip                       (5a)
 
-That cuDNN's gradient is (5a), and what it makes of NaN, is an assumption (`numbarnn.bench.peers.cudnn.assumptions`).
+That cuDNN's gradient is (5a), and what it makes of NaN, is an assumption (`tests/support/cudnn_assumptions.py`).
 """
 
 from numbarnn.cells.definition import Cell

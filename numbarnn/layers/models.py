@@ -28,7 +28,7 @@ _ARGUMENTS = """
         bias: True or "double": two biases per layer and direction, b_w and b_r, as in cuDNN and PyTorch; False or
             "none"; "input": b_w alone (CUDNN_RNN_SINGLE_INP_BIAS); "recurrent": b_r alone (CUDNN_RNN_SINGLE_REC_BIAS).
             That cuDNN's GRU has b_r within the reset gate's product is an assumption
-            (`numbarnn.bench.peers.cudnn.assumptions`).
+            (`tests/support/cudnn_assumptions.py`).
         batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
@@ -67,7 +67,7 @@ _CLIP = """
             before h is computed from it; None for none.
         clip_propagate_nan: a NaN in c stays NaN; else it becomes lclip (CUDNN_NOT_PROPAGATE_NAN). That cuDNN does so,
             and that its gradient is 0 where c is clipped, is an assumption
-            (`numbarnn.bench.peers.cudnn.assumptions`)."""
+            (`tests/support/cudnn_assumptions.py`)."""
 
 _RESET_AFTER = """
         reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho

@@ -117,7 +117,7 @@ def clipped_lstm(lower, upper, propagate_nan=True):
         clip(c) = min(max(c, lower), upper)
 
     That cuDNN lets no gradient through where c is clipped, and what it makes of NaN, is an assumption
-    (`numbarnn.bench.peers.cudnn.assumptions`).
+    (`tests/support/cudnn_assumptions.py`).
 
     Args:
         propagate_nan: what becomes of a NaN: it stays one, or else max and min take their other argument, so that it

@@ -6,7 +6,7 @@ kernels have changed since. A number holds for the kernels that it was fitted to
 number was changed by hand: its source says why, and the fitted number stands beside it until times are recorded again.
 So far that is done for loading weights alone. A number about which the records say nothing has that as its source.
 
-All numbers were fitted together by `python -m numbarnn.bench.calibrate`, least squares of relative errors, none below
+All numbers were fitted together by `python tests/support/calibrate.py`, least squares of relative errors, none below
 zero. With the fitted ones all 144 estimates are within 13 % of the records where T is at least 100, and within 20 %
 below (tests/schedules/test_calibration.py replays them). What these records cannot tell apart has one number: turns
 and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` stand for each other in

@@ -94,10 +94,9 @@ def stub(monkeypatch):
 
 @pytest.fixture
 def short_turns(monkeypatch):
-    """Turns of a millisecond, ceilings that nobody measures, and PyTorch's number of threads as it was."""
+    """Turns of a millisecond, a ceiling that nobody measures, and PyTorch's number of threads as it was."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
-    monkeypatch.setattr(record, "cpu_bandwidth", lambda *_: 1e9)
     monkeypatch.setattr(timing, "TURN_S", 1e-3)
     monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
     monkeypatch.setattr(timing, "GAP_S", 0.0)

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import numbarnn
+from numbarnn.bench import report
 from numbarnn.bench.cases import cases, shapes
 from numbarnn.bench.cases.shapes import Shape
-from numbarnn.bench.peers import peers, torch_cells
-from numbarnn.bench.report import rows
-from numbarnn.bench.speed import lineup, peak, record
+from numbarnn.bench.peers import peers, torch_peer
+from numbarnn.bench.speed import lineup, record
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("short_turns")
@@ -44,31 +43,11 @@ def test_other_words_are_refused(text, refused):
 
 
 def test_who_has_no_such_forms_refuses_them(refused, cannot):
-    assert "T,B,I,H,L, five whole numbers" in refused("cells", "--shape", "1,2,3,4,5,chain")
+    assert "T,B,I,H,L, five whole numbers" in refused("trace", "--shape", "1,2,3,4,5,chain")
+    said = cannot("bench", "--cell", "sru", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional", code=2)
+    assert "--cell sru is timed over whole sequences, in one direction: got --shape" in said
     said = cannot("bench", "--stream", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional", code=2)
     assert "in one direction: got --shape 1,2,3,4,5,bidirectional" in said
-
-
-def test_published_shapes():
-    published = shapes.SETS["published"]
-    assert set(published) >= {Shape(100, 64, 512, 512, 4), Shape(1024, 16, 768, 768, 1)}
-    assert {shape.form for shape in published if shape[:5] == (8, 128, 1024, 1024, 3)} == {(), ("chain",)}
-    frameworks = shapes.SETS["frameworks"]
-    assert {shape[:5] for shape in frameworks} == {
-        (100, 64, 123, 320, 1),
-        (1000, 32, 123, 320, 1),
-        (1000, 32, 123, 320, 4),
-    }
-    # As many parameters as the paper's tables say, with the dense layer of 10 or 59 classes: 576 k and 8.5 M.
-    long, deep = frameworks[1], frameworks[2]
-    assert weights_of(long) + 10 * 320 == pytest.approx(576e3, rel=0.01)
-    assert weights_of(deep) + 10 * 640 == pytest.approx(8.5e6, rel=0.01)
-
-
-def weights_of(shape):
-    """How many numbers a layer's weights and biases are."""
-    case = cases.Case("lstm", *shape[:3], (shape.H,) * shape.L, **shape.options)
-    return sum(int(np.prod(one)) for one in cases.parameter_shapes(case).values())
 
 
 # --------------------------------------------------------------------------------------------------------- who computes
@@ -78,27 +57,18 @@ def test_a_chain_is_the_stack(cell, train):
     """numbarnn's and PyTorch's, with all gradients and states."""
     stack = cases.make_instance(replace(CASE, cell=cell))
     chain = replace(stack, case=replace(stack.case, chain=True))
-    wanted = results(peers.torch_contender(stack, train))
+    wanted = results(torch_peer.torch_contender(stack, train))
     assert_same(results(peers.numbarnn_contender(stack, train)), wanted)
-    assert_same(results(peers.torch_contender(chain, train)), wanted)
+    assert_same(results(torch_peer.torch_contender(chain, train)), wanted)
     assert_same(results(peers.numbarnn_contender(chain, train)), wanted)
     assert "chain" not in peers.numbarnn_contender(chain, train).plan
-
-
-def test_a_chain_is_so_many_calls(monkeypatch):
-    called, chain = [], cases.make_instance(replace(CASE, chain=True))
-    contender = peers.numbarnn_contender(chain, True)
-    forward = numbarnn.LSTM.forward
-    monkeypatch.setattr(numbarnn.LSTM, "forward", lambda self, *a, **o: called.append(self) or forward(self, *a, **o))
-    contender.call()
-    assert len(called) == len(set(map(id, called))) == 3
 
 
 def test_both_directions_and_several_lengths_against_pytorch_layer_by_layer():
     instance = cases.make_instance(replace(CASE, T=6, B=4, bidirectional=True, lengths="half"))
     assert instance.lengths.tolist() == [3, 4, 5, 6] and instance.padding.any()
-    wanted = peers.torch_results(instance)
-    assert_same(results(peers.torch_contender(instance, True)), wanted)
+    wanted = torch_peer.torch_results(instance)
+    assert_same(results(torch_peer.torch_contender(instance, True)), wanted)
     assert_same(results(peers.numbarnn_contender(instance, True)), wanted)
 
 
@@ -113,18 +83,8 @@ def test_the_command_times_them(command, page, capsys, tmp_path):
         assert set(row["seconds"]) == {"numbarnn", "torch"}
         assert row["left_out"].get("onnxruntime", lineup.OTHER_FORM) == lineup.OTHER_FORM
     text = page(found)
-    assert len(rows.result_of("x", record.read(tmp_path / "record.json")).entries) == 4
+    assert len(report.result_of("x", record.read(tmp_path / "record.json")).entries) == 4
     assert "gru 4,2,3,5,2,chain float32 fwd" in text and "gru 4,3,3,5,2,bidirectional,lengths float32 fwd" in text
-
-
-def test_work_counts_directions_and_what_is_no_padding():
-    shape = Shape(6, 4, 3, 5, 2).sizes
-    row = {"cell": "lstm", "shape": shape, "what": "forward", "form": ("bidirectional", "lengths")}
-    # two directions of 4 gates of 5 units; columns: 3 + 5 of the first layer, 10 + 5 of the second; 3+4+5+6 vectors
-    assert peak.work_of(row) == 2 * 18 * 2 * 20 * 23
-    assert peak.work_of(row | {"form": ("chain",)}) == peak.work_of(row | {"form": ()}) == 2 * 24 * 20 * (8 + 10)
-    numbers = 2 * 20 * (23 + 2 * 2) + 18 * (3 + 2 * 5)
-    assert peak.smallest_traffic("lstm", shape, "float32", False, row["form"]) == 4 * numbers
 
 
 # -------------------------------------------------------------------------------------------------------- torch.compile
@@ -133,7 +93,7 @@ def as_it_is(monkeypatch):
     """A torch.compile that compiles nothing: compiling takes ten seconds."""
     asked = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(function) or function)
-    monkeypatch.setattr(torch_cells, "forget_compiled", lambda: asked.append("forgot"))
+    monkeypatch.setattr(torch_peer, "forget_compiled", lambda: asked.append("forgot"))
     return asked
 
 
@@ -141,8 +101,8 @@ def as_it_is(monkeypatch):
 @pytest.mark.parametrize("train", [False, True])
 def test_what_is_compiled_computes_the_same(cell, train, as_it_is):
     instance = cases.make_instance(replace(CASE, cell=cell))
-    contender = peers.torch_compiled_contender(instance, train)
-    assert_same(results(contender), results(peers.torch_contender(instance, train)))
+    contender = torch_peer.torch_compiled_contender(instance, train)
+    assert_same(results(contender), results(torch_peer.torch_contender(instance, train)))
     assert contender.compile_s > 0 and as_it_is[0] == "forgot" and callable(as_it_is[1])
 
 
@@ -155,20 +115,3 @@ def test_torch_compile_is_a_peer_of_all_that_its_cells_have(as_it_is, command, p
     said = capsys.readouterr().out
     assert "/ compiled" in said and "torch.compile: first calls, which compile, took" in said and "go one way" in said
     assert " torch.compile (compiled in " in page(found)
-
-
-def test_a_compiler_that_fails_is_told_of(command, monkeypatch, as_it_is, capsys):
-    def fails(*_):
-        raise RuntimeError("no compiler here")
-
-    monkeypatch.setattr(torch, "compile", lambda function, **options: fails)
-    found = command(*SMALL, "--shape", "3,2,4,5,1", "--cell", "gru", "--compile")
-    assert {"numbarnn", "torch"} <= set(found["results"][0]["seconds"])
-    assert found["results"][0]["left_out"]["torch.compile"] == "RuntimeError: no compiler here"
-    assert "torch.compile, 2 cases such as gru" in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_pytorchs_compiler_compiles_it(command):
-    found = command(*SMALL, "--shape", "3,2,4,5,2", "--cell", "lstm,gru", "--compile")
-    assert all(row["compile_s"]["torch.compile"] > 0.1 and "torch.compile" in row["ratio"] for row in found["results"])

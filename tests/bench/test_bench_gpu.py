@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import fake_cudnn
-from numbarnn.bench import info, tables
-from numbarnn.bench.cases import cases, passes, shapes
+from numbarnn.bench.cases import shapes
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
-from numbarnn.bench.peers.cudnn import options
-from numbarnn.bench.report import rows
+from numbarnn.bench.peers.cudnn import descriptors as options
 from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup, record, timing
+from numbarnn.bench.speed import lineup, timing
 from stub_layer import use_stub
 
 torch = pytest.importorskip("torch")
@@ -35,7 +33,7 @@ def machine(monkeypatch, session, short_turns):
         found.cases.append(case)
         return make_layer(case, *arguments, **keywords)
 
-    def on_the_cpu(problem, train, device):
+    def on_the_cpu(problem, train, device="cpu"):
         contender = make_torch(problem, train, "cpu")
 
         def call():
@@ -52,7 +50,7 @@ def machine(monkeypatch, session, short_turns):
         return found.clock.get(contender.name, 4.0), contender.name not in found.clock.get("behind", ())
 
     monkeypatch.setattr(peers, "make_layer", layer_of)
-    monkeypatch.setattr(peers, "torch_contender", on_the_cpu)
+    monkeypatch.setattr(torch_peer, "torch_contender", on_the_cpu)
     monkeypatch.setattr(found.session.library, "cudnnSetRNNDescriptor_v8", asked)
     monkeypatch.setattr(timing, "device_time", device_time)
     monkeypatch.setattr(timing, "WARM_S", 0.0)
@@ -98,60 +96,6 @@ def test_with_and_without_tf32_are_rows_of_their_own(machine, bench):
     assert not torch.backends.cudnn.allow_tf32
 
 
-def test_three_products_of_tf32_are_ours_alone(machine, bench, capsys):
-    """Peers do not round, nor may we be off by more than without TF32."""
-    found = bench("--tf32", "3x")
-    assert [row["tf32"] for row in found["results"]] == ["3x", "3x"]
-    assert {math for _, math in machine.asked} == {options.MATH_TYPES["fma"]}
-    assert [case.allow_tf32 for case in machine.cases] == ["3x", "3x"] and set(machine.tf32) == {(False, False)}
-    said = capsys.readouterr().out
-    assert "3xTF32" in said and "PyTorch's default" not in said
-    assert "--tf32 3x" in tables.command_of([found])
-    assert "float32 3xTF32" in str(rows.key_of(found["results"][0]))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_there_is_no_tf32_of_other_dtypes(dtype, bench):
-    found = bench("--dtype", dtype)
-    assert [row["tf32"] for row in found["results"]] == [False, False]
-
-
-def test_refusals_are_shown_in_cudnns_words(bench, capsys):
-    found = bench("--dtype", "float64")
-    refused = {"cudnn persist_static", "cudnn persist_static_small_h"}
-    for row in found["results"]:
-        assert row["left_out"].keys() == refused and not refused & row["seconds"].keys()
-        assert all("CUDNN_STATUS_NOT_SUPPORTED (3000): words of its own" in said for said in row["left_out"].values())
-    said = capsys.readouterr().out
-    assert "cudnn persist_static, 2 cases such as gru 3,2,4,5,2 float64 fwd: cudnnSetRNNDescriptor_v8: CUDNN_" in said
-
-
-def test_an_algorithm_that_cannot_be_recorded_says_so(machine, bench, capsys):
-    machine.session.library.not_recorded = (options.ALGORITHMS["standard"],)
-    found = bench("--tf32", "off")
-    for row in found["results"]:
-        note = row["notes"]["cudnn standard"]
-        assert note.startswith("seq_major_packed, call by call, as it cannot be a CUDA graph: cudnnRNNForward: CUDNN_")
-        assert "one CUDA graph" in row["notes"]["cudnn persist_static"] and row["seconds"]["cudnn standard"]
-    assert "cudnn standard, 2 cases such as gru 3,2,4,5,2 float32 fwd: seq_major_packed" in capsys.readouterr().out
-
-
-def test_a_layout_that_is_refused_is_followed_by_the_other(machine, bench, monkeypatch):
-    """Where both are, the words about the first are shown."""
-    describe = machine.session.library.cudnnSetRNNDescriptor_v8
-
-    def no_packed_persistence(rnnDesc, **given):
-        if given["algo"] == options.ALGORITHMS["persist_static"] and given["auxFlags"] == options.PADDED_IO_DISABLED:
-            fake_cudnn.FakeLibrary.fail("cudnnSetRNNDescriptor_v8", 3000)
-        describe(rnnDesc=rnnDesc, **given)
-
-    monkeypatch.setattr(machine.session.library, "cudnnSetRNNDescriptor_v8", no_packed_persistence)
-    found = bench("--tf32", "off")
-    for row in found["results"]:
-        assert row["left_out"] == {} and row["notes"]["cudnn persist_static"] == "seq_major_unpacked, one CUDA graph"
-        assert row["notes"]["cudnn standard"] == "seq_major_packed, one CUDA graph"
-
-
 def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch, capsys):
     network = cudnn_peer.CudnnLayers
 
@@ -166,32 +110,6 @@ def test_an_algorithm_with_wrong_results_has_no_time(machine, bench, monkeypatch
     forward, training = found["results"]
     assert forward["best_cudnn"] == "cudnn persist_static" and training["best_cudnn"] == "cudnn standard"
     assert training["ok"] and "cudnn persist_static's dx: is" in training["left_out"]["cudnn persist_static"]
-
-
-def test_weights_are_packed_once(machine):
-    problem = cases.make_instance(cases.Case("lstm", 4, 3, 5, (6,), gradients="y"))
-    contenders, refusals = cudnn_peer.cudnn_contenders(problem, passes.TRAINING)
-    assert not refusals and [contender.name for contender in contenders] == ALGORITHMS
-    calls, runs = len(machine.session.library.calls), machine.session.library.runs
-    torchs = torch_peer.torch_contender(problem, True)
-    truth = torch_peer.torch_contender(problem.float64, True)
-    wanted, exact = torchs.results(torchs.call()), truth.results(truth.call())
-    for contender in contenders:
-        for _ in range(3):
-            rows = lineup.compare(problem.case, contender, exact, wanted)
-        assert lineup.disagreement(rows) is None
-    assert len(machine.session.library.calls) == calls
-    assert machine.session.library.runs == runs + 3 * 3 * len(contenders)
-
-
-def test_a_gpu_that_waits_for_the_host_is_told_of(machine, bench, capsys):
-    machine.clock["behind"] = ["torch", "numbarnn auto"]
-    found = bench("--tf32", "off")
-    for row in found["results"]:
-        assert row["host_behind"]["numbarnn"] == row["host_behind"]["torch"] == 3
-        assert row["host_behind"]["cudnn standard"] == 0
-        assert "the GPU waited for the host in 3 of 3 rounds of torch" in row["doubts"]
-    assert "2 in doubt" in capsys.readouterr().out
 
 
 def test_without_cudnn_pytorchs_choice_is_left(machine, bench, monkeypatch, capsys):
@@ -224,7 +142,7 @@ def test_deepbenchs_passes_are_cudnns_functions_apart(machine, command, monkeypa
 
     monkeypatch.setattr(timing, "device_time", device_time)
     found = command(*"bench --device cuda --set deepbench-train --tf32 off --rounds 3 --threads 1".split())
-    assert [row["what"] for row in found["results"]] == [*passes.APART] * 2
+    assert [row["what"] for row in found["results"]] == [*shapes.APART] * 2
     for row in found["results"]:
         assert row["input_mode"] == "skip" and set(row["device_seconds"]) == {"numbarnn", *ALGORITHMS}
         assert row["left_out"] == {"torch": lineup.NO_SKIP}
@@ -238,35 +156,3 @@ def test_deepbenchs_passes_are_cudnns_functions_apart(machine, command, monkeypa
     alone = [forward, forward, data, weights, data + weights]
     assert only["cudnn standard"] == [one for one in alone * 2 for _ in range(3)]
     assert "bwd weights: numbarnn goes back through the steps" in capsys.readouterr().out
-
-
-def test_a_record_has_what_was_timed_and_with_what(bench):
-    found = bench("--tf32", "off", "--schedule", "auto,stepwise")
-    assert found["kernels"] == record.kernels_digest("cuda") and found["clean"] in (True, False, None)
-    assert found["method"]["cudnn"]["version"] == "9.28.0" and "version_in_torch" in found["method"]["cudnn"]
-    assert found["method"]["rounds"] == 3 and "cores_busy_elsewhere" in found["method"]
-    assert [row["schedule"] for row in found["results"]] == ["auto", "stepwise"] * 2
-    assert {"driver", "date", "device_name", "environment"} <= found.keys()
-
-
-def test_the_driver_is_asked_once_for_all_times(monkeypatch):
-    asked = []
-
-    def run_tool(*command):
-        asked.append("--query-gpu=driver_version" in command)
-        return ["580.159"] if asked[-1] else []
-
-    monkeypatch.setattr(info, "run_tool", run_tool)
-    info.driver.cache_clear()
-    try:
-        assert info.collect()["driver"] == info.collect()["driver"] == "580.159"
-        assert sum(asked) == 1
-    finally:
-        info.driver.cache_clear()
-
-
-def test_layers_get_tf32_where_a_case_has_it():
-    for allowed in (False, True, "3x"):
-        case = cases.Case("gru", 2, 3, 4, (5,), allow_tf32=allowed)
-        layer = cases.make_layer(case, "cpu", cases.make_instance(case).parameters)
-        assert layer.stack.allow_tf32 is allowed

@@ -75,7 +75,7 @@ def main():
     add("--minutes", type=float, default=9.0, help="time limit of the whole run; default %(default)s")
     add("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     add("--bundle", type=Path, metavar="ZIP", help="also write DIR as one zip, every few seconds")
-    add("--part", type=console.comma_list(list(PARTS)), default=list(PARTS), help=f"from {', '.join(PARTS)}")
+    console.add_list_argument(parser, "--part", PARTS, list(PARTS))
     add("--device", choices=["cuda", "sim"], default="cuda", help="sim: the simulator, with tiny problems")
     add("--small", action="store_true", help="tiny problems, to test the script itself")
     add("--worker", nargs="+", help=argparse.SUPPRESS)  # a part and its questions

@@ -3,17 +3,15 @@
 Before, results must be within twice the error of cuDNN's standard algorithm. DIR/record.json has all rows.
 """
 
-from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 from numbarnn.bench import console, info
 from numbarnn.bench.cases.cases import Case, make_instance
-from numbarnn.bench.cases.passes import SHORT, WHOLE, quantities
-from numbarnn.bench.cases.shapes import SETS, with_tf32
+from numbarnn.bench.cases.shapes import SETS, SHORT, WHOLE, quantities, with_tf32
 from numbarnn.bench.check.expected import reference_results
-from numbarnn.bench.peers import peers
+from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
 from numbarnn.bench.speed import record, timing, trust
 from numbarnn.bench.speed.command import time_pass
@@ -50,22 +48,22 @@ def timed(run, case, schedules, algorithms=()):
     """The rows of a problem, one for each pass and schedule, next to cuDNN's algorithms."""
     on_gpu, instance, load = run.device == "cuda" and not run.small, make_instance(case), trust.Load()
     machine = timing.Machine(run.device, info.core_count(), rounds=3, memory=False, gpu_clock=on_gpu)
-    exact = peers.torch_contender(instance.float64, train=True, device="cuda") if on_gpu else None
+    exact = torch_peer.torch_contender(instance.float64, train=True, device="cuda") if on_gpu else None
     truth = exact.results(exact.call()) if on_gpu else reference_results(instance)
     about = {"cell": case.cell, "dtype": case.dtype, "tf32": case.allow_tf32, "device": run.device}
     about["shape"] = {"T": case.T, "B": case.B, "I": case.input_size, "H": case.hidden[0], "L": case.L}
     rows, told, ratios = [], [], []
     for what in WHOLE:
         line = line_up(instance, truth, what, algorithms)
-        of_pass = time_pass(instance, truth, about | {"what": what}, schedules, machine, line)
-        rows += map(asdict, of_pass)
-        of_row = {row.schedule: row.device_median_s or row.median_s for row in of_pass}
+        of_pass = time_pass(partial(peers.numbarnn_pass, instance), line, about | {"what": what}, schedules, machine)
+        rows += of_pass
+        of_row = {row["schedule"]: row["device_median_s"] or row["median_s"] for row in of_pass}
         ours = {schedule: found["numbarnn"] for schedule, found in of_row.items() if found}
         theirs = {peer: s for found in of_row.values() for peer, s in found.items() if peer != "numbarnn"}
         ratios += [min(ours.values()) / min(theirs.values())] if ours and theirs else []
         text = ", ".join(f"{who} {1e6 * s:.0f} us" for who, s in (ours | theirs).items())
         told.append(f"{SHORT[what]}: {text}{f', ratio {ratios[-1]:.2f}' if ours and theirs else ''}")
-        refused = {row.schedule: row.refusal for row in of_pass if row.refusal} | line.left_out
+        refused = {row["schedule"]: row["refusal"] for row in of_pass if row["refusal"]} | line.left_out
         told += [f"  {who}: {reason[:200]}" for who, reason in refused.items()]
     fine = [row["ok"] or (row["refusal"] or "").startswith("DoesNotFit") for row in rows]
     ok = all(fine) and not any(disagreement(row["agreement"]) for row in rows)
@@ -78,8 +76,9 @@ def line_up(instance, truth, what, algorithms):
     contenders, refusals = cudnn_contenders(instance, what, algorithms) if algorithms else ([], {})
     results = contenders[0].results(contenders[0].call()) if contenders else truth
     wanted = {name: results[name] for name in quantities(what, instance.parameters) if name in results}
-    line = LineUp([], wanted, left_out=refusals)
-    line.add(contenders, instance.case, truth)
+    line = LineUp(instance.case, truth, wanted, left_out=refusals)
+    for contender in contenders:
+        line.add(contender.name, lambda contender=contender: contender)
     return line
 
 

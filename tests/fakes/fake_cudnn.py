@@ -18,9 +18,10 @@ import pytest
 from emulator import cupy_module
 from emulator.memory import BASE
 from numbarnn import reference
-from numbarnn.bench.peers.cudnn import CudnnError, Session, driver
+from numbarnn.bench.peers.cudnn import CudnnError, Session
+from numbarnn.bench.peers.cudnn import device as binding
+from numbarnn.bench.peers.cudnn.descriptors import DTYPES, LAYOUTS
 from numbarnn.bench.peers.cudnn.library import in_order
-from numbarnn.bench.peers.cudnn.options import DTYPES, LAYOUTS
 from numbarnn.common.precision import numpy_dtype
 
 NAMES = {number: name for name, number in DTYPES.items()}
@@ -28,7 +29,7 @@ CELLS = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 GATES = (1, 1, 4, 3)
 BIASES = ((), ("bias_ih",), ("bias_ih", "bias_hh"), ("bias_hh",))  # by cuDNN's number of the bias mode
 RUNNING = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
-WORK_SIZE, RESERVE_SIZE, STATES_SIZE = 48, 80, 16
+WORK_SIZE, RESERVE_SIZE = 48, 80
 STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED", 5000: "CUDNN_STATUS_EXECUTION_FAILED"}
 
 
@@ -41,9 +42,9 @@ def session():
 def emulated_device():
     """The binding's Device on what the emulated GPU has of CuPy; its context counts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "cupy", lambda: cupy_module)
-        patch.setattr(driver.engines, "why_not", lambda name: None)
-        device = driver.Device()
+        patch.setattr(binding, "cupy", lambda: cupy_module)
+        patch.setattr(binding.engines, "why_not", lambda name: None)
+        device = binding.Device()
     device._device = Context()
     return device
 
@@ -138,13 +139,9 @@ class FakeLibrary:
         shape = self.get("Tensor", tensorDesc)["shape"]
         nbDims._obj.value, dimA[: len(shape)] = len(shape), shape
 
-    def cudnnDropoutGetStatesSize(self, handle, sizeInBytes):
-        sizeInBytes._obj.value = STATES_SIZE
-
     def cudnnSetDropoutDescriptor(self, dropoutDesc, handle, dropout, states, stateSizeInBytes, seed):
-        if dropout:
-            block(states, STATES_SIZE)
-        self.get("Dropout", dropoutDesc).update(dropout=dropout, seed=seed)
+        assert (dropout, states, stateSizeInBytes) == (0.0, None, 0)
+        self.get("Dropout", dropoutDesc)
 
     def cudnnSetRNNDescriptor_v8(self, rnnDesc, **given):
         a = dict(given)
@@ -257,10 +254,7 @@ class FakeLibrary:
             padded = np.full((T, B, n), np.nan, raw.dtype)
             padded[valid] = raw
             return padded, lambda value: raw.__setitem__(..., value[valid].astype(raw.dtype))
-        if data["layout"] == LAYOUTS["batch_major_unpacked"]:
-            raw = self.array(address, (B, T, n), dtype).swapaxes(0, 1)
-        else:
-            raw = self.array(address, (T, B, n), dtype)
+        raw = self.array(address, (T, B, n), dtype)
         return raw, lambda value: raw.__setitem__(..., value.astype(raw.dtype))
 
     def check_spaces(self, workSpaceSize, workSpace, reserveSpaceSize, reserveSpace):

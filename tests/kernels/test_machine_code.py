@@ -13,7 +13,8 @@ import pytest
 import machine_code_checks as checks
 from kernel_mutants import mutant
 from numbarnn import cli
-from numbarnn.bench import machine_code, planned
+from numbarnn.bench import kernels as command
+from numbarnn.bench import planned
 from numbarnn.bench.cases.shapes import SETS
 from numbarnn.cuda import compiler, ptx
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
@@ -87,36 +88,36 @@ def test_loops():
 
 def test_counts():
     code = MachineCode(TEXT)
-    loaded, steps = machine_code.weights(code), machine_code.steps(code)
+    loaded, steps = checks.weights(code), checks.steps(code)
     assert (loaded.loads, loaded.words, loaded.instructions, loaded.per_word) == ({128: 2}, 8, 2, 0.25)
     assert steps.loop == code.loops[0] and len(steps.waiting) == 3
     assert (steps.products, steps.instructions, steps.per_multiply_add) == ({"HMMA.16816": 2}, 15, 15 / 128)
     assert [one.address for one in steps.looks] == [0x30] and checks.asked_for_before_use(steps) == [1]
     assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
     assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
-    assert (checks.parted(steps), machine_code.spills(code)) == (0, 0)
+    assert (checks.parted(steps), checks.spills(code)) == (0, 0)
 
 
 def test_counts_of_other_texts():
-    assert checks.parted(machine_code.steps(MachineCode(TEXT.replace("WARPSYNC.ALL", "NOP")))) == 2
-    assert machine_code.steps(MachineCode(TEXT.replace("STG.E.STRONG.GPU", "STG.E"))) is None
-    assert machine_code.weights(MachineCode(TEXT.replace(".CONSTANT", ""))) is None
-    assert machine_code.spills(MachineCode(TEXT.replace("MOV R1, 0x1", "STL [R1], R4"))) == 1
+    assert checks.parted(checks.steps(MachineCode(TEXT.replace("WARPSYNC.ALL", "NOP")))) == 2
+    assert checks.steps(MachineCode(TEXT.replace("STG.E.STRONG.GPU", "STG.E"))) is None
+    assert checks.weights(MachineCode(TEXT.replace(".CONSTANT", ""))) is None
+    assert checks.spills(MachineCode(TEXT.replace("MOV R1, 0x1", "STL [R1], R4"))) == 1
     rolled = TEXT.replace("LDG.E.128.CONSTANT", "MOV").replace("LDS.64", "LDG.E.U16.CONSTANT")
-    rolled = machine_code.weights(MachineCode(rolled))
+    rolled = checks.weights(MachineCode(rolled))
     assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 18, 36)
     for register, asked in (("R8", [2, 2]), ("R16", [1, 2])):  # R16: the address of the other load
         load = f"LDG.E.128.STRONG.GPU {register}, desc[UR8][R20.64]"
-        two = machine_code.steps(MachineCode(TEXT.replace("IADD3 R0, R0, 0x1, RZ", load)))
+        two = checks.steps(MachineCode(TEXT.replace("IADD3 R0, R0, 0x1, RZ", load)))
         assert checks.asked_for_before_use(two) == asked
 
 
 def test_described():
-    described = "\n".join(machine_code.describe(MachineCode(TEXT)))
+    described = "\n".join(command.counts(MachineCode(TEXT)))
     for words in (
-        "24 instructions, 0 of them", "weights: 2 loads of 128 bits; 0.2 instructions per word",
-        "2 HMMA.16816 in a loop of 15 instructions, 0.12", "in a step: 2 loads of 128 bits; 1 store of 32 bits",
-        "other accesses in a step: no loads; 1 store of 16 bits", "loop at 0x0020: 18", "\n  loop at 0x0060: 3",
+        "24 instructions, 0 of them", "global memory: 4 LDG of 128 bits, 1 STG of 32 bits, 1 STG of 16 bits",
+        "shared memory: 1 LDS of 64 bits", "loop at 0x0020: 18 instructions: 2 HMMA, 2 LDG, 2 STG, 1 LDS, 1 NANOSLEEP",
+        "\n  loop at 0x0060: 3 instructions: 1 LDG, 1 NANOSLEEP",
     ):  # fmt: skip
         assert words in described, described
 
@@ -184,7 +185,7 @@ def test_warps_are_together_before_mma_at_recorded_sizes(disassembler_installed,
                 kernels[launch.tile, planner.variant(problem, launch)] = launch
     assert kernels or math != "mma"
     for launch in kernels.values():
-        steps = machine_code.steps(read(planned.persistent_kernel(problem, launch).compile((9, 0))))
+        steps = checks.steps(read(planned.persistent_kernel(problem, launch).compile((9, 0))))
         assert sum(steps.products.values()) > 0 and checks.parted(steps) == 0, launch
 
 
@@ -248,7 +249,7 @@ def weak_store():
 
 def test_more_instructions_are_found(forward):
     problem, launch, code, _ = forward
-    found = machine_code.weights(code)
+    found = checks.weights(code)
     with pytest.raises(AssertionError, match=r"111\.\d instructions per word of weights, at most"):
         checks.require_weights(launch.tile, replace(found, instructions=int(found.words * 111) + 1))
     with pytest.raises(AssertionError, match=r"0\.\d+ instructions per multiply-add, at most 0\.2"):

@@ -8,12 +8,13 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from numbarnn.bench import calibrate, planned
+import calibrate
+from numbarnn.bench import planned
+from numbarnn.bench.speed.record import RESULTS
 from numbarnn.cells.library import layer_norm_gru
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration
@@ -21,7 +22,6 @@ from numbarnn.schedules.estimate import pass_us
 from numbarnn.schedules.explain import explain
 from numbarnn.schedules.persistent import planner
 
-RESULTS = Path(calibrate.__file__).parent / "results"
 RECORDS = sorted(RESULTS.glob("h200-2026-11-20-*.json"))
 H200 = profiles.get("h200")
 LOSS = 0.05  # of what "auto" takes against the best that was recorded

@@ -8,7 +8,7 @@ from persistent_setup import few_threads
 
 from cases import Case
 from comparing import assert_same_bits
-from numbarnn.bench import reducer, source
+from numbarnn.bench import source
 from numbarnn.cuda import launch, simulator
 from problems import make_problem
 from running import infer, train
@@ -33,7 +33,7 @@ def printed(monkeypatch):
         tree = ast.parse(source.reduced(function))
         tree.body[0].decorator_list = []
         names.add(function.__name__)
-        namespace = {**function.__globals__, **reducer.outside(function)}
+        namespace = {**function.__globals__, **source.outside(function)}
         exec(compile(tree, "printed", "exec"), namespace)
         dispatcher = SimpleNamespace(py_func=namespace[function.__name__])
         return bind(SimpleNamespace(name=kernel.name, dispatcher=dispatcher), *others)

@@ -45,7 +45,7 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
     for place, events in computed.items():
         owners = [event.block for event in events]
         assert len(owners) == len(set(owners)) == 2
-        assert all(f"layer {place[0]}" in made.blocks[block].name for block in owners)
+        assert all(f"layer {place[0]}" in made.blocks[block] for block in owners)
     loads = [event.block for event in made.events if event.kind == "load"]
     assert sorted(loads) == list(range(len(made.blocks)))
     assert traces.require_order(made)
@@ -171,12 +171,12 @@ def test_a_block_that_does_not_publish_is_seen_and_who_waits_for_it():
     layer, step = 1, 2
     made = recorded(CELLS["lstm"], (5, 1, 3, 7, 3), stalled=(layer, step))
     assert "livelock" in made.error
-    silent = next(n for n, block in enumerate(made.blocks) if f"layer {layer}" in block.name)
+    silent = next(n for n, block in enumerate(made.blocks) if f"layer {layer}" in block)
     places = traces.computed(made)
     assert silent not in [event.block for event in places[layer, 0, step]]
     assert len(places[0, 0, 4]) == 2  # layer 0 waits for nobody above
     open_waits = {event.block: event for event in made.events if event.open}
-    assert set(open_waits) == {n for n, block in enumerate(made.blocks) if "layer 0" not in block.name}
+    assert set(open_waits) == {n for n, block in enumerate(made.blocks) if "layer 0" not in block}
     last = max(event.end for event in made.events)
     for event in open_waits.values():
         assert event.kind == "wait" and event.end == last

@@ -9,7 +9,7 @@ from cases import Case
 from numbarnn import reference
 from numbarnn.bench.cases import sequences
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn.options import BIAS_MODES, CELLS
+from numbarnn.bench.peers.cudnn.descriptors import BIAS_MODES, CELLS
 from numbarnn.weights import WeightSpace
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -36,9 +36,8 @@ OPTIONS = {
     "rnn_relu-skip-no_bias": dict(cell="rnn_relu", input_size=5, hidden_size=5, input_mode="skip", bias=False),
     "lstm-projection": dict(cell="lstm", **_BASE, num_layers=2, proj_size=2, bidirectional=True),
     "lstm-projection-skip": dict(cell="lstm", input_size=5, hidden_size=5, proj_size=2, input_mode="skip"),
-    "lstm-clip": dict(cell="lstm", **_BASE, num_layers=2, cell_clip=0.25),
+    "lstm-clip": dict(cell="lstm", **_BASE, num_layers=2, cell_clip=(-0.25, 0.25)),
     "lstm-clip-bounds": dict(cell="lstm", **_BASE, cell_clip=(-0.25, 0.125), clip_propagate_nan=False),
-    "lstm-batch_major": dict(cell="lstm", **_BASE, layout="batch_major_unpacked", bidirectional=True),
     "gru-packed": dict(cell="gru", **_BASE, layout="seq_major_packed", num_layers=2, bidirectional=True),
     "lstm-tensor_op": dict(cell="lstm", **_BASE, math_type="tensor_op_allow_conversion"),
     "lstm-default_math": dict(cell="lstm", **_BASE, math_type="default"),
@@ -81,7 +80,7 @@ def case_of(o, T, B, **options):
     """The `Case` of `cudnn.Options`, and of what these do not say."""
     return Case(
         o.cell, T, B, o.input_size, (o.hidden_size,) * o.num_layers, o.directions, o.bias_mode, o.input_mode,
-        o.proj_size, o.clip_bounds, o.clip_propagate_nan, **options,
+        o.proj_size, o.cell_clip, o.clip_propagate_nan, **options,
     )  # fmt: skip
 
 
@@ -119,13 +118,13 @@ class Problem(problems.Problem):
         """A (T, B, n) array in the options' layout."""
         if self.options.layout == "seq_major_packed":
             return sequences.pack(array, np.array(self.lengths))
-        return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
+        return array
 
     def padded(self, array):
         """The reverse of `laid_out`."""
         if self.options.layout == "seq_major_packed":
             return sequences.unpack(array, np.array(self.lengths), self.case.T, np.nan)
-        return array.swapaxes(0, 1) if self.options.layout == "batch_major_unpacked" else array
+        return array
 
     def rnn(self, session=None):
         """cuDNN's network."""

@@ -43,7 +43,7 @@ class Mutation(NamedTuple):
 
 MUTATIONS = {
     "calibrated_by_other_launches": Mutation(
-        "numbarnn/bench/calibrate.py",
+        "tests/support/calibrate.py",
         'given=not backward and GIVEN.format(launch.first) in row["plan"],',
         "given=launch.tile.given,",
         "tests/schedules/test_calibration.py -k new_records",
@@ -406,7 +406,7 @@ MUTATIONS = {
         "numbarnn/bench/check/accuracy.py",
         "FUNCTION_ULPS = 3",
         "FUNCTION_ULPS = 3000",
-        "tests/bench/test_bench_check.py -k how_large",
+        "tests/bench/test_check.py -k how_large",
     ),
     "problems_limits_1000": Mutation(
         "tests/support/cases.py",

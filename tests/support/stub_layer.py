@@ -33,7 +33,6 @@ class StubLayer:
 
     def __init__(self, case, parameters, spoil=None):
         self.case, self.engine, self.calls = case, StubEngine(), 0
-        self.weights = expected.flat_weights(SimpleNamespace(case=case, parameters=parameters))
         self.parameters = {name: array.astype(np.float64) for name, array in parameters.items()}
         self.spoil = spoil or (lambda quantity, array: array)
 
@@ -44,12 +43,9 @@ class StubLayer:
         return self._outputs(self._run(x, state, None, **options), x)
 
     def forward(self, x, state=None, **options):
-        result, call = self._run(x, state, self.calls, **options), self.calls
+        result = self._run(x, state, self.calls, **options)
         self.calls += 1
-        return *self._outputs(result, x), SimpleNamespace(result=result, x=x, call=call)
-
-    def dropout_masks(self, tape):
-        return [self.spoil("dropout mask", mask) for mask in expected.dropout_masks(self.case, tape.call)]
+        return *self._outputs(result, x), SimpleNamespace(result=result, x=x)
 
     def backward(self, tape, dy=None, dstate=None, *, dw=None, need=("x", "weights"), retain=False):
         case = self.case

@@ -1,23 +1,35 @@
 """Cases: sizes and options as data; their instances, random arrays; and the layer that solves them."""
 
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 
 import numpy as np
 
 import numbarnn
 from numbarnn import cells
 from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.chain import Chain
+from numbarnn.cells import library
+from numbarnn.cells.functions import drop_connect, initial, layer_norm, tanh, zoneout
+from numbarnn.cells.tracing import cell as traced
 from numbarnn.common import precision
 from numbarnn.reference.layer_norm_rnn import VECTORS
 from numbarnn.weights import WeightSpace
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
 PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
-#: Cells that are written as equations (`own_cell`): the LSTM, and one with what no built-in cell has (sums over all
-#: units, parameters per unit, dropped weights, random numbers in a step).
-TRACED_CELLS = ("traced_lstm", "layer_norm_rnn")
+DROPPED, ZONEOUT = 0.3, 0.2  # of the elements of R; of units in a step
+
+
+@traced
+def layer_norm_rnn(x, h, p):
+    """A vanilla RNN, normalised; weights are dropped and units kept as they were (`numbarnn.reference` has it too)."""
+    n = layer_norm(p.W.h @ x + drop_connect(p.R.h, DROPPED) @ h)
+    return zoneout(tanh(initial(p.gain.h, 1) * n + p.b.h), h, ZONEOUT)
+
+
+#: Cells that are written as equations: the LSTM, and one with what no built-in cell has (sums over all units,
+#: parameters per unit, dropped weights, random numbers in a step).
+TRACED_CELLS = {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
@@ -26,14 +38,6 @@ OPTIONS = (
     "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan", "dropout", "batch_first",
     "state", "lengths", "padding_value", "resets", "gradients", "accumulate",
 )  # fmt: skip
-#: How a case's line tells of its fields that are not at their defaults, in this order.
-TOLD = {
-    "bidirectional": "bidirectional", "bias": "bias={}", "input_mode": "{} input", "proj_size": "proj_size={}",
-    "cell_clip": "cell_clip={0[0]}..{0[1]}", "clip_propagate_nan": "clip_propagate_nan={}",
-    "nan_state": "NaN in the state", "batch_first": "batch_first", "state": "no initial state",
-    "dropout": "dropout={}", "lengths": "{} sequences", "padding_value": "padding_value={}", "resets": "resets",
-    "gradients": "gradient of {} only", "accumulate": "dw accumulates",
-}  # fmt: skip
 LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
 
 
@@ -66,43 +70,13 @@ class Case:
     allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
     chain: bool = False  # the benchmark calls each layer by itself, one after the other
 
-    @property
-    def D(self):
-        return 2 if self.bidirectional else 1
-
-    @property
-    def L(self):
-        return len(self.hidden)
-
-    @property
-    def links(self):
-        """The layers that are called at once, as ranges: all, or in a chain each by itself."""
-        return [range(k, k + 1) for k in range(self.L)] if self.chain else [range(self.L)]
-
-    @property
-    def outputs(self):
-        """Width of what each layer hands on per direction, and of its h: P with a projection, else H."""
-        return tuple(self.proj_size or H for H in self.hidden)
-
-    @property
-    def equal_layers(self):
-        """True when all layers are of one size, so that states are one array (L*D, B, H)."""
-        return len(set(self.hidden)) == 1
-
-    @property
-    def masked(self):
-        """True when training applies dropout masks: there is dropout, and a layer after another."""
-        return self.dropout > 0 and self.L > 1
-
-    @property
-    def has_c(self):
-        """True when the state is (h, c)."""
-        return self.cell in ("lstm", "traced_lstm")
-
-    @property
-    def draws(self):
-        """True when training draws random numbers: each call has others."""
-        return self.masked or self.cell == "layer_norm_rnn"
+    D = property(lambda self: 2 if self.bidirectional else 1)
+    L = property(lambda self: len(self.hidden))
+    outputs = property(lambda self: tuple(self.proj_size or H for H in self.hidden))  # width of each layer's h
+    equal_layers = property(lambda self: len(set(self.hidden)) == 1)  # states are then one array (L*D, B, H)
+    masked = property(lambda self: self.dropout > 0 and self.L > 1)  # training applies dropout masks
+    has_c = property(lambda self: self.cell in ("lstm", "traced_lstm"))  # the state is (h, c)
+    draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws others
 
     @property
     def training_calls(self):
@@ -115,22 +89,28 @@ class Case:
         of `cell_clip`, which is where rounding to 16 bits may put a state."""
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
+    @cached_property
+    def changed(self):
+        """Name -> value of the options that are not at their defaults, in the order of OPTIONS."""
+        return {name: getattr(self, name) for name in (*OPTIONS, "nan_state") if getattr(self, name) != DEFAULTS[name]}
+
     @property
     def uses(self):
         """The names of the options that are not at their defaults, in the order of OPTIONS."""
-        defaults = {field.name: field.default for field in fields(self)}
-        return tuple(name for name in OPTIONS if getattr(self, name) != defaults[name])
+        return tuple(name for name in self.changed if name in OPTIONS)
 
     @property
     def options(self):
         """The case in one line, without the cell's name."""
         words = [f"T={self.T} B={self.B} I={self.input_size} H={','.join(map(str, self.hidden))} {self.dtype}"]
-        defaults = {field.name: field.default for field in fields(self)}
-        told = ((form, getattr(self, name)) for name, form in TOLD.items() if getattr(self, name) != defaults[name])
-        return " ".join([*words, *(form.format(value) for form, value in told)])
+        return " ".join(words + [name if value is True else f"{name}={value}" for name, value in self.changed.items()])
 
     def layer_input_size(self, layer):
+        """Return the size of what a layer gets."""
         return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
+
+
+DEFAULTS = {field.name: field.default for field in fields(Case)}
 
 
 @dataclass(frozen=True)
@@ -172,17 +152,17 @@ class Instance:
 
 
 def layer_of(name):
-    """The layer of a parameter, by its name."""
+    """Return the layer of a parameter, by its name."""
     return int(name.split("_l")[-1].split("_")[0])
 
 
 def renamed(name, by):
-    """The name of the same parameter of a layer so many further up."""
+    """Return the name of the same parameter of a layer so many further up."""
     return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + by}")
 
 
 def parameter_shapes(case):
-    """Name -> shape of every parameter, with PyTorch's names, layer by layer."""
+    """Return name -> shape of every parameter, with PyTorch's names, layer by layer."""
     bias, per_unit = {True: "double", False: "none"}.get(case.bias, case.bias), ()
     if case.cell == "layer_norm_rnn":
         bias, per_unit = "none", VECTORS
@@ -191,7 +171,7 @@ def parameter_shapes(case):
 
 
 def make_instance(case):
-    """Random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
+    """Return random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
     random, dtype = np.random.default_rng(0), precision.numpy_dtype(case.dtype)
 
     def normal(*shape, scale=1.0):
@@ -221,59 +201,55 @@ def make_instance(case):
 
 
 def cell_of(name):
-    """The `Cell` of one of ALL_CELLS."""
-    return own_cell(name) if name in TRACED_CELLS else cells.get(name)
-
-
-@cache
-def own_cell(name):
-    """The cell of one of TRACED_CELLS, traced."""
-    from numbarnn.bench.cases.own_cell import layer_norm_rnn
-    from numbarnn.cells import library
-
-    return {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}[name]
-
-
-def make_layer(case, device, parameters, schedule="auto", seed=SEED):
-    """The numbarnn layer for a case, or the `Chain` of them, with the given parameters loaded."""
-    if case.chain:
-        layers = []
-        for k in range(case.L):
-            part = replace(case, input_size=case.layer_input_size(k), hidden=case.hidden[k : k + 1], chain=False)
-            own = {renamed(name, -k): array for name, array in parameters.items() if layer_of(name) == k}
-            layers.append(make_layer(part, device, own, schedule, seed))
-        return Chain(layers)
-    options = {name: getattr(case, name) for name in ("bias", "batch_first", "dropout", "bidirectional", "dtype")}
-    options |= {"device": device, "schedule": schedule, "seed": seed}
-    sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
-    options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
-    options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
-    options |= {"allow_tf32": case.allow_tf32} if case.allow_tf32 else {}
-    if case.cell in TRACED_CELLS:
-        options.pop("bias")  # there are those of the equations
-    layer = layer_type(case.cell)(case.input_size, **options)
-    layer.load_state_dict(parameters)
-    return layer
+    """Return the `Cell` of one of ALL_CELLS."""
+    return TRACED_CELLS[name] if name in TRACED_CELLS else cells.get(name)
 
 
 def layer_type(cell):
-    """What makes layers of one of ALL_CELLS, of sizes and options."""
+    """Return what makes layers of one of ALL_CELLS, of sizes and options."""
     if cell in TRACED_CELLS:
-        return partial(numbarnn.RNN, own_cell(cell))
+        return partial(numbarnn.RNN, TRACED_CELLS[cell])
     if cell.startswith("rnn_"):
         return partial(numbarnn.RNN, nonlinearity=cell.removeprefix("rnn_"))
     return numbarnn.LSTM if cell == "lstm" else partial(numbarnn.GRU, reset_after=cell == "gru")
 
 
+def make_layer(case, device, parameters, schedule="auto", seed=SEED):
+    """Return the numbarnn layer for a case, with the given parameters loaded."""
+    options = {name: getattr(case, name) for name in ("batch_first", "dropout", "bidirectional", "dtype")}
+    options |= {"device": device, "schedule": schedule, "seed": seed}
+    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # there are those of the equations
+    sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
+    options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
+    options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
+    options |= {"allow_tf32": case.allow_tf32} if case.allow_tf32 else {}
+    layer = layer_type(case.cell)(case.input_size, **options)
+    layer.load_state_dict(parameters)
+    return layer
+
+
+def links(instance):
+    """Return the instance of each layer of a chain, of one layer each; its x and dy are not used."""
+    case = instance.case
+    return [
+        replace(
+            instance, case=replace(case, input_size=case.layer_input_size(k), hidden=(H,), chain=False),
+            parameters={renamed(name, -k): array for name, array in instance.parameters.items() if layer_of(name) == k},
+            **{name: (states := getattr(instance, name)) and states[k : k + 1] for name in ("h0", "c0", "dhy", "dcy")},
+        )
+        for k, H in enumerate(case.hidden)
+    ]  # fmt: skip
+
+
 def pack_states(states):
-    """Per-layer (D, B, H_l) arrays as layers take them: one array (L*D, B, H) when all sizes are equal."""
+    """Return per-layer (D, B, H_l) arrays as layers take them: one array (L*D, B, H) when all sizes are equal."""
     if states is None:
         return None
     return np.concatenate(states) if len({state.shape for state in states}) == 1 else list(states)
 
 
 def unpack_states(case, states):
-    """The reverse of `pack_states`, for a state of NumPy arrays that a layer returned."""
+    """Return the reverse of `pack_states`, for a state of NumPy arrays that a layer returned."""
     if isinstance(states, (list, tuple)):
         return list(states)
     return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

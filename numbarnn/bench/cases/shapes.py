@@ -1,11 +1,37 @@
-"""Sizes of what `numbarnn bench` takes times of: how they are written as arguments, and named sets of them."""
+"""What `numbarnn bench` takes times of: passes, sizes as they are written as arguments, and named sets of them."""
 
 import argparse
 from typing import NamedTuple
 
 from numbarnn.bench import console
-from numbarnn.bench.cases import passes
 
+# ------------------------------------------------------------------------------------ passes, by their names in records
+FORWARD, TRAINING, STEP = "forward", "forward+backward", "one step"
+FORWARD_TRAINING, BACKWARD = "forward in training", "backward"
+BACKWARD_DATA, BACKWARD_WEIGHTS = "backward data", "backward weights"
+WHOLE = (FORWARD, TRAINING)  # what a usual case has rows of
+APART = (FORWARD, FORWARD_TRAINING, BACKWARD_DATA, BACKWARD_WEIGHTS, BACKWARD)
+SHORT = {
+    FORWARD: "fwd", TRAINING: "fwd+bwd", FORWARD_TRAINING: "fwd train", BACKWARD_DATA: "bwd data",
+    BACKWARD_WEIGHTS: "bwd weights", BACKWARD: "bwd", STEP: "step",
+}  # fmt: skip
+#: The products of a pass, as multiples of those of forward. The weights' gradients alone need the way back, too.
+PRODUCTS = {FORWARD: 1, TRAINING: 3, FORWARD_TRAINING: 1, BACKWARD_DATA: 1, BACKWARD_WEIGHTS: 2, BACKWARD: 2, STEP: 1}
+
+
+def needed(what):
+    """Return the gradients that a pass computes, as `Recurrent.backward` has them in `need`."""
+    found = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
+    return found.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
+
+
+def quantities(what, parameters):
+    """Return the names of what a pass computes; parameters: names of those."""
+    need, outputs = needed(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING) else ()
+    return {*outputs, *(("dx", "dhx", "dcx") if "x" in need else ()), *(parameters if "weights" in need else ())}
+
+
+# -------------------------------------------------------------------------------------------------------------- shapes
 #: What a shape may say besides its sizes -> the options of a `cases.Case`.
 FORMS = {
     "bidirectional": {"bidirectional": True},
@@ -50,16 +76,17 @@ def parse_shape(text, forms=tuple(FORMS)):
     expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1"
     expected += f", and perhaps words of {', '.join(forms)};" if forms else ";"
     parts = [part.strip() for part in text.split(",")]
-    sizes, words = (parts[:5], tuple(parts[5:])) if forms else (parts, ())
+    words = tuple(parts[5:])
     if len(set(words)) < len(words) or not set(words) <= set(forms):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     try:
-        return Shape(*console.whole_numbers(",".join(sizes), expected, 5), words)
+        return Shape(*console.whole_numbers(",".join(parts[:5]), expected, 5), words)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}") from None
 
 
 def parse_sizes(text):
+    """An argparse type: five sizes alone -> Shape."""
     return parse_shape(text, ())
 
 
@@ -111,12 +138,8 @@ DEEPBENCH = {
         "lstm": deepbench(((256,), (1,), (150,))),
     },
 }
-#: DeepBench leaves the input product out (CUDNN_SKIP_INPUT); of its inference sets it times forward alone.
-SEMANTICS = {
-    name: passes.Semantics("skip", passes.APART if name == "deepbench-train" else (passes.FORWARD,))
-    for name in DEEPBENCH
-}
-
+#: (input mode, passes) of its sets: it leaves the input product out (CUDNN_SKIP_INPUT); of inference it times forward.
+SEMANTICS = {name: ("skip", APART if name == "deepbench-train" else (FORWARD,)) for name in DEEPBENCH}
 
 #: Words of --tf32 -> layers' `allow_tf32`.
 TF32 = {"off": False, "on": True, "3x": "3x"}

@@ -144,7 +144,7 @@ WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case 
 
 
 def option_sets(cell, size="full"):
-    """The options of the cases for one cell."""
+    """Return the options of the cases for one cell."""
     if cell in TRACED_CELLS:
         return (TRACED_OPTION_SETS if size == "full" else QUICK_TRACED_OPTION_SETS)[cell]
     common, own = (OPTION_SETS, LSTM_OPTION_SETS) if size == "full" else (QUICK_OPTION_SETS, QUICK_LSTM_OPTION_SETS)
@@ -240,21 +240,3 @@ def covering(runs, given=()):
         chosen.add(best)
         left -= shown(*best)
     return [run for run in runs if run in chosen]
-
-
-def left_out(quick, full):
-    """How the quick cases of a device differ from all, in words; both are pairs of a case and its schedules."""
-    runs, all_runs = ({(case, name) for case, names in plan for name in names} for plan in (quick, full))
-    had, there = ({case for case, _ in chosen} for chosen in (runs, all_runs))
-    lacks = [f"{len(runs)} runs of a case by a schedule in place of {len(all_runs)}"]
-    for dtype in precision.DTYPES:
-        cells = [{case.cell for case in chosen if case.dtype == dtype} for chosen in (there, had)]
-        lacks += [f"no {dtype} of {', '.join(sorted(cells[0] - cells[1]))}"] if cells[0] - cells[1] else []
-    options = ([(case, name, option) for case, name in chosen for option in case.uses] for chosen in (runs, all_runs))
-    met, meetings = ({(case.cell, *two) for case, *two in chosen if "gradients" not in two} for chosen in options)
-    if met != meetings:
-        lacks.append(f"{len(met)} of {len(meetings)} meetings of a cell, a schedule and an option")
-    gradients = {case.gradients for case in there} - {case.gradients for case in had}
-    lacks += [f"no gradients of {' or of '.join(sorted(gradients))} alone"] if gradients else []
-    steps, kept = (max((case.T for case in chosen), default=0) for chosen in (there, had))
-    return "; ".join(lacks + ([f"at most {kept} steps, not {steps}"] if steps > kept else []))

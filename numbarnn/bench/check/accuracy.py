@@ -11,7 +11,7 @@ and the hidden units, and of the weight gradients over steps and batch. FUNCTION
 around the sums, right to an ulp or so each, and for the rounding of float64's own reference. Half precision is storage:
 its sums are float32's. `stages` is 1, and 3 for a cell with a normalisation, whose two sums over units follow on each
 other within a step. A peer that is further off than PEER_TRUST floors computes something else: then the floor alone
-is the limit, in `numbarnn check`, which tells it, as in `numbarnn bench`.
+is the limit.
 """
 
 from dataclasses import asdict, dataclass
@@ -32,7 +32,7 @@ FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 class Comparison:
     """One row of `numbarnn check`: one quantity of one run against float64.
 
-    `error` is None when nothing could be compared; `message` then says why.
+    `error` is None when nothing could be compared; `message` then says why. `uses`: as `Case.uses`.
     """
 
     cell: str
@@ -47,19 +47,16 @@ class Comparison:
     torch_error: float | None = None
     message: str | None = None
     cudnn_error: float | None = None
-    uses: tuple[str, ...] = ()  # as `Case.uses`
+    uses: tuple[str, ...] = ()
 
     def as_row(self):
+        """Return the row as a dict."""
         return asdict(self) | {"ratio": self.ratio}
 
     @classmethod
     def from_row(cls, row):
+        """Return the Comparison of what `as_row` gave."""
         return cls(**{name: value for name, value in row.items() if name != "ratio"} | {"uses": tuple(row["uses"])})
-
-    @property
-    def refused(self):
-        """Whether the schedule refused the case: nothing was compared, and nothing is wrong."""
-        return self.mode == REFUSED
 
     @property
     def compared(self):
@@ -74,73 +71,46 @@ class Comparison:
         return self.error / self.limit if self.limit else float("inf") if self.error else 0.0
 
     @property
-    def peer_error(self):
-        """cuDNN's error, or else PyTorch's; None without a peer."""
-        return self.torch_error if self.cudnn_error is None else self.cudnn_error
-
-    @property
     def ratio(self):
-        """The error as a multiple of the peer's; None where there is no peer."""
-        if self.error is None or self.peer_error is None:
+        """The error as a multiple of cuDNN's, or else PyTorch's; None where there is no peer."""
+        peer = self.torch_error if self.cudnn_error is None else self.cudnn_error
+        if self.error is None or peer is None:
             return None
-        return self.error / self.peer_error if self.peer_error else float("inf") if self.error else 1.0
+        return self.error / peer if peer else float("inf") if self.error else 1.0
+
+
+def engine_failure(device, message):
+    """Return the comparison that stands for an engine that did not start, or broke down."""
+    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
 
 
 def error(value, expected):
-    """Largest absolute difference over the largest expected element or 1.
+    """Return the largest absolute difference over the largest expected element or 1.
 
     NaN where `value` holds a NaN that `expected` does not hold in the same place, or the other way round.
     """
     value, expected = flat(value), flat(expected)
     missing = np.isnan(expected)
-    if missing.any():
-        if not np.array_equal(np.isnan(value), missing):
-            return float("nan")
-        value, expected = value[~missing], expected[~missing]
+    if not np.array_equal(np.isnan(value), missing):
+        return float("nan")
+    value, expected = value[~missing], expected[~missing]
     if not expected.size:
         return 0.0
     return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected))))
 
 
 def flat(value):
-    """An array, or a list of arrays (one per layer), as one float64 vector."""
+    """Return an array, or a list of arrays (one per layer), as one float64 vector."""
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts(value)])
 
 
 def parts(value):
+    """Return a list of arrays, of one array too."""
     return value if isinstance(value, (list, tuple)) else [value]
 
 
-def eps(dtype):
-    return 2.0 ** -FRACTION_BITS[dtype]
-
-
-def floor(case):
-    """The error that is always allowed: see the module's docstring."""
-    widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
-    longest_sum = max(widest, case.T * case.B)
-    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
-    return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
-
-
-def engine_failure(device, message):
-    """The comparison that stands for an engine that did not start, or broke down."""
-    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
-
-
-def limit(case, peer_error=None):
-    """The largest error that passes: the floor, or twice the peer's own error where that is more, and is trusted."""
-    peer_error = trusted(case, peer_error)
-    return floor(case) if peer_error is None else max(floor(case), 2 * peer_error)
-
-
-def trusted(case, peer_error):
-    """The peer's error if it is one of rounding, else None."""
-    return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
-
-
 def shape_problem(value, expected, dtype):
-    """What is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
+    """Return what is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
     values, wanted = parts(value), parts(expected)
     if any(part is None for part in values):
         return "no result: got None"
@@ -149,3 +119,27 @@ def shape_problem(value, expected, dtype):
         return f"shape {got_shapes}, expected {shapes}"
     dtypes = {str(part.dtype) for part in values}
     return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {dtype} else None
+
+
+def eps(dtype):
+    """Return the distance from 1 to the next number of a dtype."""
+    return 2.0 ** -FRACTION_BITS[dtype]
+
+
+def floor(case):
+    """Return the error that is always allowed: see the module's docstring."""
+    widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
+    longest_sum = max(widest, case.T * case.B)
+    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
+    return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
+
+
+def limit(case, peer_error=None):
+    """Return the largest error that passes: the floor, or twice the peer's own error if that is trusted."""
+    peer_error = trusted(case, peer_error)
+    return floor(case) if peer_error is None else max(floor(case), 2 * peer_error)
+
+
+def trusted(case, peer_error):
+    """Return the peer's error if it is one of rounding, else None."""
+    return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None

@@ -1,35 +1,56 @@
-"""onnxruntime on instances of `cases`: the model that `numbarnn.convert` writes, one node per layer."""
+"""onnxruntime on instances of `cases`: the model that `numbarnn.convert` writes, one node per layer, on the CPU."""
+
+import numpy as np
 
 from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.peers.streams import Stream
 from numbarnn.weights import onnx_write
 from numbarnn.weights.network import infer
 
-
-def onnxruntime_contender(instance, threads):
-    """onnxruntime's CPU provider: one direction, states given, float32, forward only."""
-    session, names = onnx_session(instance, threads)
-    feed = state_feed(instance) | {"x": instance.x}
-    given = "hc" if instance.c0 else "h"
-
-    def results(returned):
-        found = dict(zip(names, returned, strict=True))
-        return {"y": found["y"]} | {f"{s}y": [found[f"{s}y_l{k}"] for k in range(instance.case.L)] for s in given}
-
-    return Contender("onnxruntime", lambda: session.run(None, feed), results)
+NAME = "onnxruntime"
 
 
 def onnx_session(instance, threads):
-    """(session, names of its outputs) of an instance's model on the CPU."""
+    """Return (run, names of the outputs, initial states by the names of the inputs) of an instance's model."""
     import onnxruntime
 
     model = onnx_write.write(infer(instance.parameters, instance.case.cell), state=True, apart=True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session, [output.name for output in session.get_outputs()]
+    given = {"h": instance.h0} | ({"c": instance.c0} if instance.c0 else {})
+    initial = {f"{name}x_l{k}": state for name, states in given.items() for k, state in enumerate(states)}
+    return session.run, [output.name for output in session.get_outputs()], initial
 
 
-def state_feed(instance):
-    """The model's input -> initial state, for each layer: hx_l0 and, of the LSTM, cx_l0, and so on."""
-    given = {"h": instance.h0, "c": instance.c0} if instance.c0 else {"h": instance.h0}
-    return {f"{name}x_l{k}": state for name, states in given.items() for k, state in enumerate(states)}
+def onnxruntime_contender(instance, threads):
+    """Return the contender: one direction, states given, float32, forward only."""
+    run, names, initial = onnx_session(instance, threads)
+    feed = initial | {"x": instance.x}
+
+    def results(returned):
+        found = dict(zip(names, returned, strict=True))
+        states = "hc" if instance.c0 else "h"
+        return {"y": found["y"]} | {f"{s}y": [found[f"{s}y_l{k}"] for k in range(instance.case.L)] for s in states}
+
+    return Contender(NAME, lambda: run(None, feed), results)
+
+
+def onnxruntime_stream(instance, threads):
+    """Return a stream, whose states of one call are given to the next."""
+    case, (run, names, initial) = instance.case, onnx_session(instance, threads)
+    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the call before
+    place, feed = names.index("y"), dict(initial)
+
+    def step(x):
+        feed["x"] = x
+        found = run(None, feed)
+        for name, number in after:
+            feed[name] = found[number]
+        return found[place]
+
+    def states():
+        return {f"{s}y": [feed[f"{s}x_l{k}"] for k in range(case.L)] for s in ("hc" if case.has_c else "h")}
+
+    inputs = [np.ascontiguousarray(instance.x[t : t + 1]) for t in range(case.T)]
+    return Stream(NAME, inputs, lambda: feed.update(initial), step, states)

@@ -1,25 +1,23 @@
-"""numbarnn and its peers on instances of `cases`: for checking results, and for comparing times.
+"""numbarnn on instances of `cases`: for checking results, and for comparing times with its peers.
 
 Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, dcx as lists of (D, B, H_l), one per
 layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy and
-dcx. Here is numbarnn; the peers have modules of their own: `torch_peer`, `onnx_peer`, `cudnn_peer`.
+dcx. The peers have modules of their own: `torch_peer`, `onnx_peer`, `cudnn_peer`.
 """
 
 import numpy as np
 
 import numbarnn
 from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import make_layer, pack_states, unpack_states
-from numbarnn.bench.cases.passes import TRAINING, WHOLE, needed
-from numbarnn.bench.peers.contender import Contender, installed  # noqa: F401
-from numbarnn.bench.peers.onnx_peer import onnxruntime_contender  # noqa: F401 - `peers` has them all
-from numbarnn.bench.peers.torch_cells import NAME as COMPILED  # noqa: F401
-from numbarnn.bench.peers.torch_cells import torch_compiled_contender  # noqa: F401
-from numbarnn.bench.peers.torch_peer import torch_contender, torch_results, torch_threads  # noqa: F401
+from numbarnn.bench.cases.cases import links, make_layer, pack_states, renamed, unpack_states
+from numbarnn.bench.cases.shapes import TRAINING, WHOLE, needed
+from numbarnn.bench.peers.contender import Contender
 
 
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
-    """A numbarnn layer that does what `torch_contender` does: with `train` it gives all gradients, too."""
+    """Return a numbarnn layer that does what `torch_contender` does: with `train` it gives all gradients, too."""
+    if instance.case.chain:
+        return chain_contender(instance, train, device, schedule)
     layer = make_layer(instance.case, device, instance.parameters, schedule)
     x, state, dy = inputs(layer, instance)
 
@@ -32,7 +30,7 @@ def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
 
 
 def layer_contender(name, layer, given, results, **options):
-    """A layer at inference, or at forward and backward.
+    """Return a layer at inference, or at forward and backward.
 
     Args:
         given: (x, state, dy) as the layer takes them; dy is None for inference.
@@ -52,7 +50,7 @@ def layer_contender(name, layer, given, results, **options):
 
 
 def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
-    """A contender at one of `passes`: inference, forward in training, and the gradients of x or of weights alone.
+    """Return a contender at one of `passes`: inference, forward in training, the gradients of x or of weights alone.
 
     A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
     the initial state along with those of x.
@@ -74,25 +72,51 @@ def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
     return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
 
 
+def chain_contender(instance, train, device, schedule):
+    """Return the layers of a chain, of which each is called by itself, one after the other."""
+    parts = links(instance)
+    layers = [make_layer(part.case, device, part.parameters, schedule) for part in parts]
+    x, _, dy = inputs(layers[0], instance)
+    states = [to_engine_state(layer, part.h0, part.c0) for layer, part in zip(layers, parts, strict=True)]
+
+    def call():
+        y, made, gradient, gradients = x, [], dy, []
+        for layer, state in zip(layers, states, strict=True):
+            made.append(layer.forward(y, state) if train else layer(y, state))
+            y = made[-1][0]
+        for layer, (_, _, tape) in zip(layers[::-1], made[::-1], strict=True) if train else ():
+            gradients.insert(0, layer.backward(tape, gradient))
+            gradient = gradients[0].x
+        return made, gradients
+
+    def results(returned):
+        (made, gradients), found = returned, {}
+        for k, (layer, part) in enumerate(zip(layers, parts, strict=True)):
+            own = numbarnn_outputs(layer, part, *made[k][:2])
+            own |= numbarnn_gradients(layer, part, gradients[k]) if train else {}
+            for name, value in own.items():
+                if name in ("hy", "cy", "dhx", "dcx"):
+                    found.setdefault(name, []).extend(value)
+                elif name != "dx" or k == 0:
+                    found[renamed(name, k) if "_l" in name else name] = value
+        return found
+
+    return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layers[0]), plan_of(layers[0], x))
+
+
 def synchronize_of(layer):
-    """What waits for a layer's work."""
+    """Return what waits for a layer's work."""
     return getattr(layer.engine, "synchronize", None) or (lambda: None)
 
 
 def plan_of(layer, x):
-    """The schedule of a layer's calls on x, and its reason."""
+    """Return the schedule of a layer's calls on x, and its reason."""
     return layer.explain(tuple(x.shape)).splitlines()[1]
 
 
-# ---- an instance's arrays as layers take them ----
-def input_shape(instance):
-    """The shape of x as layers take it, before packing."""
-    T, B, width = instance.x.shape
-    return (B, T, width) if instance.case.batch_first else (T, B, width)
-
-
+# ----------------------------------------------------------------------------- an instance's arrays as layers take them
 def to_engine(layer, instance, array):
-    """x or dy as the layer takes it: on its engine, packed or batch first where the case says so. None stays None."""
+    """Return x or dy as the layer takes it: on its engine, packed or batch first where the case says so."""
     if array is None:
         return None
     if instance.case.lengths == "packed":
@@ -103,7 +127,7 @@ def to_engine(layer, instance, array):
 
 
 def to_engine_state(layer, *states):
-    """Per-layer states (h, and c of the LSTM) as the layer takes them: h, (h, c), or None."""
+    """Return per-layer states (h, and c of the LSTM) as the layer takes them: h, (h, c), or None."""
     packed = [pack_states(state) for state in states if state is not None]
     arrays = [
         [layer.engine.from_host(part) for part in state] if isinstance(state, list) else layer.engine.from_host(state)
@@ -113,13 +137,13 @@ def to_engine_state(layer, *states):
 
 
 def inputs(layer, instance):
-    """x, the initial state and dy as the layer takes them."""
+    """Return x, the initial state and dy as the layer takes them."""
     x, dy = (to_engine(layer, instance, array) for array in (instance.x, instance.dy))
     return x, to_engine_state(layer, instance.h0, instance.c0), dy
 
 
 def call_options(instance, steps=slice(None)):
-    """The options of a call on these steps that the case uses: lengths (unless packed), padding_value, resets."""
+    """Return the options of a call on these steps that the case uses: lengths unless packed, padding_value, resets."""
     case, options = instance.case, {}
     if case.lengths in ("padded", "half"):
         begin, end, _ = steps.indices(case.T)
@@ -133,15 +157,15 @@ def call_options(instance, steps=slice(None)):
     return options
 
 
-# ---- what layers return, as results ----
+# --------------------------------------------------------------------------------------- what layers return, as results
 def numbarnn_outputs(layer, instance, y, state):
-    """y, hy and cy that a layer returned, as NumPy arrays by quantity."""
+    """Return y, hy and cy that a layer returned, as NumPy arrays by quantity."""
     y = from_engine(layer, instance, y, instance.case.padding_value)
     return {"y": y} | named_states(layer, instance.case, ("hy", "cy"), state)
 
 
 def numbarnn_gradients(layer, instance, gradients, need=("x", "weights")):
-    """dx, dhx, dcx and the gradient of each parameter that a layer returned, as NumPy arrays by quantity."""
+    """Return dx, dhx, dcx and the gradient of each parameter, as NumPy arrays by quantity."""
     results = {}
     if "x" in need:
         results = {"dx": from_engine(layer, instance, gradients.x)}
@@ -151,13 +175,13 @@ def numbarnn_gradients(layer, instance, gradients, need=("x", "weights")):
 
 
 def named_states(layer, case, names, state):
-    """A layer's state, or its gradient, as lists of NumPy arrays by these names of h and c."""
+    """Return a layer's state, or its gradient, as lists of NumPy arrays by these names of h and c."""
     parts = state if case.has_c else (state,)
     return {name: unpack_states(case, to_host(layer, part)) for name, part in zip(names, parts, strict=False)}
 
 
 def from_engine(layer, instance, value, padding_value=0.0):
-    """The reverse of `to_engine`, for a y or dx that a layer returned; a packed one gets `padding_value` as padding."""
+    """Return the reverse of `to_engine`, for a y or dx that a layer returned."""
     if instance.case.lengths == "packed":
         return sequences.unpack(to_host(layer, value.data), instance.lengths, instance.case.T, padding_value)
     array = to_host(layer, value)
@@ -165,7 +189,7 @@ def from_engine(layer, instance, value, padding_value=0.0):
 
 
 def to_host(layer, value):
-    """An array of the layer's engine, or a list of such arrays, in NumPy."""
+    """Return an array of the layer's engine, or a list of such arrays, in NumPy."""
     if isinstance(value, (list, tuple)):
         return [to_host(layer, part) for part in value]
     return None if value is None else layer.engine.to_host(value)

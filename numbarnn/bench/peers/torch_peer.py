@@ -2,8 +2,14 @@
 
 What PyTorch's layers lack and can be given without a rounding is given: a bias that an instance does not have is zero,
 and a skip input has the identity for W. What is left is `LACKS`.
+
+torch.compile leaves nn.LSTM, nn.GRU and nn.RNN to eager PyTorch (a graph break; torch._dynamo.config.allow_rnn), and a
+loop over time within the compiled function is unrolled: forward alone of an LSTM (25, 16, 512, 512, 1), by allow_rnn,
+took 109 s to compile on two cores. So the step of all layers is compiled, as PyTorch's users do for their own cells,
+and its compile time does not depend on the number of steps.
 """
 
+import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +24,7 @@ from numbarnn.weights.network import infer
 from numbarnn.weights.torch import write as state_dict_of
 
 LACKS = ("cell_clip", "resets")  # options of a case that PyTorch does not have
+TORCH, COMPILED = "torch", "torch.compile"  # names of contenders
 
 
 @contextmanager
@@ -158,8 +165,9 @@ def torch_contender(instance, train, device="cpu"):
     In a chain there is a module for each layer. Sequences of several lengths are packed before, and padded after.
     """
     case, rnn = instance.case, torch.nn.utils.rnn
-    modules, parameters, states = [torch_module(instance, layers, device) for layers in case.links], {}, []
-    for layers, module in zip(case.links, modules, strict=True):
+    links = [range(k, k + 1) for k in range(case.L)] if case.chain else [range(case.L)]
+    modules, parameters, states = [torch_module(instance, layers, device) for layers in links], {}, []
+    for layers, module in zip(links, modules, strict=True):
         module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
         module.train(train)
         parameters |= {renamed(name, layers.start): p for name, p in module.named_parameters()}
@@ -178,7 +186,7 @@ def torch_contender(instance, train, device="cpu"):
             y, _ = rnn.pad_packed_sequence(y, total_length=case.T)
         return y, finals
 
-    made = contender_of("torch", forward, instance, states, parameters, train, device)
+    made = contender_of(TORCH, forward, instance, states, parameters, train, device)
     return replace(made, note="call by call, as its users call it" if device.startswith("cuda") else None)
 
 
@@ -235,3 +243,67 @@ def torch_call(forward, leaves, dy=None):
 def torch_synchronize(device):
     """What waits for PyTorch's work on a device."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+
+
+# ------------------------------------------------------------------------------------------------------------- compiled
+def torch_cells(instance, device):
+    """Return (PyTorch's modules for one step of each layer; their function: x (B, I), states -> y, states)."""
+    has_c = instance.case.has_c
+    modules = [torch_module(instance, [layer], device, one_step=True).eval() for layer in range(instance.case.L)]
+
+    def all_layers(x, before):
+        after = []
+        for module, one in zip(modules, before, strict=True):
+            after.append(module(x, one))
+            x = after[-1][0] if has_c else after[-1]
+        return x, after
+
+    return modules, all_layers
+
+
+def torch_compiled(function, device):
+    """Return a function (x, states) -> (y, states) as torch.compile makes it.
+
+    On a GPU it is a CUDA graph, whose results are cloned, as the next call overwrites them.
+    """
+    forget_compiled()
+    if not device.startswith("cuda"):
+        return torch.compile(function)
+    graph = torch.compile(function, mode="reduce-overhead")
+
+    def run(x, before):
+        torch.compiler.cudagraph_mark_step_begin()
+        y, after = graph(x, before)
+        return y.clone(), [tuple(map(torch.clone, one)) if isinstance(one, tuple) else one.clone() for one in after]
+
+    return run
+
+
+def forget_compiled():
+    """torch.compile compiles a function for a few shapes only, and goes back to eager PyTorch after those: not here."""
+    torch._dynamo.reset()
+
+
+def torch_compiled_contender(instance, train, device="cpu"):
+    """Return a contender at what `torch_contender` does; its first call is made here, and takes `compile_s`."""
+    case = instance.case
+    if case.bidirectional or case.lengths:
+        raise ValueError("PyTorch's cells for one step go one way, over sequences of one length")
+    modules, step = torch_cells(instance, device)
+    forget_compiled()
+    step = torch.compile(step)
+    given = [states for states in (instance.h0, instance.c0) if states]
+    initial = [[numpy_to_torch(states[k][0], device) for states in given] for k in range(case.L)]
+    parameters = {f"{name}_l{k}": p for k, module in enumerate(modules) for name, p in module.named_parameters()}
+
+    def forward(x, states):
+        ys = []
+        for x_t in x.unbind(0):
+            y, states = step(x_t, states)
+            ys.append(y)
+        return torch.stack(ys), states
+
+    made, begin = contender_of(COMPILED, forward, instance, initial, parameters, train, device), time.perf_counter()
+    made.call()
+    made.synchronize()
+    return replace(made, note="its step, in a loop over time", compile_s=time.perf_counter() - begin)

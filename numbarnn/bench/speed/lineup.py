@@ -4,89 +4,106 @@ On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
 float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors; if it errs by more, it
 is no measure for others. Where TF32 is allowed, float16's floor counts: products read as many bits of each number.
+Cells that PyTorch does not have are in `own_cells`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from numbarnn.bench.cases.passes import FORWARD, WHOLE, quantities
+from numbarnn.bench.cases.shapes import FORWARD, WHOLE, quantities
 from numbarnn.bench.check import accuracy
-from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.contender import made_again
-from numbarnn.bench.peers.cudnn_peer import PREFIX, cudnn_contenders
+from numbarnn.bench.peers import onnx_peer, torch_peer
+from numbarnn.bench.peers.contender import installed, made_again
+from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
+from numbarnn.bench.peers.torch_peer import COMPILED, TORCH
 
-TORCH = "torch"
 OTHER_FORM = "it is timed as a stack over sequences of one length"
 NO_SKIP = "it has no skip input: with an identity for W it would multiply once more"
 
 
+def judged_as(case):
+    """Return the case whose floor counts."""
+    return replace(case, dtype="float16") if case.allow_tf32 is True and case.dtype == "float32" else case
+
+
+def limit(case, torch_error):
+    """Return the largest error that passes."""
+    return accuracy.limit(judged_as(case), torch_error)
+
+
+def largest_trusted(case, torch_error):
+    """Return the largest error that PyTorch's own results may have."""
+    return accuracy.PEER_TRUST * accuracy.floor(judged_as(case))
+
+
 @dataclass
 class LineUp:
-    """The peers on one pass of an instance.
+    """The peers on one pass of a case.
 
     Attributes:
+        truth: results in float64, by quantity. results: PyTorch's: what is wanted of everybody; none: nothing is.
         rivals: contenders whose results are right. left_out: the others -> why they have no times.
-        results: PyTorch's, by quantity: what is wanted of everybody. agreement: rows of `compare` of the others.
+        agreement: rows of `compare` of the others. limit_of: (case, PyTorch's error) -> the largest one that passes.
     """
 
-    rivals: list
+    case: object
+    truth: dict
     results: dict
+    rivals: list = field(default_factory=list)
     agreement: list = field(default_factory=list)
     left_out: dict = field(default_factory=dict)
+    limit_of: Callable = limit
 
-    def add(self, contenders, case, truth):
-        """Makes rivals of those contenders whose results are right."""
-        for contender in contenders:
-            rows = compare(case, contender, truth, self.results)
-            self.agreement += rows
-            if reason := disagreement(rows):
-                self.left_out[contender.name] = reason
-            else:
-                self.rivals.append(contender)
+    def compare(self, contender, **limits):
+        """Return `compare` of a contender."""
+        return compare(self.case, contender, self.truth, self.results, **{"limit_of": self.limit_of} | limits)
+
+    def add(self, name, make):
+        """Make a contender, and a rival of it if its results are right; else it is left out, with the reason."""
+        made, rows, reason = attempt(make, self.compare)
+        self.agreement += rows
+        if made:
+            self.rivals.append(made)
+        else:
+            self.left_out[name] = reason
 
 
 def line_up(instance, truth, what, where):
-    """The `LineUp` of a pass (of `passes`); truth: PyTorch's results in float64.
+    """Return the `LineUp` of a pass; truth: PyTorch's results in float64.
 
     Where layer 0 has no W, PyTorch computes with an identity for W. Its results are compared, but it gets no time.
     """
     case, train, device = instance.case, what != FORWARD, where.device
-    torch = made_again(lambda: peers.torch_contender(instance, train, device))
+    torch = made_again(lambda: torch_peer.torch_contender(instance, train, device))
     wanted, skips = quantities(what, instance.parameters), case.input_mode == "skip"
     returned = torch.results(torch.call())
-    found = LineUp([], {name: value for name, value in returned.items() if name in wanted})
-    if reason := disagreement(compare(case, torch, truth, found.results, limit_of=largest_trusted)):
-        found.left_out[TORCH] = reason
+    line = LineUp(case, truth, {name: value for name, value in returned.items() if name in wanted})
+    if reason := disagreement(line.compare(torch, limit_of=largest_trusted)):
+        line.left_out[TORCH] = reason
     elif skips:
-        found.left_out[TORCH] = NO_SKIP
+        line.left_out[TORCH] = NO_SKIP
     else:
-        found.rivals.append(torch)
+        line.rivals.append(torch)
     if device == "cuda":
         contenders, refusals = cudnn_contenders(instance, what)
-        found.left_out |= refusals
-        found.add(contenders, case, truth)
-    elif what == FORWARD and not skips and case.dtype == "float32" and peers.installed("onnx", "onnxruntime"):
+        line.left_out |= refusals
+        for contender in contenders:
+            line.add(contender.name, lambda contender=contender: contender)
+    elif what == FORWARD and not skips and case.dtype == "float32" and installed("onnx", "onnxruntime"):
         if case.chain or case.lengths:
-            found.left_out["onnxruntime"] = OTHER_FORM
+            line.left_out[onnx_peer.NAME] = OTHER_FORM
         else:
-            found.add([made_again(lambda: peers.onnxruntime_contender(instance, where.threads))], case, truth)
+            make = lambda: onnx_peer.onnxruntime_contender(instance, where.threads)  # noqa: E731
+            line.add(onnx_peer.NAME, lambda: made_again(make))
     if where.compiled and skips:
-        found.left_out[peers.COMPILED] = NO_SKIP
+        line.left_out[COMPILED] = NO_SKIP
     elif where.compiled and what in WHOLE:
-        made, _, reason = attempt(lambda: peers.torch_compiled_contender(instance, train, device), lambda _: ())
-        if made:
-            found.add([made], case, truth)
-        else:
-            found.left_out[peers.COMPILED] = reason
-    return found
-
-
-def is_cudnn(name):
-    """Whether a contender is one of cuDNN's algorithms."""
-    return name.startswith(PREFIX)
+        line.add(COMPILED, lambda: torch_peer.torch_compiled_contender(instance, train, device))
+    return line
 
 
 def attempt(make, rows_of):
-    """(contender, agreement, refusal) of one who asks for times: without a contender where there is a refusal.
+    """Return (contender, agreement, refusal) of one who asks for times: no contender where there is a refusal.
 
     Args:
         make: makes the contender. rows_of: gives rows of `compare` of it.
@@ -102,27 +119,14 @@ def attempt(make, rows_of):
 
 
 def said(exception):
-    """An exception as a refusal."""
+    """Return an exception as a refusal."""
     return f"{type(exception).__name__}: {exception}"
 
 
-# ------------------------------------------------------------------------------------------------------ what is right
-def judged_as(case):
-    """The case whose floor counts."""
-    return replace(case, dtype="float16") if case.allow_tf32 is True and case.dtype == "float32" else case
-
-
-def limit(case, torch_error):
-    return accuracy.limit(judged_as(case), torch_error)
-
-
-def largest_trusted(case, torch_error):
-    """The largest error that PyTorch's own results may have."""
-    return accuracy.PEER_TRUST * accuracy.floor(judged_as(case))
-
-
 def compare(case, contender, truth, torch, limit_of=limit):
-    """A contender's results against float64: rows with contender, quantity, error, PyTorch's error, limit, ok, message.
+    """Return a contender's results against float64, as rows.
+
+    With contender, quantity, error, PyTorch's error, limit, ok, message.
 
     Args:
         truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
@@ -141,7 +145,7 @@ def compare(case, contender, truth, torch, limit_of=limit):
 
 
 def disagreement(agreement):
-    """The worst of the rows that are wrong, in words; None where none is."""
+    """Return the worst of the rows that are wrong, in words; None where none is."""
     wrong = [row for row in agreement if not row["ok"]]
     if not wrong:
         return None

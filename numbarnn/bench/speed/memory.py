@@ -28,52 +28,37 @@ METHOD = {
 }
 PROCESS = Path("/proc/self")
 SET_PEAK_BACK = "5"  # proc(5), clear_refs
-NOT_LINUX = "the system does not tell the peak of a process' memory since a moment (Linux does, in /proc)"
-
-
-def why_not(device):
-    """Why memory cannot be told, as words; None where it can."""
-    if device == "cuda":
-        return _no_cupy()
-    if _trim() is None:
-        return "the C library cannot give back what it keeps (malloc_trim of glibc)"
-    try:
-        _set_peak_back()
-        _kilobytes("VmHWM")
-    except (OSError, LookupError) as error:
-        return f"{NOT_LINUX}: {error}"
-    return None
-
-
-def method(device):
-    """How memory is told, or why not, as words for a record."""
-    absent = why_not(device)
-    return f"absent: {absent}" if absent else METHOD[device]
 
 
 def peaks(contenders, device):
-    """Name of a contender -> bytes that a call of it takes; contenders: by name."""
-    found = {}
-    if why_not(device) is None:
-        for name, contender in contenders.items():
-            with suppress(MemoryError, RuntimeError):  # there are two of it then: what has no room has no figure
-                again = contender.again or (lambda one=contender: one)
-                found[name] = peak_bytes(again, device, engines.get(device))
+    """Return name of a contender -> bytes that a call of it takes, where somebody tells; contenders: by name."""
+    found, engine = {}, engines.get(device)
+    for name, contender in contenders.items() if tells(device) else ():
+        with suppress(MemoryError, RuntimeError):  # there are two of it then: what has no room has no figure
+            make = contender.again or (lambda one=contender: one)
+            found[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
     return found
 
 
-def peak_bytes(make, device, engine):
-    """Bytes that a contender takes, which `make` makes anew; engine: numbarnn's, which keeps memory of its own."""
-    return (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
+def tells(device):
+    """Return whether the system tells what memory a call takes: on a GPU CuPy does, else Linux with glibc."""
+    if device == "cuda":
+        return True
+    try:
+        _trim()
+        (PROCESS / "clear_refs").write_text(SET_PEAK_BACK)
+        _kilobytes("VmHWM")
+    except (AttributeError, TypeError, OSError):  # another C library; Windows has no CDLL(None)
+        return False
+    return True
 
 
-# ----------------------------------------------------------------------------------------------------------- the CPU
 def _on_cpu(make, engine):
     contender = make()
     gc.collect()
     engine.give_back_memory()
-    _trim()(0)
-    _set_peak_back()
+    _trim()
+    (PROCESS / "clear_refs").write_text(SET_PEAK_BACK)
     before = _kilobytes("VmRSS")
     returned = contender.call()
     peak = _kilobytes("VmHWM")
@@ -82,31 +67,12 @@ def _on_cpu(make, engine):
 
 
 def _trim():
-    """glibc's malloc_trim, which gives free memory back to the system; None where there is none."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, TypeError, OSError):  # another C library; Windows has no CDLL(None)
-        return None
-
-
-def _set_peak_back():
-    (PROCESS / "clear_refs").write_text(SET_PEAK_BACK)
+    """Give free memory back to the system, by glibc."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _kilobytes(name):
-    found = re.search(rf"^{name}:\s+(\d+) kB", (PROCESS / "status").read_text(), re.MULTILINE)
-    if found is None:
-        raise LookupError(f"{PROCESS}/status has no {name}")
-    return int(found[1])
-
-
-# ------------------------------------------------------------------------------------------------------------- a GPU
-def _no_cupy():
-    try:
-        driver.cupy()
-    except RuntimeError as error:
-        return str(error)
-    return None
+    return int(re.search(rf"^{name}:\s+(\d+) kB", (PROCESS / "status").read_text(), re.MULTILINE)[1])
 
 
 def _on_gpu(make, engine):

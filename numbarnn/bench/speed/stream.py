@@ -7,23 +7,17 @@ what they return is compared.
 """
 
 import time
-from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from numbarnn.bench import console
 from numbarnn.bench.cases.cases import Case, make_instance
-from numbarnn.bench.cases.passes import STEP
-from numbarnn.bench.cases.shapes import SETS
-from numbarnn.bench.peers import peers, streams
-from numbarnn.bench.peers.contender import Contender, torch
-from numbarnn.bench.peers.torch_cells import NAME as COMPILED
-from numbarnn.bench.peers.torch_peer import torch_tf32
-from numbarnn.bench.speed import timing
-from numbarnn.bench.speed.lineup import TORCH, attempt, compare, largest_trusted, said
-from numbarnn.bench.speed.record import Row, ratios
-from numbarnn.bench.speed.speed_table import print_rows, quotient, say_compile_times, say_left_out, say_verdict
+from numbarnn.bench.cases.shapes import SETS, STEP
+from numbarnn.bench.peers import onnx_peer, streams, torch_peer
+from numbarnn.bench.peers.contender import Contender, installed, torch
+from numbarnn.bench.peers.torch_peer import COMPILED, TORCH
+from numbarnn.bench.speed import record, timing
+from numbarnn.bench.speed.lineup import LineUp, disagreement, largest_trusted, said
 
 CALLS = 2000  # of each contender, at least
 STEPS = 8  # compared; timed calls take the same x again and again
@@ -37,141 +31,89 @@ TORCH_METHOD = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamTiming(Row):
-    """One row: `seconds` are the medians of a round's calls, `median_s` those of all calls.
-
-    Attributes:
-        calls: how many each contender made. stepper_ratio: as `ratio`, of the stepper's times.
-        p99_s: contender -> 99th percentile of all its calls; p99_seconds: of those of each round.
-        tf32, input_mode, left_out: as of other rows.
-    """
-
-    tf32: bool | str = False
-    input_mode: str = "linear"
-    calls: int = 0
-    p99_s: dict = field(default_factory=dict)
-    p99_seconds: dict = field(default_factory=dict)
-    stepper_ratio: dict = field(default_factory=dict)
-    left_out: dict = field(default_factory=dict)
-
-
 def shapes_of(args):
-    """The shapes that arguments of the command ask for; WrongArguments where one has more than one step, or words."""
+    """Return the shapes that the command's options ask for; WrongArguments where one has more than one step."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         raise console.WrongArguments(
             f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
         )
     found = args.shape or SETS[named]
-    if formed := [shape for shape in found if shape.form]:
-        raise console.WrongArguments(
-            f"--stream takes one step of a stack at a time, in one direction: got --shape {formed[0]}"
-        )
-    if long := [shape for shape in found if shape.T != 1]:
-        raise console.WrongArguments(
-            f"--stream takes one step at a time, so T must be 1 in --shape T,B,I,H,L: got {long[0]}"
-        )
+    for shape in found:
+        if shape.form:
+            raise console.WrongArguments(
+                f"--stream takes one step of a stack at a time, in one direction: got --shape {shape}"
+            )
+        if shape.T != 1:
+            raise console.WrongArguments(
+                f"--stream takes one step at a time, so T must be 1 in --shape T,B,I,H,L: got {shape}"
+            )
     return found
 
 
 def time_stream(cell, shape, dtype, tf32, schedules, where):
-    """The rows of one case, a row per schedule."""
-    case = Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32)
-    row = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
-    return [StreamTiming(**row, schedule=name, **measure(case, name, where)) for name in schedules]
+    """Return the rows of one case, one per schedule.
+
+    They have more than others: `calls` of each contender, `p99_s` of all calls, `p99_seconds` of those of each round,
+    and `stepper_ratio`: as ratio, of the stepper's times. `seconds` are the medians of a round's calls.
+    """
+    instance = make_instance(Case(cell, STEPS, shape.B, shape.I, (shape.H,) * shape.L, dtype=dtype, allow_tf32=tf32))
+    about = {"cell": cell, "shape": shape.sizes, "dtype": dtype, "device": where.device, "tf32": tf32, "what": STEP}
+    rows = []
+    for schedule in schedules:
+        try:
+            with torch_peer.torch_tf32(tf32), torch.inference_mode():
+                found = compared_and_timed(instance, schedule, where)
+        except Exception as exception:
+            found = {"ok": False, "refusal": said(exception)}
+        nothing = {"calls": 0, "p99_s": {}, "p99_seconds": {}, "stepper_ratio": {}}
+        rows.append(record.row(**nothing | about | found, schedule=schedule))
+    return rows
 
 
-def measure(case, schedule, where):
-    """The fields of a row besides those that say what is timed."""
-    instance, device = make_instance(case), where.device
-    try:
-        with torch_tf32(case.allow_tf32):
-            exact = peers.torch_contender(instance.float64, False, device)
-            return compared_and_timed(instance, exact.results(exact.call()), schedule, where)
-    except Exception as exception:
-        return {"ok": False, "refusal": said(exception)}
-
-
-def compared_and_timed(instance, truth, schedule, where):
-    """The same; truth: PyTorch's results in float64."""
-    case, device, line, left_out, agreement = instance.case, where.device, [], {}, []
-    with_onnx = device == "cpu" and case.dtype == "float32" and peers.installed("onnx", "onnxruntime")
+def compared_and_timed(instance, schedule, where):
+    """Return the fields of a row besides those that say what is timed."""
+    device, exact = where.device, torch_peer.torch_contender(instance.float64, False, where.device)
     rivals = [streams.torch_stream(instance, device), streams.torch_cell_stream(instance, device)]
     rivals += [streams.torch_cell_stream(instance, device, compiled=True)] if where.compiled else []
-    rivals += [streams.onnxruntime_stream(instance, where.threads)] if with_onnx else []
+    if device == "cpu" and instance.case.dtype == "float32" and installed("onnx", "onnxruntime"):
+        rivals.append(onnx_peer.onnxruntime_stream(instance, where.threads))
+    line, compile_s, made = LineUp(instance.case, exact.results(exact.call()), rivals[0].walk()), {}, {}
 
-    def compared(make, **limits):
-        return attempt(make, lambda one: compare(case, as_contender(one), truth, wanted, **limits))
+    def add(one, **limits):
+        """Compare what a stream computes as it walks, and keep it if that is right."""
+        begin, contender = time.perf_counter(), Contender(one.name, one.walk, lambda found: found)
+        try:
+            rows = line.compare(contender, **limits)
+            reason = disagreement(rows)
+            line.agreement += rows if one.name != TORCH else []
+        except Exception as exception:
+            reason = said(exception)
+        if reason:
+            line.left_out[one.name] = reason
+        else:
+            made[one.name] = one
+            compile_s.update({COMPILED: time.perf_counter() - begin} if one.name == COMPILED else {})
 
-    with torch.inference_mode():
-        wanted, compile_s = rivals[0].walk(), {}
-        for rival in rivals:
-            begin = time.perf_counter()
-            limits = {"limit_of": largest_trusted} if rival.name == TORCH else {}
-            made, rows, reason = compared(lambda rival=rival: rival, **limits)
-            agreement += rows if rival.name != TORCH else []
-            if reason:
-                left_out[rival.name] = reason
-            else:
-                line.append(made)
-                compile_s |= {COMPILED: time.perf_counter() - begin} if made.name == COMPILED else {}
-        for make in (streams.stepper_stream, streams.call_stream):
-            made, rows, refusal = compared(partial(make, instance, device, schedule))
-            agreement += rows
-            if refusal:
-                return {"ok": False, "refusal": refusal, "agreement": agreement, "left_out": left_out}
-            line.insert(0, made)
-        seconds = timing.single_calls(line, where.rounds, CALLS)
-    told = {"agreement": agreement, "left_out": left_out, "plan": line[0].plan, "compile_s": compile_s}
-    return {"ok": True, **told, **figures(seconds)}
-
-
-def as_contender(stream):
-    """A stream's walk, as `compare` wants it."""
-    return Contender(stream.name, stream.walk, lambda found: found, stream.synchronize)
+    for rival in rivals:
+        add(rival, **({"limit_of": largest_trusted} if rival.name == TORCH else {}))
+    for make in (streams.call_stream, streams.stepper_stream):
+        add(make(instance, device, schedule))
+    told = {"agreement": line.agreement, "left_out": line.left_out, "compile_s": compile_s}
+    if lacking := [name for name in OWN if name not in made]:
+        return {"ok": False, "refusal": line.left_out.pop(lacking[0])} | told
+    seconds = timing.single_calls(list(made.values()), where.rounds, CALLS)
+    return {"ok": True, "plan": made["numbarnn"].plan} | told | figures(seconds)
 
 
 def figures(seconds):
-    """The fields of a `StreamTiming` with times; seconds: contender -> those of single calls (rounds, calls)."""
-
-    def of_rounds(percent):
-        return {name: np.percentile(found, percent, axis=1).tolist() for name, found in seconds.items()}
-
-    def of_all(percent):
-        return {name: float(np.percentile(found, percent)) for name, found in seconds.items()}
-
-    middle = of_rounds(50)
+    """Return the fields of a row with times; seconds: contender -> those of single calls (rounds, calls)."""
+    middle, tails = ({name: np.percentile(found, percent, axis=1).tolist() for name, found in seconds.items()}
+                     for percent in (50, TAIL))  # fmt: skip
+    median_s, p99_s = ({name: float(np.percentile(found, percent)) for name, found in seconds.items()}
+                       for percent in (50, TAIL))  # fmt: skip
     of_stepper = {name: times for name, times in middle.items() if name not in OWN} | {"numbarnn": middle["stepper"]}
     return {
-        "calls": seconds["stepper"].size, "seconds": middle, "p99_seconds": of_rounds(TAIL), "median_s": of_all(50),
-        "p99_s": of_all(TAIL), "ratio": ratios(middle), "stepper_ratio": ratios(of_stepper),
+        "calls": seconds["stepper"].size, "seconds": middle, "p99_seconds": tails, "median_s": median_s,
+        "p99_s": p99_s, "stepper_ratio": record.ratios(of_stepper),
     }  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------------- the table
-LABELS = {
-    "numbarnn": "call", "stepper": "stepper", "torch": "torch", "torch cell": "torch cell",
-    "torch.compile": "compiled", "onnxruntime": "onnxrt",
-}  # fmt: skip
-
-
-def print_streams(rows, where, doubt):
-    """The table of single calls, and a summary line; arguments as of `speed_table.print_timings`."""
-    names = [name for name in LABELS if any(name in row["median_s"] for row in rows)]
-    rivals = [name for name in names if name not in OWN]
-    columns = [LABELS[name] for name in names] + [f"/ {LABELS[name]}" for name in rivals]
-    cells = []
-    for row in rows:
-        middle, tail = row["median_s"], row["p99_s"]
-        times = [f"{middle[n] * 1e6:.1f} / {tail[n] * 1e6:.1f}" if n in middle else "-" for n in names]
-        found = [quotient(row["stepper_ratio"].get(name)) for name in rivals]
-        cells.append([*times, *found])
-    calls = max(row["calls"] for row in rows)
-    title = f"Microseconds of single steps, median / 99th percentile of {calls} calls, the host's clock"
-    title += f", {where.threads} CPU threads" if where.device == "cpu" else ", until the GPU is idle"
-    title += "; a ratio of the stepper's below 1: it is faster"
-    print_rows(title, rows, columns, cells, doubt)
-    say_left_out(rows)
-    say_compile_times(rows)
-    say_verdict(rows, doubt)

@@ -2,35 +2,47 @@
 
 The persistent schedule runs in the simulator, all blocks of its kernel at once. Where this process cannot be the
 simulator, another one is started for it. Other schedules do not run: the launches of their plan are shown. `--from`
-shows a record that `--json` wrote.
+shows a record that `--json` wrote. The page is `page.html` with `player.css` and `player.js`, and the record as JSON.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 from datetime import datetime, timezone
+from html import escape
 from importlib import import_module
 from pathlib import Path
+from string import Template
 
 import numbarnn
 from numbarnn.bench import console
 from numbarnn.bench.cases.shapes import Shape, parse_sizes
-from numbarnn.bench.named_cells import ABOUT_CELL, built_in_or_own
-from numbarnn.bench.trace import page, record
+from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
+from numbarnn.bench.trace import record
 from numbarnn.cuda.compiler import simulated
 from numbarnn.schedules import SCHEDULES
 
 SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
+USUAL = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False,
+         "stall": None}  # fmt: skip
 TIMEOUT_S = 1800
-LETTERS_SHOWN = 300  # of what a failed process said
+LETTERS_SAID = 300  # of what a failed process said
+SCALES = {  # what a time of the record is
+    "turns": "Time is counted in turns: in the simulator all threads of the grid take turns, one at a time. Turns show "
+    "who comes before whom; how long something takes on a GPU they do not show.",
+    "steps": "Time is counted in steps of one layer, as the plan estimates it: nothing ran.",
+    "ns": "Time is that of the device's clock, in nanoseconds.",
+}
 
 
 def add_arguments(parser):
+    """Options of `numbarnn trace`."""
     add = parser.add_argument
     add("--html", type=console.json_path, metavar="FILE", help="write the page, one file without references to others")
-    existing, about = console.existing_file("the file of a record"), "show this record, as --json wrote it"
-    add("--from", dest="read", type=lambda text: Path(existing(text)), metavar="FILE", help=about)
+    about = "show this record, as --json wrote it"
+    add("--from", dest="read", type=console.existing_file, metavar="FILE", help=about)
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
     add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
     about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
@@ -42,26 +54,6 @@ def add_arguments(parser):
     console.add_json_argument(parser, "the record")
 
 
-def run(args):
-    """Makes the record, prints what it shows, writes record and page; returns 1 where the run that it shows failed."""
-    if not args.html and not args.json:
-        raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
-    made = given(args) if args.read else make(args)
-    rows = zip(made.blocks, made.waiting(), strict=True)
-    columns = [made.of[:-1], "of the time"]
-    console.say(f"{made.title}\n")
-    console.print_table("Who waits", columns, [[b.name, f"{share:.0%}"] for b, share in rows], columns[1:])
-    if args.json:
-        console.write_json(args.json, record.as_json(made))
-    if args.html:
-        console.write_bytes(args.html, page.html(made).encode())
-        console.say(f"page: {args.html}")
-    if made.error:
-        console.say(f"the run failed: {made.error}", error=True)
-    return 1 if made.error else 0
-
-
-# ---------------------------------------------------------------------------------------------------- arguments
 def named(text):
     """An argparse type: the name of a cell, once it was found."""
     built_in_or_own(text)
@@ -76,55 +68,60 @@ def place(text):
     return tuple(map(int, parts))
 
 
-# ---------------------------------------------------------------------------------------------------- records
-def given(args):
-    """The Record of --from, which says itself what it is of."""
-    others = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False}
-    for name, usual in (others | {"stall": None}).items():
-        if getattr(args, name) != usual:
-            raise console.WrongArguments(f"--{name} says what to record, and --from {args.read} is there: leave it out")
-    try:
-        return record.read(args.read)
-    except record.BadRecord as reason:
-        raise record.BadRecord(f"--from {reason}") from reason
+def run(args):
+    """Make the record, print what it shows, write record and page; returns 1 where the run that it shows failed."""
+    if not args.html and not args.json:
+        raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
+    if args.read:
+        if more := [name for name, usual in USUAL.items() if getattr(args, name) != usual]:
+            said = f"--{more[0]} says what to record, and --from {args.read} is there: leave it out"
+            raise console.WrongArguments(said)
+        made = record.read(args.read)
+    else:
+        made = make(args)
+    rows = [[block, f"{share:.0%}"] for block, share in zip(made.blocks, made.waiting(), strict=True)]
+    console.say(f"{made.title}\n")
+    console.print_table("Who waits", [made.of[:-1], "of the time"], rows, ["of the time"])
+    if args.json:
+        console.write_json(args.json, record.as_json(made))
+    if args.html:
+        console.write_bytes(args.html, html(made).encode())
+        console.say(f"page: {args.html}")
+    if made.error:
+        console.say(f"the run failed: {made.error}", error=True)
+    return 1 if made.error else 0
 
 
 def make(args):
-    """The Record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator here."""
-    if args.stall and not (args.stall[0] < args.shape.L and args.stall[1] < args.shape.T):
-        layer, step = args.stall
+    """Return the Record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator."""
+    shape, stall = args.shape, args.stall
+    if stall and not (stall[0] < shape.L and stall[1] < shape.T):
+        sizes = f"--shape {shape} has layers 0 to {shape.L - 1} and steps 0 to {shape.T - 1}"
+        raise console.WrongArguments(f"--stall {stall[0]},{stall[1]}: {sizes}")
+    if stall and args.schedule != "persistent":
         raise console.WrongArguments(
-            f"--stall {layer},{step}: --shape {args.shape} has layers 0 to {args.shape.L - 1} and steps 0 to "
-            f"{args.shape.T - 1}"
+            f"--stall keeps a block from publishing, and only --schedule 'persistent' has blocks that wait, not "
+            f"{args.schedule!r}"
         )
-    if args.schedule != "persistent":
-        if args.stall:
-            raise console.WrongArguments(
-                f"--stall keeps a block from publishing, and only --schedule 'persistent' has blocks that wait, not "
-                f"{args.schedule!r}"
-            )
-        return _recorded("launches", args, schedule=args.schedule)
-    return _recorded("simulated", args, stalled=args.stall) if simulated() else in_the_simulator(args)
-
-
-def _recorded(module, args, **more):
-    """The Record that one of the modules makes in this process."""
+    if args.schedule == "persistent" and not simulated():
+        return in_the_simulator(args)
     cell, directions = built_in_or_own(args.cell), 1 + args.bidirectional
-    about = [*(["bidirectional"] if args.bidirectional else []), "backward" if args.backward else "forward"]
-    sizes = ", ".join(f"{name}={size}" for name, size in args.shape.sizes.items())
-    title = f"{cell.name}, {args.schedule}, {' '.join(about)}: {sizes}"
+    module, more = ("simulated", stall) if args.schedule == "persistent" else ("launches", args.schedule)
+    words = ["bidirectional"] * args.bidirectional + ["backward" if args.backward else "forward"]
+    sizes = ", ".join(f"{name}={size}" for name, size in shape.sizes.items())
+    title = f"{cell.name}, {args.schedule}, {' '.join(words)}: {sizes}"
     facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
     try:
         record_of = import_module(f"numbarnn.bench.trace.{module}").record
-        return record_of(title, cell, args.shape, args.backward, directions, **more).telling(facts)
+        return record_of(title, cell, shape, args.backward, directions, more).telling(facts)
     except ValueError as reason:
-        raise console.WrongArguments(f"--cell {args.cell} with --shape {args.shape}: {reason}") from reason
+        raise console.WrongArguments(f"--cell {args.cell} with --shape {shape}: {reason}") from reason
     except RuntimeError as reason:
         raise console.CannotRun(str(reason)) from reason
 
 
 def in_the_simulator(args):
-    """The Record made by a process of its own, as Numba reads its switch when it starts."""
+    """Return the Record made by a process of its own, as Numba reads its switch when it starts."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "record.json"
         command = [sys.executable, "-m", "numbarnn", "trace", "--json", str(answer)]
@@ -136,8 +133,28 @@ def in_the_simulator(args):
             ran = subprocess.run(command, **streams, env=console.environment(simulated=True), timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise console.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
-        if not answer.exists():
-            said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SHOWN:]
-            kind = console.WrongArguments if ran.returncode == 2 else console.CannotRun
-            raise kind(said or f"the simulator's process ended with exit code {ran.returncode}")
-        return record.read(answer)
+        if answer.exists():
+            return record.read(answer)
+        said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SAID:]
+        kind = console.WrongArguments if ran.returncode == 2 else console.CannotRun
+        raise kind(said or f"the simulator's process ended with exit code {ran.returncode}")
+
+
+def html(made):
+    """Return the page of a Record."""
+    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in made.about)
+    data = json.dumps(record.as_json(made), separators=(",", ":"), allow_nan=False)
+    kinds = [kind for kind in record.KINDS if kind != "wait" and any(event.kind == kind for event in made.events)]
+    never = " What stands in a red frame below never got what it waits for." * ("livelock" in (made.error or ""))
+    failed = f'<p class="error" role="alert">The run failed: {escape(made.error or "")}{never}</p>'
+    page, style, script = (
+        Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")
+    )
+    body = Template(page).substitute(
+        title=escape(made.title), facts=f'<dl class="facts">{facts}</dl>' if facts else "",
+        scale=escape(SCALES[made.unit]), of=made.of, directions=made.directions, lane=made.of[:-1],
+        meanings="".join(f"<div><dt>{kind}</dt><dd>{escape(record.KINDS[kind])}</dd></div>" for kind in kinds),
+        error=failed if made.error else "",
+        data=data.replace("<", "\\u003c"),  # within a <script>: nothing in it looks like the element's end
+    )  # fmt: skip
+    return console.document(f"numbarnn trace: {made.title}", body, style, script)

@@ -7,7 +7,7 @@ units are drawn beside the kernels in which they are made.
 
 from numbarnn.bench import gantt
 from numbarnn.bench.plan import network_problem
-from numbarnn.bench.trace.record import Block, Event, Record, Step
+from numbarnn.bench.trace.record import Event, Record, Step
 from numbarnn.common.order import step_time
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import choose
@@ -42,7 +42,7 @@ def record(title, cell, shape, backward, directions, schedule):
             events.append(_event(lane, "wait", free.get(lane, 0), span.start, about, step, waits_for=waits))
         events += _work(span, lane, step, about, problem, backward)
         free[lane] = span.end
-    blocks = tuple(Block(_name(number, lane, directions)) for lane, number in lanes.items())
+    blocks = tuple(_name(number, lane, directions) for lane, number in lanes.items())
     return Record(
         title, "steps", "streams", backward, shape.L, directions, shape.T, blocks, tuple(events), (("time in", unit),)
     )  # fmt: skip

@@ -19,7 +19,7 @@ whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields i
      ["error": "kernel ... livelock ..."]}       how the run failed
 
 Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
-block do not overlap. One that names a layer and no direction is of direction 0.
+block do not overlap.
 
     waits_for    the steps that were missing, and the blocks that compute them; the one that came last stands last.
                  Of an exchange that is the step itself
@@ -28,15 +28,11 @@ block do not overlap. One that names a layer and no direction is of direction 0.
 """
 
 import json
-from collections import defaultdict
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 
 from numbarnn.bench import console
 
 FORMAT = "numbarnn trace 1"
-UNITS = ("turns", "steps", "ns")
-LANES = ("blocks", "streams")
 #: What a block can be doing, and what that means.
 KINDS = {
     "load": "loads its weights and the first state; happens once",
@@ -48,10 +44,6 @@ KINDS = {
     "product": "a product over many steps at once, such as W x of a whole layer",
     "other": "anything else",
 }
-
-
-class BadRecord(console.WrongArguments):
-    """A file is not the record of a trace; the message says where it differs."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +81,8 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Block:
-    """A lane of the picture."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Record:
-    """All of it; see the module's text."""
+    """All of it; see the module's text. `blocks` are the names of the lanes."""
 
     title: str
     unit: str
@@ -106,138 +91,75 @@ class Record:
     layers: int
     directions: int
     steps: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[str, ...]
     events: tuple[Event, ...]
     about: tuple[tuple[str, str], ...] = ()
     error: str | None = None
-    format: str = field(default=FORMAT, init=False)
 
     def telling(self, facts):
-        """A copy of the record with these facts in front of `about`."""
+        """Return a copy of the record with these facts in front of `about`."""
         return replace(self, about=(*facts, *self.about))
 
     def waiting(self):
-        """For each block its share of the whole time in which it waits."""
+        """Return for each block its share of the whole time in which it waits."""
         begin, end = min(e.start for e in self.events), max(e.end for e in self.events)
         waits = [0.0] * len(self.blocks)
         for event in self.events:
-            if event.kind == "wait":
-                waits[event.block] += event.end - event.start
+            waits[event.block] += (event.end - event.start) * (event.kind == "wait")
         return [wait / (end - begin or 1) for wait in waits]
 
 
-# ---- as JSON -------------------------------------------------------------------------------------------------------
 def as_json(record):
-    """The record as dicts and lists; of events only what they have."""
-    return _without_defaults(record) | {"format": FORMAT}
+    """Return the record as dicts and lists; of events only what they have."""
+    return _told(record) | {"format": FORMAT, "blocks": [{"name": name} for name in record.blocks]}
 
 
-def _without_defaults(one):
-    """A dataclass as a dict of what differs from its defaults, tuples as lists."""
-    return {
-        item.name: _plain(getattr(one, item.name)) for item in fields(one) if getattr(one, item.name) != item.default
-    }
-
-
-def _plain(value):
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    return _without_defaults(value) if is_dataclass(value) else value
+def _told(one):
+    """Return a dataclass as a dict of what differs from its defaults, tuples as lists."""
+    found = {item.name: getattr(one, item.name) for item in fields(one) if getattr(one, item.name) != item.default}
+    return {name: [_told(part) if isinstance(part, (Event, Step)) else part for part in value]
+            if isinstance(value, tuple) else value for name, value in found.items()}  # fmt: skip
 
 
 def read(path):
-    """The Record in a file; BadRecord, which says what and where, if it holds something else."""
+    """Return the Record in a file; WrongArguments, which says what is wrong, if it holds something else."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadRecord(f"{path} is not JSON: {error}") from None
-    try:
-        return from_json(data)
-    except BadRecord as error:
-        raise BadRecord(f"{path} is no record of a trace: {error}") from None
+        return from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        said = f"no {error}" if isinstance(error, KeyError) else error
+        raise console.WrongArguments(f"--from {path} is no record of a trace: {said}") from None
 
 
 def from_json(data):
-    """The Record of what `as_json` gives, checked."""
-    if isinstance(data, dict) and data.get("format") != FORMAT:
-        raise BadRecord(f'"format" must be {FORMAT!r}, not {data.get("format")!r}')
-    record = _made(Record, data, "the file")
-    _check(record)
+    """Return the Record of what `as_json` gives; an error where it is none, or says what cannot be."""
+    if data.get("format") != FORMAT:
+        raise ValueError(f'"format" must be {FORMAT!r}, not {data.get("format")!r}')
+    lists = {"blocks": tuple(block["name"] for block in data["blocks"]), "events": tuple(map(_event, data["events"]))}
+    lists["about"] = tuple((str(name), str(value)) for name, value in data.get("about", ()))
+    record = _made(Record, data | lists)
+    if record.unit not in ("turns", "steps", "ns") or record.of not in ("blocks", "streams") or not record.events:
+        raise ValueError(f"it has {len(record.events)} events of {record.of!r} in {record.unit!r}")
+    sizes = {"layer": record.layers, "direction": record.directions, "block": len(record.blocks)}
+    sizes["step"] = record.steps + 1  # backward ends with one more, that carries the gradient to the initial state
+    busy = {}
+    for event in sorted(record.events, key=lambda event: (event.start, event.end)):
+        if event.kind not in KINDS:
+            raise ValueError(f'"kind" must be one of {", ".join(KINDS)}, not {event.kind!r}')
+        if not busy.get(event.block, event.start) <= event.start <= event.end:
+            raise ValueError(f"block {event.block} overlaps with itself from {event.start} to {event.end}")
+        busy[event.block] = event.end
+        for one in (event, *event.waits_for, *event.reads):
+            for name, size in sizes.items():
+                if (value := getattr(one, name)) is not None and not 0 <= value < size:
+                    raise ValueError(f'"{name}" is {value}; it must be at least 0 and less than {size}')
     return record
 
 
-# What a field may hold in JSON: lists of parts by its name, others by its annotation.
-_PARTS = {"blocks": Block, "events": Event, "waits_for": Step, "reads": Step}
-_TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "int | None": int, "str | None": str}
-_WORDS = {int: "a whole number", str: "text", bool: "true or false", (int, float): "a number"}
+def _event(data):
+    steps = {name: tuple(_made(Step, one) for one in data.get(name, ())) for name in ("waits_for", "reads")}
+    return _made(Event, ({"direction": 0} if "layer" in data else {}) | data | steps)
 
 
-def _made(kind, data, where):
-    """A dataclass of what stands in data; names that it does not know are left out, so that devices may add some."""
-    if not isinstance(data, dict):
-        raise BadRecord(f"{where} must be an object {{...}}, not {str(data)[:40]!r}")
-    if kind is Record:
-        data = {"blocks": [], "events": []} | data
-    elif kind is Event and "layer" in data:
-        data = {"direction": 0} | data
-    known = {}
-    for item in (item for item in fields(kind) if item.init):
-        if item.name in data:
-            known[item.name] = _value(item, data[item.name], where)
-        elif item.default is MISSING:
-            raise BadRecord(f'{where} has no "{item.name}"')
-    return kind(**known)
-
-
-def _value(item, value, where):
-    """A field's value of what stands in JSON."""
-    name, place = item.name, item.name if where == "the file" else f"{where}.{item.name}"
-    if name == "about" or name in _PARTS:
-        if not isinstance(value, list):
-            raise BadRecord(f'"{name}" of {where} must be a list [...], not {str(value)[:40]!r}')
-        of_one = _fact if name == "about" else partial(_made, _PARTS[name])
-        return tuple(of_one(one, f"{place}[{number}]") for number, one in enumerate(value))
-    wanted = _TYPES[str(getattr(item.type, "__name__", item.type))]
-    is_bool = isinstance(value, bool) and wanted is not bool
-    if not (value is None and item.default is None) and (is_bool or not isinstance(value, wanted)):
-        raise BadRecord(f'"{name}" of {where} must be {_WORDS[wanted]}, not {value!r}')
-    return value
-
-
-def _fact(pair, where):
-    if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-        raise BadRecord(f"{where} must be [name, value], two texts, not {pair!r}")
-    return tuple(pair)
-
-
-def _check(record):
-    """Raise BadRecord unless what the record says can be."""
-    _choice(record.unit, UNITS, '"unit"')
-    _choice(record.of, LANES, '"of"')
-    _choice(record.directions, (1, 2), '"directions"')
-    if record.layers < 1 or record.steps < 1:
-        raise BadRecord(f'"layers" and "steps" must be at least 1, not {record.layers} and {record.steps}')
-    sizes = {"layer": record.layers, "direction": record.directions, "block": len(record.blocks)}
-    sizes["step"] = record.steps + 1  # backward ends with one more, that carries the gradient to the initial state
-    if not record.events:
-        raise BadRecord("it has no events")
-    busy = defaultdict(lambda: (float("-inf"), None))
-    for number, event in sorted(enumerate(record.events), key=lambda pair: (pair[1].start, pair[1].end)):
-        where = f"events[{number}]"
-        _choice(event.kind, tuple(KINDS), f'"kind" of {where}')
-        if not event.start <= event.end:
-            raise BadRecord(f"{where} ends at {event.end}, before it starts, at {event.start}")
-        for one, place in ((event, where), *((step, f"what {where} names") for step in event.waits_for + event.reads)):
-            for name, size in sizes.items():
-                value = getattr(one, name)
-                if value is not None and not 0 <= value < size:
-                    raise BadRecord(f'"{name}" of {place} is {value}; it must be at least 0 and less than {size}')
-        until, before = busy[event.block]
-        if event.start < until:
-            raise BadRecord(f"{where} of block {event.block} starts at {event.start}, before {before} ends, at {until}")
-        busy[event.block] = event.end, where
-
-
-def _choice(value, choices, name):
-    if value not in choices:
-        raise BadRecord(f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}")
+def _made(kind, data):
+    """Return a dataclass of what stands in data; names that it does not know are left out: devices may add some."""
+    return kind(**{item.name: data[item.name] for item in fields(kind) if item.name in data})

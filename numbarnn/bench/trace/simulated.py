@@ -26,7 +26,7 @@ from operator import itemgetter
 import numpy as np
 
 import numbarnn
-from numbarnn.bench.trace.record import Block, Event, Record, Step
+from numbarnn.bench.trace.record import Event, Record, Step
 from numbarnn.common.order import step_time
 from numbarnn.cuda import simulator, watching
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
@@ -119,7 +119,7 @@ class Recorder(watching.Watcher):
             owner = self._owners.setdefault((layer, direction), np.zeros(size, int))
             units = slice(row[BLOCK.unit], row[BLOCK.unit] + row[BLOCK.units])
             owner[units, row[BLOCK.sequence] : row[BLOCK.end]] = number
-            self.blocks.append(Block(self._name(number, row, layer, direction)))
+            self.blocks.append(self._name(number, row, layer, direction))
         exchanged = self._exchanged_backward if self._planned.backward else self._exchanged_forward
         self._arrays = {id(array): place for array, place in exchanged(given)}
         self._words = {id(array) for array in given["within_step"].words}

@@ -5,16 +5,9 @@ Made for comparing results: every call copies its arrays to the device and back,
 driver and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13 to match the driver. In this order:
 
     library.py      where cuDNN is found; its functions, their arguments by cuDNN's names; errors in its own words
-    driver.py       a GPU by CuPy: its memory, CUDA graphs
-    session.py      library, device and cuDNN's handle together; whether cuDNN runs here, and why not
-    options.py      cuDNN's options by name, and their numbers
-    descriptors.py  cuDNN's descriptor objects
-    weights.py      where cuDNN puts each parameter
-    prepared.py     a call on memory that stays, as one CUDA graph: for times
-    rnn.py          Rnn: forward, backward_data, backward_weights, prepare
-    assumptions.py  what this package assumes of cuDNN, and experiments that ask it
-
-    from numbarnn.bench.peers import cudnn
+    device.py       a GPU by CuPy, its memory and CUDA graphs; library, device and cuDNN's handle together
+    descriptors.py  cuDNN's options by name; its descriptor objects
+    rnn.py          Rnn: forward, backward_data, backward_weights, prepare; where cuDNN puts each parameter
 
     rnn = cudnn.Rnn("lstm", input_size, hidden_size, num_layers)
     y, hy, cy, reserve = rnn.forward(x, hx, cx, weights)       # weights: a dict with PyTorch's names
@@ -22,10 +15,9 @@ driver and cuDNN 9: pip install nvidia-cudnn-cu12, or -cu13 to match the driver.
     dweights = rnn.split(rnn.backward_weights(reserve))
 """
 
+from .descriptors import Options
+from .device import Session, default_session, why_not
 from .library import CudnnError
-from .options import Options
-from .prepared import Prepared
 from .rnn import Rnn
-from .session import Session, default_session, why_not
 
-__all__ = ["CudnnError", "Options", "Prepared", "Rnn", "Session", "default_session", "why_not"]
+__all__ = ["CudnnError", "Options", "Rnn", "Session", "default_session", "why_not"]

@@ -1,116 +1,149 @@
-"""cuDNN's descriptors: each object makes one, sets it, and destroys it when nothing refers to the object any more."""
+"""cuDNN's options by name, with the numbers of its enums (cudnn_adv.h, cudnn_graph.h), and its descriptors."""
 
 import ctypes
 import weakref
+from dataclasses import dataclass
 
 import numpy as np
 
-from numbarnn.common.precision import numpy_dtype
+from numbarnn.common.precision import compute_dtype, is_half, numpy_dtype
 
-from . import driver, options
 from .library import ask
-from .options import ALGORITHMS, BIAS_MODES, CELLS, DTYPES, INPUT_MODES, LAYOUTS, MATH_TYPES
+
+CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
+BIAS_MODES = {"none": 0, "input": 1, "double": 2, "recurrent": 3}  # cudnnRNNBiasMode_t
+INPUT_MODES = {"linear": 0, "skip": 1}  # cudnnRNNInputMode_t
+ALGORITHMS = {"standard": 0, "persist_static": 1, "persist_dynamic": 2, "persist_static_small_h": 3}  # cudnnRNNAlgo_t
+DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
+MATH_TYPES = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}  # cudnnMathType_t
+LAYOUTS = {"seq_major_unpacked": 0, "seq_major_packed": 1}  # cudnnRNNDataLayout_t
+INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
+WGRAD_ADD = 0  # cudnnWgradMode_t
+CLIP_NONE, CLIP_MINMAX = 0, 1  # cudnnRNNClipMode_t
+NOT_PROPAGATE_NAN, PROPAGATE_NAN = 0, 1  # cudnnNanPropagation_t
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one `Rnn` computes, and how. What cuDNN refuses is left to it, to say it in its own words.
+
+    Attributes:
+        bias: True or "double", False or "none", "input" (only b_w), "recurrent" (only b_r).
+        cell_clip: None, or (lclip, rclip).
+        math_type: a name of MATH_TYPES; None for "tensor_op" in halves, else "fma", which keeps TF32 away.
+    """
+
+    cell: str
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    bias: bool | str = True
+    input_mode: str = "linear"
+    proj_size: int = 0
+    cell_clip: tuple | None = None
+    clip_propagate_nan: bool = True
+    dtype: str = "float32"
+    algorithm: str = "standard"
+    math_type: str | None = None
+    layout: str = "seq_major_unpacked"
+
+    bias_mode = property(lambda self: {True: "double", False: "none"}.get(self.bias, self.bias))
+    math = property(lambda self: self.math_type or ("tensor_op" if is_half(self.dtype) else "fma"))
+    gates = property(lambda self: GATES[self.cell])
+    directions = property(lambda self: 2 if self.bidirectional else 1)
+    state_size = property(lambda self: self.proj_size or self.hidden_size)
+    output_size = property(lambda self: self.directions * self.state_size)
+    has_c = property(lambda self: self.cell == "lstm")
 
 
 class Descriptor:
-    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData") of a library; calls take its `pointer`."""
+    """A descriptor of one kind ("Tensor", "Dropout", "RNN", "RNNData"), destroyed when nothing refers to the object.
 
-    kind = argument = None
-
-    def __init__(self, library):
-        self.library, self.pointer = library, ctypes.c_void_p()
-        library.call(f"cudnnCreate{self.kind}Descriptor", **{self.argument: ctypes.byref(self.pointer)})
-        weakref.finalize(self, self._destroy, library, self.pointer.value).atexit = False
-
-    @classmethod
-    def _destroy(cls, library, pointer):
-        library.call(f"cudnnDestroy{cls.kind}Descriptor", **{cls.argument: pointer})
-
-
-class TensorDescriptor(Descriptor):
-    """A fully packed tensor of a shape; without a shape one for cuDNN to set, to be read with `shape`."""
-
-    kind, argument = "Tensor", "tensorDesc"
-
-    def __init__(self, library, shape=None, dtype="float32"):
-        super().__init__(library)
-        if shape is not None:
-            strides = np.cumprod([1, *shape[:0:-1]])[::-1]
-            library.call(
-                "cudnnSetTensorNdDescriptor", tensorDesc=self.pointer, dataType=DTYPES[dtype], nbDims=len(shape),
-                dimA=_ints(shape), strideA=_ints(strides),
-            )  # fmt: skip
-
-    def read(self):
-        """(dtype's number, shape, strides) as cuDNN has them."""
-        shape, strides = _ints([0] * 8), _ints([0] * 8)
-        arguments = {"tensorDesc": self.pointer, "nbDimsRequested": 8, "dimA": shape, "strideA": strides}
-        dtype, rank = ask(self.library.call, "cudnnGetTensorNdDescriptor", "i:dataType i:nbDims", **arguments).values()
-        return dtype, tuple(shape[:rank]), tuple(strides[:rank])
-
-
-class DropoutDescriptor(Descriptor):
-    """Dropout with a state of cuDNN's generator on the session's device; none is needed where nothing is dropped."""
-
-    kind, argument = "Dropout", "dropoutDesc"
-
-    def __init__(self, session, dropout, seed):
-        super().__init__(session.library)
-        self._states, size = None, 0
-        if dropout:
-            (size,) = ask(session.call, "cudnnDropoutGetStatesSize", "z:sizeInBytes").values()
-            self._states = session.device.empty(size, np.uint8)
-        session.call(
-            "cudnnSetDropoutDescriptor", dropoutDesc=self.pointer, dropout=dropout,
-            states=driver.address(self._states), stateSizeInBytes=size, seed=seed,
-        )  # fmt: skip
-
-
-class RnnDescriptor(Descriptor):
-    """A network of some `Options`; CudnnError where cuDNN does not take them."""
-
-    kind, argument = "RNN", "rnnDesc"
-
-    def __init__(self, library, chosen, dropout=None):
-        super().__init__(library)
-        self._dropout = dropout  # the descriptor refers to it
-        library.call(
-            "cudnnSetRNNDescriptor_v8", rnnDesc=self.pointer, algo=ALGORITHMS[chosen.algorithm],
-            cellMode=CELLS[chosen.cell], biasMode=BIAS_MODES[chosen.bias_mode], dirMode=chosen.directions - 1,
-            inputMode=INPUT_MODES[chosen.input_mode], dataType=DTYPES[chosen.dtype], mathPrec=DTYPES[chosen.precision],
-            mathType=MATH_TYPES[chosen.math], inputSize=chosen.input_size, hiddenSize=chosen.hidden_size,
-            projSize=chosen.proj_size or chosen.hidden_size,  # cuDNN's way of saying none
-            numLayers=chosen.num_layers, dropoutDesc=dropout and dropout.pointer, auxFlags=chosen.flags,
-        )  # fmt: skip
-        if chosen.clip_bounds is not None:
-            lclip, rclip = chosen.clip_bounds
-            bounds = {"rnnDesc": self.pointer, "clipMode": options.CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
-            if chosen.clip_propagate_nan:  # as _v9 always does (it reads back so)
-                library.call("cudnnRNNSetClip_v9", **bounds)
-            else:
-                library.call("cudnnRNNSetClip_v8", clipNanOpt=options.NOT_PROPAGATE_NAN, **bounds)
-
-
-class DataDescriptor(Descriptor):
-    """Sequences of vectors of a width, with B lengths (ints).
-
-    Args:
-        padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
+    pointer: what calls take. kept: what cuDNN may refer to as long as the descriptor lives.
     """
 
-    kind, argument = "RNNData", "rnnDataDesc"
+    def __init__(self, library, kind, kept=None):
+        self.library, self.kind, self.pointer, self.kept = library, kind, ctypes.c_void_p(), kept
+        self._call("Create", ctypes.byref(self.pointer))
+        weakref.finalize(self, _destroy, library, kind, self.pointer.value).atexit = False
 
-    def __init__(self, library, dtype, layout, steps, batch, width, lengths, padding_value):
-        super().__init__(library)
-        fill = None if padding_value is None else np.array([padding_value]).astype(numpy_dtype(dtype))
-        self._fill = fill  # cuDNN does not say whether it copies what the pointer points to
-        library.call(
-            "cudnnSetRNNDataDescriptor", rnnDataDesc=self.pointer, dataType=DTYPES[dtype], layout=LAYOUTS[layout],
-            maxSeqLength=steps, batchSize=batch, vectorSize=width, seqLengthArray=_ints(lengths),
-            paddingFill=None if fill is None else fill.ctypes.data,
-        )  # fmt: skip
+    def _call(self, verb, pointer):
+        self.library.call(f"cudnn{verb}{self.kind}Descriptor", **{_argument(self.kind): pointer})
+
+
+def _argument(kind):
+    return {"RNN": "rnn", "RNNData": "rnnData"}.get(kind, kind.lower()) + "Desc"
+
+
+def _destroy(library, kind, pointer):
+    library.call(f"cudnnDestroy{kind}Descriptor", **{_argument(kind): pointer})
+
+
+def tensor(library, shape, dtype):
+    """Return a fully packed tensor of a shape."""
+    made, strides = Descriptor(library, "Tensor"), np.cumprod([1, *shape[:0:-1]])[::-1]
+    library.call(
+        "cudnnSetTensorNdDescriptor", tensorDesc=made.pointer, dataType=DTYPES[dtype], nbDims=len(shape),
+        dimA=_ints(shape), strideA=_ints(strides),
+    )  # fmt: skip
+    return made
+
+
+def shape_of(tensor):
+    """Return the shape of a tensor that cuDNN has set."""
+    shape, strides = _ints([0] * 8), _ints([0] * 8)
+    arguments = {"tensorDesc": tensor.pointer, "nbDimsRequested": 8, "dimA": shape, "strideA": strides}
+    found = ask(tensor.library.call, "cudnnGetTensorNdDescriptor", "i:dataType i:nbDims", **arguments)
+    return tuple(shape[: found["nbDims"]])
+
+
+def network(session, chosen):
+    """Return a network of some `Options`; CudnnError where cuDNN does not take them.
+
+    It has no dropout: masks are numbarnn's own, multiplied by between networks of one layer.
+    """
+    library, dropout = session.library, Descriptor(session.library, "Dropout")
+    nothing = {"dropout": 0.0, "states": None, "stateSizeInBytes": 0, "seed": 0}
+    session.call("cudnnSetDropoutDescriptor", dropoutDesc=dropout.pointer, **nothing)
+    made = Descriptor(library, "RNN", kept=dropout)
+    set_network(made, chosen, dropout.pointer)
+    return made
+
+
+def set_network(made, chosen, dropout=None):
+    """Set a network's descriptor."""
+    made.library.call(
+        "cudnnSetRNNDescriptor_v8", rnnDesc=made.pointer, algo=ALGORITHMS[chosen.algorithm],
+        cellMode=CELLS[chosen.cell], biasMode=BIAS_MODES[chosen.bias_mode], dirMode=chosen.directions - 1,
+        inputMode=INPUT_MODES[chosen.input_mode], dataType=DTYPES[chosen.dtype],
+        mathPrec=DTYPES[compute_dtype(chosen.dtype)], mathType=MATH_TYPES[chosen.math],
+        inputSize=chosen.input_size, hiddenSize=chosen.hidden_size, projSize=chosen.state_size,
+        numLayers=chosen.num_layers, dropoutDesc=dropout, auxFlags=int(chosen.layout == "seq_major_unpacked"),
+    )  # fmt: skip
+    if chosen.cell_clip is not None:
+        lclip, rclip = map(float, chosen.cell_clip)
+        bounds = {"rnnDesc": made.pointer, "clipMode": CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
+        nan = PROPAGATE_NAN if chosen.clip_propagate_nan else NOT_PROPAGATE_NAN
+        made.library.call("cudnnRNNSetClip_v8", clipNanOpt=nan, **bounds)
+
+
+def sequences(library, chosen, steps, width, lengths, padding_value):
+    """Return sequences of vectors of a width, with B lengths (ints).
+
+    padding_value: what cuDNN writes into the padding of an output; None leaves that undefined.
+    """
+    fill = None if padding_value is None else np.array([padding_value]).astype(numpy_dtype(chosen.dtype))
+    made = Descriptor(library, "RNNData", kept=fill)  # cuDNN does not say whether it copies it
+    library.call(
+        "cudnnSetRNNDataDescriptor", rnnDataDesc=made.pointer, dataType=DTYPES[chosen.dtype],
+        layout=LAYOUTS[chosen.layout], maxSeqLength=steps, batchSize=len(lengths), vectorSize=width,
+        seqLengthArray=_ints(lengths), paddingFill=None if fill is None else fill.ctypes.data,
+    )  # fmt: skip
+    return made
 
 
 def _ints(values):
-    """A C array of ints."""
+    """Return a C array of ints."""
     return (ctypes.c_int * len(values))(*map(int, values))

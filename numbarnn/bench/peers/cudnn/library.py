@@ -1,13 +1,13 @@
 """Finding and loading cuDNN 9, and calling it: arguments by cuDNN's own names, every status checked.
 
-The prototypes are those of the headers in the wheel (nvidia/cudnn/include: cudnn_adv.h, cudnn_ops.h, cudnn_graph.h of
-cuDNN 9.28); a test compares them with the headers wherever those are installed. As arguments are given by name, none
-can take another's place.
+The prototypes are those of the headers in the wheel (nvidia/cudnn/include, cuDNN 9.28); a test compares them with the
+headers wherever those are installed. As arguments are given by name, none can take another's place.
 """
 
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -21,31 +21,20 @@ _TYPES = {
     "i": ctypes.c_int, "u": ctypes.c_uint32, "z": ctypes.c_size_t, "Q": ctypes.c_ulonglong, "f": ctypes.c_float,
     "d": ctypes.c_double, "p": ctypes.c_void_p,
 }  # fmt: skip
-RNN_OPTIONS = (
-    "i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize i:hiddenSize "
-    "i:projSize i:numLayers p:dropoutDesc u:auxFlags"
-)
 _SPACES = "z:workSpaceSize p:workSpace z:reserveSpaceSize p:reserveSpace"
-
-
-def _pointers(arguments):
-    """The same arguments as outputs."""
-    return " ".join("p:" + argument.partition(":")[2] for argument in arguments.split())
 
 
 _PROTOTYPES = {
     "cudnnCreate": "p:handle",
-    "cudnnDestroy": "p:handle",
     "cudnnSetStream": "p:handle p:streamId",
     "cudnnSetTensorNdDescriptor": "p:tensorDesc i:dataType i:nbDims p:dimA p:strideA",
     "cudnnGetTensorNdDescriptor": "p:tensorDesc i:nbDimsRequested p:dataType p:nbDims p:dimA p:strideA",
-    "cudnnDropoutGetStatesSize": "p:handle p:sizeInBytes",
     "cudnnSetDropoutDescriptor": "p:dropoutDesc p:handle f:dropout p:states z:stateSizeInBytes Q:seed",
-    "cudnnSetRNNDescriptor_v8": f"p:rnnDesc {RNN_OPTIONS}",
-    "cudnnGetRNNDescriptor_v8": f"p:rnnDesc {_pointers(RNN_OPTIONS)}",
+    "cudnnSetRNNDescriptor_v8": (
+        "p:rnnDesc i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize "
+        "i:hiddenSize i:projSize i:numLayers p:dropoutDesc u:auxFlags"
+    ),
     "cudnnRNNSetClip_v8": "p:rnnDesc i:clipMode i:clipNanOpt d:lclip d:rclip",
-    "cudnnRNNGetClip_v8": "p:rnnDesc p:clipMode p:clipNanOpt p:lclip p:rclip",
-    "cudnnRNNSetClip_v9": "p:rnnDesc i:clipMode d:lclip d:rclip",
     "cudnnBuildRNNDynamic": "p:handle p:rnnDesc i:miniBatch",
     "cudnnGetRNNTempSpaceSizes": "p:handle p:rnnDesc i:fwdMode p:xDesc p:workSpaceSize p:reserveSpaceSize",
     "cudnnGetRNNWeightSpaceSize": "p:handle p:rnnDesc p:weightSpaceSize",
@@ -54,10 +43,6 @@ _PROTOTYPES = {
     ),
     "cudnnSetRNNDataDescriptor": (
         "p:rnnDataDesc i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize p:seqLengthArray p:paddingFill"
-    ),
-    "cudnnGetRNNDataDescriptor": (
-        "p:rnnDataDesc p:dataType p:layout p:maxSeqLength p:batchSize p:vectorSize i:arrayLengthRequested "
-        "p:seqLengthArray p:paddingFill"
     ),
     "cudnnRNNForward": (
         "p:handle p:rnnDesc i:fwdMode p:devSeqLengths p:xDesc p:x p:yDesc p:y p:hDesc p:hx p:hy p:cDesc p:cx p:cy "
@@ -108,37 +93,28 @@ class CudnnError(RuntimeError):
 class Library:
     """cuDNN, loaded from a file, a path or a name for the system's own search; version: its number, such as 92800.
 
-    Raises:
-        OSError: it cannot be loaded.
-        RuntimeError: it is older than 9.0, or lacks a function.
+    Raises OSError where it cannot be loaded, RuntimeError where it is older than 9.0.
     """
 
     def __init__(self, file):
-        self.file = str(file)
-        self._library = ctypes.CDLL(self.file)
+        self.file, self._library = str(file), ctypes.CDLL(str(file))
         self._library.cudnnGetVersion.restype = ctypes.c_size_t
         self._library.cudnnGetErrorString.restype = ctypes.c_char_p
         self.version = self._library.cudnnGetVersion()
+        scale = 10000 if self.version >= OLDEST else 1000  # until cuDNN 8: major * 1000
+        self.version_text = f"{self.version // scale}.{self.version % scale // 100}.{self.version % 100}"
         if self.version < OLDEST:
             raise RuntimeError(f"{self.file} is cuDNN {self.version_text}; cuDNN 9 is needed: {INSTALL}")
 
-    @property
-    def version_text(self):
-        """The version as 9.28.0."""
-        scale = 10000 if self.version >= OLDEST else 1000  # until cuDNN 8: major * 1000
-        return f"{self.version // scale}.{self.version % scale // 100}.{self.version % 100}"
-
     def call(self, function, **arguments):
-        """Call a function of PROTOTYPES with its arguments by name, None for NULL; CudnnError if the status is not
-        success."""
+        """Call a function of PROTOTYPES with its arguments by name, None for NULL; CudnnError if it fails."""
         values = in_order(function, arguments)
         try:
             pointer = getattr(self._library, function)
         except AttributeError:
             raise RuntimeError(f"cuDNN {self.version_text} has no {function}: {INSTALL}") from None
         pointer.argtypes = [_TYPES[letter] for _, letter in PROTOTYPES[function]]
-        status = pointer(*values)
-        if status:
+        if status := pointer(*values):
             name, text = self._library.cudnnGetErrorString(status).decode(), ctypes.create_string_buffer(4096)
             self._library.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))  # of this thread
             raise CudnnError(function, status, name, text.value.decode(errors="replace"))
@@ -165,31 +141,19 @@ def ask(call, function, outputs, **arguments):
     return {name: value.value for name, value in found.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------ searching
-def file_names():
-    """cuDNN's names on this system, the library in the wheel first."""
-    return ("cudnn64_9.dll",) if sys.platform == "win32" else ("libcudnn.so.9", "libcudnn.so")
-
-
-def candidates(roots=None):
-    """Files and names to try: of the environment variable alone, else the wheels' on `roots`, then the system's."""
-    chosen = os.environ.get(PATH_VARIABLE)
-    if chosen:
-        folder = Path(chosen)
-        return [folder / name for name in file_names()] if folder.is_dir() else [folder]
-    folder = "bin" if sys.platform == "win32" else "lib"
-    roots = sys.path if roots is None else roots
-    files = [Path(root) / "nvidia" / "cudnn" / folder / file_names()[0] for root in roots]
-    return [file for file in files if file.is_file()] + list(file_names())
-
-
 def load(roots=None):
-    """The first cuDNN 9 found; RuntimeError, with where it was looked for and what to install, where there is none."""
-    problems = []
-    for file in candidates(roots):
+    """Return the first cuDNN 9 found: of the environment variable alone, else wheels on `roots`, then the system.
+
+    RuntimeError, with where it was looked for and what to install, if none is.
+    """
+    names, problems = ("libcudnn.so.9", "libcudnn.so"), []
+    if chosen := os.environ.get(PATH_VARIABLE):
+        files = [Path(chosen, name) for name in names] if Path(chosen).is_dir() else [Path(chosen)]
+    else:
+        files = [Path(root, "nvidia", "cudnn", "lib", names[0]) for root in roots or sys.path]
+        files = [file for file in files if file.is_file()] + list(names)
+    for file in files:
         try:
-            if sys.platform == "win32" and Path(file).is_absolute():
-                os.add_dll_directory(str(Path(file).parent))
             return Library(file)
         except (OSError, RuntimeError, AttributeError) as error:
             problems.append(str(error))
@@ -201,12 +165,8 @@ library = cache(load)
 
 def preload_companions(roots=None):
     """Load cuBLAS and NVRTC of the wheels, which cuDNN then finds by name; what is not there, it searches itself."""
-    if sys.platform == "win32":
-        return
-    for root in sys.path if roots is None else roots:
+    for root in roots or sys.path:
         for pattern in ("libcublasLt.so.*", "libcublas.so.*", "libnvrtc.so.*"):
             for file in sorted(Path(root).glob(f"nvidia/*/lib/{pattern}")):
-                try:
+                with suppress(OSError):  # what cannot be loaded here cannot be cuDNN's: it reports what it lacks
                     ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-                except OSError:
-                    continue  # one that cannot be loaded here cannot be cuDNN's either: cuDNN reports what it lacks

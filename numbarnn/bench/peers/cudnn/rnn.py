@@ -1,267 +1,256 @@
 """cuDNN's LSTM, GRU and RNN: forward, backward_data and backward_weights on NumPy arrays."""
 
-import operator
-from dataclasses import dataclass
+import math
+from typing import NamedTuple
 
 import numpy as np
 
 from numbarnn.common.precision import numpy_dtype
 
-from . import options, weights
-from .descriptors import DataDescriptor, DropoutDescriptor, RnnDescriptor, TensorDescriptor
-from .driver import address
+from . import descriptors
+from .descriptors import Descriptor, Options
+from .device import default_session
 from .library import PROTOTYPES, ask
-from .options import Options
-from .prepared import Prepared
-from .session import default_session
 
 FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """The sequences of one call: T, B, their lengths, and how a layout shapes arrays of them."""
-
-    layout: str
-    steps: int
-    batch: int
-    lengths: tuple[int, ...]
-
-    def shape(self, width):
-        """Shape of an array with vectors of a width."""
-        return {
-            "seq_major_unpacked": (self.steps, self.batch, width),
-            "seq_major_packed": (sum(self.lengths), width),
-            "batch_major_unpacked": (self.batch, self.steps, width),
-        }[self.layout]
 
 
 class Call:
     """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
 
+    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark takes the time of. A
+    run copies nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the launch of
+    one CUDA graph. As cuDNN adds gradients of weights to what is there, it sets them to zero first.
+
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
         buffers: name -> array of CuPy's, or None for NULL; spaces, of bytes, under cuDNN's names.
-        data_done: whether backward data, which changes the reserve space, has run.
+        functions: those of a prepared call.
+        why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a graph.
     """
 
-    def __init__(self, rnn, sequences, padding_value, training):
-        self.rnn, self.buffers, self.data_done = rnn, {}, False
-        chosen, library, self._session = rnn.options, rnn._session.library, rnn._session
-        x, y = sequences.shape(chosen.input_size), sequences.shape(chosen.output_size)
-        parts = chosen.num_layers * chosen.directions, sequences.batch
+    def __init__(self, rnn, steps, lengths, padding_value, training):
+        self.rnn, self.buffers, self.why_no_graph, self._graph = rnn, {}, None, None
+        chosen, library, self._session, B = rnn.options, rnn.session.library, rnn.session, len(lengths)
+        parts = chosen.num_layers * chosen.directions, B
         h, c = (*parts, chosen.state_size), (*parts, chosen.hidden_size) if chosen.has_c else None
-        self.shapes = {"x": x, "dx": x, "y": y, "dy": y, "weights": (rnn.weight_space_size,)}
-        self.shapes |= {"dw": self.shapes["weights"]} | dict.fromkeys(("hx", "hy", "dhx", "dhy"), h)
-        self.shapes |= dict.fromkeys(("cx", "cy", "dcx", "dcy"), c)
-
-        kind, about = (library, chosen.dtype, chosen.layout), (sequences.steps, sequences.batch)
+        rows = (sum(lengths),) if chosen.layout == "seq_major_packed" else (steps, B)
+        x, y = (*rows, chosen.input_size), (*rows, chosen.output_size)
+        self.shapes = {"x": x, "dx": x, "y": y, "dy": y} | dict.fromkeys(("weights", "dw"), (rnn.weight_space_size,))
+        self.shapes |= dict.fromkeys(("hx", "hy", "dhx", "dhy"), h) | dict.fromkeys(("cx", "cy", "dcx", "dcy"), c)
         self._descriptors = {
-            "rnnDesc": rnn._descriptor,
-            "xDesc": DataDescriptor(*kind, *about, chosen.input_size, sequences.lengths, 0.0),
-            "yDesc": DataDescriptor(*kind, *about, chosen.output_size, sequences.lengths, padding_value),
-            "hDesc": TensorDescriptor(library, h, chosen.dtype),
-            "cDesc": TensorDescriptor(library, c, chosen.dtype) if c else None,
+            "rnnDesc": rnn.descriptor,
+            "xDesc": descriptors.sequences(library, chosen, steps, chosen.input_size, lengths, 0.0),
+            "yDesc": descriptors.sequences(library, chosen, steps, chosen.output_size, lengths, padding_value),
+            "hDesc": descriptors.tensor(library, h, chosen.dtype),
+            "cDesc": descriptors.tensor(library, c, chosen.dtype) if c else None,
         }
         self._known = {name: one and one.pointer for name, one in self._descriptors.items()}
-        self._known |= {"weightSpaceSize": rnn.weight_space_bytes, "addGrad": options.WGRAD_ADD}
-        self._known["devSeqLengths"] = None  # cuDNN 9 has the descriptors' own copy
-        mode = {"fwdMode": options.TRAINING if training else options.INFERENCE}
-        about = mode | {name: self._known[name] for name in ("rnnDesc", "xDesc")}
+        self._known |= {"weightSpaceSize": rnn.weight_space_bytes, "addGrad": descriptors.WGRAD_ADD}
+        self._known |= {"devSeqLengths": None}  # cuDNN 9 has the descriptors' own copy
+        self._known |= {"fwdMode": descriptors.TRAINING if training else descriptors.INFERENCE}
+        about = {name: self._known[name] for name in ("fwdMode", "rnnDesc", "xDesc")}
         spaces = "z:workSpaceSize z:reserveSpaceSize"
-        self._known |= mode | ask(self._session.call, "cudnnGetRNNTempSpaceSizes", spaces, **about)
+        self._known |= ask(self._session.call, "cudnnGetRNNTempSpaceSizes", spaces, **about)
         self._known["reserveSpaceSize"] *= training
         for name, there in (("workSpace", True), ("reserveSpace", training)):
             size = max(self._known[f"{name}Size"], 1)  # an array of no bytes has no address
             self.buffers[name] = self._session.device.empty(size, np.uint8) if there else None
 
     def put(self, **arrays):
-        """Copy arrays by name to the device; None is NULL."""
+        """Copy arrays by name to the device, None for NULL; ValueError where one does not fit."""
+        for name, array in arrays.items():
+            if array is not None and (array.shape != self.shapes[name] or array.dtype != self.rnn.dtype):
+                wanted = f"{self.shapes[name]} of {self.rnn.dtype}"
+                raise ValueError(f"{name} must have shape {wanted}, got {array.shape} of {array.dtype}")
         self.buffers |= {name: self._session.device.copied(array) for name, array in arrays.items()}
 
+    def put_gradients(self, dy, dhy, dcy):
+        """Copy the gradients that backward data is given, and make its outputs; cuDNN takes no NULL for dy."""
+        dy = np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy
+        self.put(dy=dy, dhy=dhy, dcy=dcy)
+        self.make("dx", "dhx", "dcx", "dw")
+
     def make(self, *names):
-        """Outputs full of NaN."""
+        """Make outputs, full of NaN."""
         make, dtype = self._session.device.unwritten, self.rnn.dtype
         self.buffers |= {name: (shape := self.shapes[name]) and make(shape, dtype) for name in names}
 
-    def arguments(self, function):
-        """What a function of cuDNN's takes of all this, by its names of the arguments, without the handle."""
+    def start(self, functions, stream=None):
+        """Call functions of cuDNN's, without waiting."""
         buffers = self.buffers | {"weightSpace": self.buffers["weights"], "dweightSpace": self.buffers.get("dw")}
-        names = [name for name, _ in PROTOTYPES[function] if name != "handle"]
-        return {name: self._known[name] if name in self._known else address(buffers[name]) for name in names}
+        for function in functions:
+            if function == WEIGHTS:
+                self._session.device.fill(self.buffers["dw"], 0, stream)
+            names = [name for name, _ in PROTOTYPES[function] if name != "handle"]
+            arguments = {n: self._known[n] if n in self._known else address(buffers[n]) for n in names}
+            self._session.call(function, **arguments)
 
-    def run(self, function):
-        """Call a function of cuDNN's, and wait for it."""
-        self._session.call(function, **self.arguments(function))
+    def choose(self, *functions):
+        """From now on a run makes these of the calls only: backward data, again and again on one reserve space."""
+        self._session.device.synchronize()
+        self._chosen, self._graph, self.why_no_graph = functions, None, None
 
-    def read(self, name):
-        """An output as an array; None where there is none."""
-        return self.shapes[name] and self._session.device.read(self.buffers[name])
+        def work(stream):
+            with self._session.on_stream(stream):
+                self.start(functions, stream)
 
-    def take(self, *names):
-        """Outputs as arrays, which nobody reads again on the device."""
-        arrays = tuple(map(self.read, names))
-        for name in names:
-            del self.buffers[name]
-        return arrays
+        try:
+            self._graph = self._session.device.record(work)
+        except RuntimeError as error:
+            self.why_no_graph = str(error)
+
+    def run(self):
+        """Start the chosen calls on the default stream."""
+        if self._graph is None:
+            self.start(self._chosen)
+        else:
+            self._session.device.launch(self._graph)
+
+    def results(self):
+        """Return name -> array of all outputs; after all calls anew where a run makes some of them only."""
+        if len(self._chosen) < len(self.functions):
+            self.start(self.functions)
+        names = [name for name in ("y", "hy", "cy", "dx", "dhx", "dcx", "dw") if self.buffers.get(name) is not None]
+        return dict(zip(names, self.read(*names), strict=True))
+
+    def read(self, *names):
+        """Return outputs as arrays; None where there is none."""
+        self._session.device.synchronize()
+        return [self.shapes[name] and self._session.device.read(self.buffers[name]) for name in names]
 
 
 class Rnn:
     """A stack of recurrent layers in cuDNN: see `Options`.
 
+    CudnnError, here and in its calls: cuDNN refuses, or fails. RuntimeError: cuDNN, a driver or a GPU is missing.
+
     Attributes:
         weight_space_bytes, weight_space_size: size of the weight space, in bytes and in elements.
-        places: PyTorch's name -> `weights.Place` of each parameter there, as cuDNN reports it.
-
-    Raises, as its calls do:
-        ValueError, TypeError: an option or argument does not fit.
-        CudnnError: cuDNN refuses, or fails. RuntimeError: cuDNN, a driver or a GPU is missing.
+        places: PyTorch's name -> `Place` of each parameter there, as cuDNN reports it.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_layers=1, *, session=None, **chosen):
         self.options = Options(cell, input_size, hidden_size, num_layers, **chosen)
-        self.dtype = numpy_dtype(self.options.dtype)
-        self._session = session or default_session()
-        self._device, library = self._session.device, self._session.library
-        dropout = DropoutDescriptor(self._session, self.options.dropout, self.options.seed)
-        self._descriptor = RnnDescriptor(library, self.options, dropout)
+        self.dtype, self.session = numpy_dtype(self.options.dtype), session or default_session()
+        self.descriptor = descriptors.network(self.session, self.options)
         self._built_for = None  # the batch that PERSIST_DYNAMIC was compiled for
-        with self._device:
-            asked = library, self._session.handle, self._descriptor
-            self.weight_space_bytes = weights.space_bytes(*asked)
+        with self.session.device as device:
+            asked = self.session.library, self.session.handle, self.descriptor
+            self.weight_space_bytes = space_bytes(*asked)
             self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
-            base = self._device.empty(self.weight_space_bytes, np.uint8)
-            self.places = weights.places(*asked, self.options, address(base))
+            base = device.empty(self.weight_space_bytes, np.uint8)
+            self.places = places(*asked, self.options, address(base))
 
-    # ------------------------------------------------------------------------------------------------------ weights
     def split(self, flat):
-        """PyTorch's name -> view of a flat weight space (weight_space_size,)."""
-        return weights.split(flat, self.places)
+        """Return PyTorch's name -> view of a flat weight space (weight_space_size,)."""
+        return {name: flat[at.offset : at.offset + math.prod(at.shape)].reshape(at.shape)
+                for name, at in self.places.items()}  # fmt: skip
 
     def join(self, parameters):
-        """The flat weight space with the arrays of a dict by PyTorch's names; ValueError, TypeError if one is wrong."""
-        return weights.join(parameters, self.places, self.weight_space_size, self.dtype)
+        """Return the flat weight space with the arrays of a dict by PyTorch's names."""
+        flat = np.zeros(self.weight_space_size, self.dtype)
+        for name, view in self.split(flat).items():
+            view[...] = parameters[name]
+        return flat
 
-    # ------------------------------------------------------------------------------------------------------ forward
     def forward(self, x, hx=None, cx=None, weights=None, lengths=None, padding_value=0.0, training=True):
-        """y, hy, cy (None but for the LSTM) of a batch of sequences, and in training the reserve for the backward
-        calls.
+        """Return y, hy, cy (None but for the LSTM), and in training the reserve for the backward calls, a `Call`.
 
         Args:
-            x: (T, B, I), or (B, T, I) with layout="batch_major_unpacked", or with "seq_major_packed" (sum of
-                lengths, I): first the B vectors of time 0, then those of time 1 of the sequences that have one;
-                lengths descend.
+            x: (T, B, I), or with layout="seq_major_packed" (sum of lengths, I): first the B vectors of time 0, then
+                those of time 1 of the sequences that have one; lengths descend.
             hx: (L*D, B, H), or P for H; cx: (L*D, B, H), LSTM only; None is zero, cuDNN's NULL.
-            weights: a dict of arrays by PyTorch's names, or a flat array (weight_space_size,).
-            lengths: B ints, each 0..T; None for T each.
+            weights: a dict of arrays by PyTorch's names. lengths: B ints, each 0..T; None for T each.
             padding_value: what cuDNN is to write into y's padding; None leaves that to it.
 
         Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
         """
         call = self._call(x, (hx, cx), weights, lengths, padding_value, training)
-        call.run(FORWARD)
-        y = call.read("y")  # which backward data reads
-        return y, *call.take("hy", "cy"), call if training else None
+        call.start([FORWARD])
+        return *call.read("y", "hy", "cy"), call if training else None
 
-    # ----------------------------------------------------------------------------------------------------- backward
     def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
-        """dx like x, dhx, dcx (None but for the LSTM), full of NaN before the call.
+        """Return dx like x, dhx, dcx (None but for the LSTM).
 
-        Args:
-            reserve: of one `forward` in training; each allows one call.
-            dy: like y, None for zeros. dhy: like hy; dcy: like cy, LSTM only; None is cuDNN's NULL, zero.
+        reserve: of one `forward` in training; each allows one call, which changes it. dy: like y, None for zeros.
         """
-        self._check_reserve(reserve)
-        if reserve.data_done:
-            raise ValueError("reserve was already used by backward_data, which changes it: call forward again")
-        reserve.put(**self._gradients(reserve, dy, dhy, dcy))
-        reserve.make("dx", "dhx", "dcx")
-        reserve.data_done = True
-        reserve.run(DATA)
-        return reserve.take("dx", "dhx", "dcx")
+        reserve.put_gradients(dy, dhy, dcy)
+        reserve.start([DATA])
+        return reserve.read("dx", "dhx", "dcx")
 
-    def backward_weights(self, reserve, dw=None):
-        """Gradients of the weights: dw (weight_space_size,) or zeros, with what cuDNN adds to it, as a new array."""
-        self._check_reserve(reserve)
-        if not reserve.data_done:
-            raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
-        dw = np.zeros(self.weight_space_size, self.dtype) if dw is None else dw
-        reserve.put(**self._checked(reserve.shapes, dw=dw))
-        reserve.run(WEIGHTS)
-        return reserve.take("dw")[0]
+    def backward_weights(self, reserve):
+        """Return the gradients of the weights, (weight_space_size,), after `backward_data`."""
+        reserve.start([WEIGHTS])
+        return reserve.read("dw")[0]
 
-    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, dhy=None, dcy=None, lengths=None):
-        """All of a call once, so that it can be run again and again; see `Prepared`. Without any gradient it is
-        inference."""
-        training = not (dy is None and dhy is None and dcy is None)
-        call = self._call(x, (hx, cx), weights, lengths, 0.0, training)
-        if training:
-            call.put(**self._gradients(call, dy, dhy, dcy))
-            call.make("dx", "dhx", "dcx", "dw")
-        return Prepared(self._session, call, (FORWARD, DATA, WEIGHTS) if training else (FORWARD,))
+    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, lengths=None):
+        """Return a `Call` that can be run again and again; it is inference without dy."""
+        call = self._call(x, (hx, cx), weights, lengths, 0.0, dy is not None)
+        call.functions = [FORWARD]
+        if dy is not None:
+            call.put_gradients(dy, None, None)
+            call.functions = [FORWARD, DATA, WEIGHTS]
+        call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
+        call.choose(*call.functions)
+        return call
 
-    def synchronize(self):
-        self._device.synchronize()
-
-    # ----------------------------------------------------------------------------------------------------- the calls
     def _call(self, x, states, weights, lengths, padding_value, training):
-        """The `Call` of a forward call whose arguments fit."""
-        x = self._array("x", x)
-        sequences = self._sequences(x, lengths)
-        if weights is None:
-            raise TypeError("weights are missing: give a dict by PyTorch's names, or a flat array")
-        flat = self.join(weights) if isinstance(weights, dict) else weights
+        """Return the `Call` of a forward call, with all that forward takes."""
+        lengths = (len(x),) * x.shape[1] if lengths is None else tuple(map(int, lengths))
         # PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for.
-        if self.options.algorithm == "persist_dynamic" and self._built_for != sequences.batch:
-            self._session.call("cudnnBuildRNNDynamic", rnnDesc=self._descriptor.pointer, miniBatch=sequences.batch)
-            self._built_for = sequences.batch
-        shapes = {"x": sequences.shape(self.options.input_size), "weights": (self.weight_space_size,)}
-        given = self._checked(shapes, x=x, weights=flat)
-        call = Call(self, sequences, padding_value, training)
-        call.put(**given, **self._checked(call.shapes, hx=states[0], cx=states[1]))
+        if self.options.algorithm == "persist_dynamic" and self._built_for != len(lengths):
+            self.session.call("cudnnBuildRNNDynamic", rnnDesc=self.descriptor.pointer, miniBatch=len(lengths))
+            self._built_for = len(lengths)
+        call = Call(self, len(x) if x.ndim == 3 else max(lengths), lengths, padding_value, training)
+        call.put(x=x, weights=self.join(weights), hx=states[0], cx=states[1])
         call.make("y", "hy", "cy")
         return call
 
-    def _gradients(self, call, dy, dhy, dcy):
-        """Name -> the gradients that backward data is given; cuDNN takes no NULL for dy."""
-        dy = np.zeros(call.shapes["y"], self.dtype) if dy is None else dy
-        return self._checked(call.shapes, dy=dy, dhy=dhy, dcy=dcy)
 
-    # ---------------------------------------------------------------------------------------------------- arguments
-    def _sequences(self, x, lengths):
-        layout = self.options.layout
-        packed = layout == "seq_major_packed"
-        if x.ndim != (2 if packed else 3):
-            raise ValueError(f"x must have {2 if packed else 3} axes with layout={layout!r}, got shape {x.shape}")
-        if packed and lengths is None:
-            raise ValueError("lengths are missing: packed sequences need them")
-        lengths = None if lengths is None else tuple(map(operator.index, lengths))
-        if packed:
-            return Sequences(layout, max(lengths, default=0), len(lengths), lengths)
-        steps, batch = x.shape[:2] if layout == "seq_major_unpacked" else x.shape[1::-1]
-        lengths = (steps,) * batch if lengths is None else lengths
-        if len(lengths) != batch:
-            raise ValueError(f"lengths must be {batch} ints, one for each sequence, got {len(lengths)}")
-        return Sequences(layout, steps, batch, lengths)
+def address(array):
+    """Return what a call takes for an array: its address; None, which is NULL, for None."""
+    return None if array is None else array.data.ptr
 
-    def _array(self, name, value):
-        array = np.asarray(value)
-        if array.dtype != self.dtype:
-            raise TypeError(f"{name} must be {self.dtype}, the dtype of this Rnn; got {array.dtype}")
-        return array
 
-    def _checked(self, shapes, **given):
-        """Name -> array of its shape, or None; shape None: there is no such state."""
-        arrays = {name: None if value is None else self._array(name, value) for name, value in given.items()}
-        for name, array in arrays.items():
-            if array is not None and shapes[name] is None:
-                raise ValueError(f"{name} must be None: {self.options.cell} has no cell state")
-            if array is not None and array.shape != shapes[name]:
-                raise ValueError(f"{name} must have shape {shapes[name]}, got {array.shape}")
-        return arrays
+class Place(NamedTuple):
+    """A parameter's place in the weight space: offset of its first element, and its shape."""
 
-    def _check_reserve(self, reserve):
-        if not isinstance(reserve, Call):
-            raise TypeError(f"reserve must be what forward returned in training, got a {type(reserve).__qualname__}")
-        if reserve.rnn is not self:
-            raise ValueError("reserve was made by another Rnn")
+    offset: int
+    shape: tuple[int, ...]
+
+
+def space_bytes(library, handle, descriptor):
+    """Return the size of a network's weight space."""
+    given = {"handle": handle, "rnnDesc": descriptor.pointer}
+    return ask(library.call, "cudnnGetRNNWeightSpaceSize", "z:weightSpaceSize", **given)["weightSpaceSize"]
+
+
+def places(library, handle, descriptor, chosen, base):
+    """Return PyTorch's name -> `Place` of every parameter, in the order in which they stand, asked of cuDNN itself.
+
+    cuDNN counts pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...) and, in each, linear layers:
+    W of each gate, then R of each gate, then the LSTM's projection. It reports one matrix and one bias for each. Gates
+    stand in PyTorch's order (LSTM i f g o; GRU r z n), so the G matrices of a kind are one parameter of PyTorch's.
+    base: the address that cuDNN is to count from; it reads and writes nothing there.
+    """
+    given = {"handle": handle, "rnnDesc": descriptor.pointer, "weightSpace": base}
+    given["weightSpaceSize"] = space_bytes(library, handle, descriptor)
+    itemsize, G, found = numpy_dtype(chosen.dtype).itemsize, chosen.gates, {}
+    for pseudo_layer in range(chosen.num_layers * chosen.directions):
+        layer, direction = divmod(pseudo_layer, chosen.directions)
+        for number in range(2 * G + bool(chosen.proj_size)):
+            matrix, bias = Descriptor(library, "Tensor"), Descriptor(library, "Tensor")
+            asked = given | {"pseudoLayer": pseudo_layer, "linLayerID": number}
+            asked |= {"mDesc": matrix.pointer, "bDesc": bias.pointer}
+            addresses = ask(library.call, "cudnnGetRNNWeightParams", "p:mAddr p:bAddr", **asked).values()
+            kind = ("ih", "hh", "hr")[number // G]
+            for what, tensor, at in zip(("weight", "bias"), (matrix, bias), addresses, strict=True):
+                if at:
+                    rows, *columns = descriptors.shape_of(tensor)[1:]
+                    offset, name = (at - base) // itemsize, f"{what}_{kind}_l{layer}{'_reverse' if direction else ''}"
+                    before = found.setdefault(name, Place(offset, (0, *(columns if what == "weight" else []))))
+                    if before.offset + math.prod(before.shape) != offset:
+                        raise RuntimeError(f"{name}: this cuDNN does not put its gates one after another")
+                    found[name] = Place(before.offset, (before.shape[0] + rows, *before.shape[1:]))
+    return dict(sorted(found.items(), key=lambda item: item[1].offset))

@@ -1,6 +1,6 @@
 """Fits the planner's numbers (`numbarnn.schedules.calibration`) to recorded times, and says how well they meet them.
 
-    python -m numbarnn.bench.calibrate numbarnn/bench/results/h200-2026-11-20-*.json
+    python tests/support/calibrate.py numbarnn/bench/results/h200-2026-11-20-*.json
 
 It prints what to write into that module, and changes nothing. An estimate is a sum of parts, each proportional to one
 number (or to its reciprocal, where the number is a share of a rate). So the numbers are found by least squares of
@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from numbarnn.bench import console
-from numbarnn.bench.cases.passes import FORWARD
-from numbarnn.bench.cases.shapes import with_tf32
+from numbarnn.bench.cases.shapes import FORWARD, with_tf32
 from numbarnn.bench.speed import record
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles

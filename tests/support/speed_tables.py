@@ -1,7 +1,7 @@
 """What README.md and notebooks/speed.md say about speed, written from the records in `results`:
 
-    python -m numbarnn.bench.tables            writes it there
-    python -m numbarnn.bench.tables --check    says what they would have to say, and changes nothing
+    python tests/support/speed_tables.py            writes it there
+    python tests/support/speed_tables.py --check    says what they would have to say, and changes nothing
 
 They have a pair of comments for each part, <!-- table: NAME --> and <!-- end of table -->, with what is written
 between them. For each cell and dtype the newest record counts, among those of the GPU, or CPU, that the newest record
@@ -17,12 +17,10 @@ from functools import partial
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench.cases.passes import FORWARD, TRAINING, WHOLE
-from numbarnn.bench.cases.shapes import SETS, TF32, Shape, with_tf32
+from numbarnn.bench.cases.shapes import FORWARD, SETS, TF32, TRAINING, WHOLE, Shape, with_tf32
+from numbarnn.bench.peers.torch_peer import TORCH
 from numbarnn.bench.speed import record, trust
-from numbarnn.bench.speed.lineup import TORCH
 
-RESULTS = Path(__file__).with_name("results")
 ROOT = Path(numbarnn.__file__).parents[1]
 PART = re.compile(r"(<!-- table: (\w+) -->)(.*?)(<!-- end of table -->)", re.DOTALL)
 HEADLINES = {  # device -> (cell, dtype, shape) of the headline
@@ -61,7 +59,7 @@ CUDNN_NOT_TIMED = (
 def newest(device, shapes=None):
     """(cell, dtype, tf32) -> the newest record with it; all on the "cpu" or "cuda" device of the newest record that has
     rows of these shapes."""
-    records = [one for one in map(record.read, RESULTS.glob("*.json")) if one and one["device"] == device]
+    records = [one for one in map(record.read, record.RESULTS.glob("*.json")) if one and one["device"] == device]
     records = sorted((one for one in records if rows_of(one, shapes)), key=lambda one: one["date"])
     of_device = [one for one in records if one["device_name"] == records[-1]["device_name"]]
     found = {(row["cell"], row["dtype"], row["tf32"]): one for one in of_device for row in rows_of(one, shapes)}
@@ -120,6 +118,11 @@ def entry(row, doubt):
     return f"{milliseconds(record.medians(times)['numbarnn'])}{own} ({', '.join(shown)})"
 
 
+def rival_of(row):
+    """The contender that a row's first ratio is about; None: nobody."""
+    return next((name for name in rivals_of(row) if name in (row["device_seconds"] or row["seconds"])), None)
+
+
 def rivals_of(row):
     """The contenders that a row's ratios are about, in order."""
     return [name for name in (row["best_cudnn"], TORCH, "onnxruntime") if name]
@@ -176,7 +179,7 @@ def of_headline(device):
     rows = [find(one, cell, dtype, False, shape, what) for what in (FORWARD, TRAINING)]
     if not all(row and row["ok"] for row in rows):
         return False, f"No times on {kind} have been recorded yet."
-    rival = record.rival_of(rows[0])
+    rival = rival_of(rows[0])
     name = "the fastest of cuDNN's algorithms" if rival != TORCH else "PyTorch" + " with cuDNN" * (device == "cuda")
     times = [record.medians(row["device_seconds"] or row["seconds"]) for row in rows]
     ours, theirs = ([milliseconds(middle[who]) for middle in times] for who in ("numbarnn", rival))
@@ -202,7 +205,7 @@ def provenance(records):
     """When it was recorded, at which commit, and whether the kernels are still the same."""
     dates, states = {one["date"][:10] for one in records}, set()
     for one in records:
-        known = one["commit"] and not one["commit"].startswith("none")
+        known = bool(one["commit"])
         state = f"commit {one['commit'][:8]}" if known else "no commit was recorded"
         state += " with changes that were not committed" if known and not one["clean"] else ""
         states.add((state, changed(one)))
@@ -213,7 +216,7 @@ def provenance(records):
 def slower(rows):
     """How many of the ratios are above 1."""
     ratios = [record.ratios(row["device_seconds"] or row["seconds"]) for row, _ in rows]
-    first = [found[record.rival_of(row)] for (row, _), found in zip(rows, ratios, strict=True) if record.rival_of(row)]
+    first = [found[rival_of(row)] for (row, _), found in zip(rows, ratios, strict=True) if rival_of(row)]
     above = sum(ratio > 1 for ratio in first)
     return f"Above 1 numbarnn is slower: {above} of {len(first)} (of the first in brackets)."
 
@@ -258,7 +261,7 @@ def rendered(page, text):
 
 def main(argv=None):
     """Writes the pages, or checks them; returns 1 where one is not what the records say."""
-    parser = argparse.ArgumentParser(prog="python -m numbarnn.bench.tables", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if something would change")
     check, changed = parser.parse_args(argv).check, 0
     for page in PAGES:

@@ -1,4 +1,4 @@
-"""Cells that a command is asked for by name: of numbarnn, of a file, of a module."""
+"""`numbarnn cells`: list the library's cells; and find one by its name: of a file, a module, numbarnn."""
 
 import argparse
 import ast
@@ -11,20 +11,55 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 
+from numbarnn.bench import console
 from numbarnn.cells import CELLS, Cell, library
 
 LIBRARY = "numbarnn.cells.library"
 CELL_PLACES = "FILE.py:NAME, or MODULE:NAME"
 ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run; default %(default)s"
+COLUMNS = ("cell", "paper", "states", "products", "equation")
+_PAPER = re.compile(r"^([A-Z][^\n:;]*? (?:19|20)\d\d\b(?: \(\w+\))?(?:, (?:arXiv:|doi:)[\w./]+\w)?)", re.MULTILINE)
 
 
+def add_arguments(parser):
+    """Options of `numbarnn cells`."""
+    console.add_json_argument(parser, "the list")
+
+
+def run(args):
+    """Print the library's cells; returns 0."""
+    rows = [_row(name, getattr(library, name)) for name in library.__all__]
+    title = f"Cells of {LIBRARY}; numbarnn bench --cell NAME times one"
+    console.print_table(title, COLUMNS, rows, right=("products",))
+    if args.json:
+        console.write_json(args.json, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    return 0
+
+
+def _row(name, found):
+    """Return a row of `COLUMNS`: products are those of a step, the equation is that of the first state."""
+    cell = found if isinstance(found, Cell) else found()  # of a function that makes cells, its first
+    made_by = cell.definition if found is cell else found
+    paper = _PAPER.search(inspect.getdoc(made_by))
+    products = bool(cell.recurrent_gates) + cell.num_products + cell.projected
+    called = name if found is cell else f"{name}({', '.join(inspect.signature(found).parameters)})"
+    tree = ast.parse(cell.equations)
+    returned = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
+    first = returned.elts[0] if isinstance(returned, ast.Tuple) else returned
+    if isinstance(first, ast.Name):  # shown with what it is assigned
+        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+        first = next(node for node in reversed(assigned) if ast.unparse(node.targets[0]) == first.id)
+    return called, paper[1] if paper else "", " ".join(cell.states), products, ast.unparse(first)
+
+
+# ------------------------------------------------------------------------------------------------------ finding a cell
 def built_in_or_own(text):
     """An argparse type: the Cell of a built-in name such as "lstm", else as `find`."""
-    return CELLS[text] if text in CELLS else find(text, [*CELLS])
+    return CELLS[text] if text in CELLS else find(text, CELLS)
 
 
 def find(text, others=()):
-    """The Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; else an error says what there is.
+    """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; else an error says what there is.
 
     Args:
         others: names that may be meant, too.
@@ -48,7 +83,7 @@ def find(text, others=()):
 
 
 def load_module(where):
-    """The module of a file's path, or of a module's name."""
+    """Return the module of a file's path, or of a module's name."""
     path = Path(where)
     try:
         if path.suffix != ".py":
@@ -63,41 +98,3 @@ def load_module(where):
         return module
     except Exception as error:
         raise argparse.ArgumentTypeError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-# --------------------------------------------------------------------------------------------------------- the library
-COLUMNS = ("cell", "paper", "states", "products", "equation")
-_PAPER = re.compile(r"^([A-Z][^\n:;]*? (?:19|20)\d\d\b(?: \(\w+\))?(?:, (?:arXiv:|doi:)[\w./]+\w)?)", re.MULTILINE)
-
-
-def library_rows():
-    """A row of `COLUMNS` for each cell of the library, by name: products are those of a step, the equation is that of
-    the first state."""
-    return [_row(name, getattr(library, name)) for name in library.__all__]
-
-
-def library_table():
-    """The same as a table of Markdown, as the guide has it."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS)]
-    lines += [(f"`{name}`", *others, f"`{equation}`") for name, *others, equation in library_rows()]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def _row(name, found):
-    cell = found if isinstance(found, Cell) else found()  # of a function that makes cells, its first
-    made_by = cell.definition if found is cell else found
-    paper = _PAPER.search(inspect.getdoc(made_by))
-    products = bool(cell.recurrent_gates) + cell.num_products + cell.projected
-    called = name if found is cell else f"{name}({', '.join(inspect.signature(found).parameters)})"
-    return called, paper[1] if paper else "", " ".join(cell.states), products, _equation(cell.equations)
-
-
-def _equation(text):
-    """The expression of the first state that equations return, with the name that it has there, if any."""
-    tree = ast.parse(text)
-    returned = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
-    first = returned.elts[0] if isinstance(returned, ast.Tuple) else returned
-    if isinstance(first, ast.Name):
-        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-        return ast.unparse(next(node for node in reversed(assigned) if ast.unparse(node.targets[0]) == first.id))
-    return ast.unparse(first)

@@ -1,0 +1,253 @@
+"""A character model around any recurrent layer, and text for it: what `numbarnn demo` and the notebooks train.
+
+Array code that runs with NumPy and CuPy alike: T steps of B streams of text, V characters, E the embedding size (the
+layer's input size), H the layer's units. Products are the engine's, so that on the CPU they run on its threads.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+HELD_OUT_SHARE = 0.05  # the last part of a text, never trained on
+DOCUMENTATION = "pydoc_data.topics"  # the name of the text that ships with Python
+UNKNOWN, UNKNOWN_SIGN = 0, "\N{REPLACEMENT CHARACTER}"  # for every character that the training part lacks
+
+
+# ---------------------------------------------------------------------------------------------------------------- text
+def load_text(path=None):
+    """Return a text and its name: a UTF-8 file, or else the documentation that ships with Python."""
+    if path is None:
+        try:
+            from pydoc_data.topics import topics
+        except ImportError as error:
+            raise ValueError(f"text: {error}, the default text; name a UTF-8 file with --text FILE") from error
+        return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"text: expected a readable UTF-8 file, got {str(path)!r} ({error})") from error
+    return text, str(path)
+
+
+class Vocabulary:
+    """The characters of a text, sorted; number 0 is reserved for every other character."""
+
+    def __init__(self, text):
+        self.characters = "".join(sorted(set(text)))
+        self.size = len(self.characters) + 1
+        self._numbers = {character: number for number, character in enumerate(self.characters, 1)}
+
+    def encode(self, text):
+        """Return character numbers, int64 (len(text),)."""
+        return np.fromiter((self._numbers.get(character, UNKNOWN) for character in text), np.int64, len(text))
+
+    def decode(self, numbers):
+        """Return the text of some numbers."""
+        return "".join(UNKNOWN_SIGN if n == UNKNOWN else self.characters[n - 1] for n in numbers)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A text as B parallel streams: target (t, b) is the character that follows input (t, b) in stream b.
+
+    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along. inputs and
+    targets: int64 (length, B).
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def cut(cls, numbers, batch):
+        """Cut numbers into streams; at most B - 1 at the end are left out."""
+        length = (numbers.size - 1) // batch
+        parts = (numbers[begin : begin + length * batch].reshape(batch, length) for begin in (0, 1))
+        return cls(*(np.ascontiguousarray(part.T) for part in parts))
+
+    @property
+    def length(self):
+        """Number of steps of each stream."""
+        return len(self.inputs)
+
+    def windows(self, seq):
+        """Return how many full windows of `seq` steps there are."""
+        return self.length // seq
+
+    def window(self, index, seq):
+        """Return inputs and targets of one window, (seq, B) each; shorter where the streams end within it."""
+        steps = slice(index * seq, (index + 1) * seq)
+        return self.inputs[steps], self.targets[steps]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text ready for training: the vocabulary of its training part, streams of both parts, its SHA-256."""
+
+    name: str
+    digest: str
+    characters: int
+    vocabulary: Vocabulary
+    train: Streams
+    held_out: Streams
+
+    @classmethod
+    def prepare(cls, text, name, batch, seq, held_out_batch=8):
+        """Split, encode and cut; ValueError when the text does not fill one window of batch * seq."""
+        cut = len(text) - int(len(text) * HELD_OUT_SHARE)
+        if cut < batch * seq + 1 or len(text) - cut < 2:
+            least = max(-(-(batch * seq + 1) * 20 // 19), 40)
+            raise ValueError(
+                f"text: expected at least {least} characters for batch={batch} and seq={seq} (the last "
+                f"{HELD_OUT_SHARE:.0%} are held out), got {len(text)} in {name!r}; use a longer text, or a smaller "
+                "--batch or --seq"
+            )
+        vocabulary = Vocabulary(text[:cut])
+        streams = max(1, min(held_out_batch, (len(text) - cut - 1) // seq))
+        parts = Streams.cut(vocabulary.encode(text[:cut]), batch), Streams.cut(vocabulary.encode(text[cut:]), streams)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return cls(name, digest, len(text), vocabulary, *parts)
+
+
+# --------------------------------------------------------------------------------------------------------------- model
+class CharModel:
+    """Probabilities of the next character.
+
+        x = embedding[number]                                     (T, B, E)
+        y = layer(x)                                              (T, B, H)
+        logits = y Wᵀ + b                                         (T, B, V)
+        loss = mean over characters of -log softmax(logits)[target]      in nats
+
+    Args:
+        vocabulary_size: V.
+        layer: an LSTM, GRU or RNN, one direction, time-major; its dtype and device are the model's.
+        seed: of the embedding (standard normal, as torch.nn.Embedding) and the linear map (as torch.nn.Linear).
+    """
+
+    def __init__(self, vocabulary_size, layer, seed=0):
+        self.layer, self.xp, self._multiply = layer, layer.engine.array_module, layer.engine.multiply
+        self.size, self.E, self.H = vocabulary_size, layer.input_size, layer.hidden_sizes[-1]
+        dtype, bound = np.dtype(layer.dtype), self.H**-0.5
+        rng = np.random.default_rng([seed, 1])  # another stream than the layer's
+        first = [rng.standard_normal(self.size * self.E), rng.uniform(-bound, bound, self.size * (self.H + 1))]
+        self.weights = self.xp.asarray(np.concatenate(first).astype(dtype))
+        self.gradients = self.xp.zeros_like(self.weights)
+        (self.embedding, self.W, self.b), self._d = map(self._views, (self.weights, self.gradients))
+
+    def _views(self, flat):
+        """Return embedding (V, E), W (V, H) and b (V,) of a flat buffer."""
+        embedding, W, b = self.xp.split(flat, [self.size * self.E, self.size * (self.E + self.H)])
+        return embedding.reshape(self.size, self.E), W.reshape(self.size, self.H), b
+
+    @property
+    def buffers(self):
+        """All parameters, as the two flat arrays that an optimizer updates."""
+        return [self.layer.weights, self.weights]
+
+    def loss_and_gradients(self, inputs, targets, state=None):
+        """Run one training window forward and backward.
+
+        Args:
+            inputs, targets: integers (T, B). state: of the layer; None for zero.
+
+        Returns:
+            The loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
+            next call reuses the second; the layer's final state.
+        """
+        shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
+        y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)
+        y = y.reshape(-1, self.H)
+        loss, dlogits = _cross_entropy(self._logits(y), targets, self.xp)
+        d_embedding, d_W, d_b = self._d
+        self._multiply(d_W, dlogits, y, transpose_a=True)
+        self.xp.sum(dlogits, axis=0, out=d_b)
+        dy = self.xp.empty_like(y)
+        self._multiply(dy, dlogits, self.W)
+        grads = self.layer.backward(tape, dy.reshape(*shape, self.H))
+        # The embedding's gradient is a product with rows of the identity: the same bits on every device, where adding
+        # up rows in place would need atomics.
+        one_hot = dlogits  # its memory: dlogits is used up
+        one_hot.fill(0)
+        one_hot[self.xp.arange(inputs.size), inputs] = 1
+        self._multiply(d_embedding, one_hot, grads.x.reshape(-1, self.E), transpose_a=True)
+        return loss, [grads.weights, self.gradients], state
+
+    def loss(self, inputs, targets, state=None):
+        """Return the loss of one window in inference (0-d array), and the layer's final state."""
+        logits, state = self.logits(inputs, state)
+        return _cross_entropy(logits.reshape(-1, self.size), targets.reshape(-1), self.xp)[0], state
+
+    def logits(self, inputs, state=None):
+        """Return logits (T, B, V) for integers (T, B), in inference, and the layer's final state."""
+        y, state = self.layer(self.embedding[inputs.reshape(-1)].reshape(*inputs.shape, self.E), state)
+        return self._logits(y.reshape(-1, self.H)).reshape(*inputs.shape, self.size), state
+
+    def state_dict(self):
+        """Return NumPy copies of all parameters by PyTorch's names; those of the layer begin with "rnn."."""
+        own = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
+        own = {name: np.array(self.layer.engine.to_host(view)) for name, view in own.items()}
+        return own | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
+
+    def _logits(self, y):
+        """Return (T*B, V) from y (T*B, H)."""
+        logits = self.xp.empty((len(y), self.size), y.dtype)
+        self._multiply(logits, y, self.W, transpose_b=True)
+        logits += self.b
+        return logits
+
+
+def _cross_entropy(logits, targets, xp):
+    """Return the mean of -log softmax(logits)[target] (0-d array), and its gradient, in the memory of logits."""
+    rows = xp.arange(len(logits))
+    logits -= logits.max(axis=1, keepdims=True)
+    of_target = logits[rows, targets]
+    xp.exp(logits, out=logits)
+    sums = logits.sum(axis=1, keepdims=True)
+    loss = (xp.log(sums[:, 0]) - of_target).mean()
+    logits /= sums * len(logits)
+    logits[rows, targets] -= 1 / len(logits)
+    return loss, logits
+
+
+def evaluate(model, streams, window=128):
+    """Return bits per character over whole streams, in inference, the state carried from window to window."""
+    total, state = 0.0, None
+    for index in range(-(-streams.length // window)):
+        inputs, targets = (model.xp.asarray(part) for part in streams.window(index, window))
+        loss, state = model.loss(inputs, targets, state)
+        total += float(loss) * inputs.size
+    return total / streams.inputs.size / math.log(2)
+
+
+class Adam:
+    """D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", 2015, arXiv 1412.6980, algorithm 1.
+
+    Args:
+        weights: flat floating-point arrays, updated in place by `step`. xp: their module, numpy or cupy.
+        clip: gradients whose norm, over all buffers together, is larger are scaled down to it (R. Pascanu, T. Mikolov,
+            Y. Bengio, 2013, arXiv 1211.5063, algorithm 1); None for no clipping.
+    """
+
+    def __init__(self, weights, lr, *, xp, betas=(0.9, 0.999), eps=1e-8, clip=None):
+        self.weights, self.lr, self.xp, self.betas, self.eps, self.clip = list(weights), lr, xp, betas, eps, clip
+        self.steps = 0
+        self.first, self.second = ([xp.zeros_like(w) for w in self.weights] for _ in range(2))
+
+    def step(self, gradients):
+        """Update the weights. gradients: flat arrays as the weights, scaled in place where they are clipped."""
+        xp, (beta1, beta2) = self.xp, self.betas
+        self.steps += 1
+        if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device, so that nobody waits
+            norm = xp.sqrt(sum((g * g).sum() for g in gradients))
+            scale = xp.minimum(self.clip / (norm + 1e-6), 1.0).astype(gradients[0].dtype)
+            for g in gradients:
+                g *= scale
+        step_size, root_scale = self.lr / (1 - beta1**self.steps), (1 - beta2**self.steps) ** -0.5
+        for w, g, first, second in zip(self.weights, gradients, self.first, self.second, strict=True):
+            first *= beta1
+            first += (1 - beta1) * g
+            second *= beta2
+            second += (1 - beta2) * (g * g)
+            w -= step_size * (first / (root_scale * xp.sqrt(second) + self.eps))

@@ -1,1 +1,0 @@
-"""`numbarnn demo`: a character model, trained on text."""

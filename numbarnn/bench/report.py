@@ -1,0 +1,341 @@
+"""`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, a section each.
+
+Without a file it shows the newest results of each device among those that come with numbarnn. `--against` compares the
+first file with a former result of the same problems. It compares ratios to peers, which ran beside numbarnn both times:
+a slower machine slows both, and is not taken for slower code.
+"""
+
+import io
+import itertools
+import webbrowser
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from numbarnn.bench import console
+from numbarnn.bench.cases.shapes import SHORT, STEP, with_tf32
+from numbarnn.bench.speed import record, trust
+from numbarnn.bench.speed.peak import work_of
+from numbarnn.bench.speed.table import CALLERS, milliseconds, three_digits
+
+SLOWER = 1.1  # times a former ratio that count as a loss
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
+MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
+ROW_INCHES, WIDTH_INCHES = 0.23, 9.5
+NAMES = {"torch": "PyTorch", "torch cell": "PyTorch's cell"}
+LEGEND = (
+    "A time is the median over rounds; a ratio is the median over rounds of numbarnn's time divided by the peer's in "
+    "the same round, so that a slow moment of the machine hits both. Below 1 numbarnn is faster. In doubt, by the "
+    "benchmark's own rule: ? in tables, hollow in pictures."
+)
+STEPS = (
+    "Median / 99th percentile of single calls, the state carried from one to the next. Ratios are the stepper's median "
+    "of a round divided by the peer's in the same round, the median over rounds."
+)
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; font-size: 13px; margin: 0.5em 0 1.5em; }
+th, td { text-align: left; border-bottom: 1px solid #ddd; padding: 2px 10px 2px 0; vertical-align: top; }
+.verdict { font-size: 18px; }
+svg { max-width: 100%; height: auto; }
+.table { overflow-x: auto; }
+@media (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; }
+  body { background: #0f141a; color: #e6edf3; }
+  svg { filter: invert(0.93) hue-rotate(180deg); }
+}
+"""
+
+
+def add_arguments(parser):
+    """Options of `numbarnn report`."""
+    about = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
+    existing = console.existing_file
+    parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about + "the newest of each device")
+    about = "the page to write; default numbarnn_report.html"
+    page = Path("numbarnn_report.html")
+    parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
+    parser.add_argument("--against", type=existing, metavar="FILE", help=about)
+
+
+def run(args):
+    """Write the page; returns 1 where something became slower than in the former result."""
+    results = [read(file, option="FILE") for file in args.files] or newest()
+    if args.against:
+        return say_changes(read(args.against, option="--against"), results[0])
+    text = html(results)
+    for result in results:
+        console.say(f"{result.name}: {verdict(result)}")
+    console.write_bytes(args.html, text.encode())
+    console.say(f"written: {args.html}")
+    if args.open:
+        webbrowser.open(args.html.resolve().as_uri())
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+class Key(NamedTuple):
+    """What a row times. `shape` is a tuple of T, B, I, H, L; `form` of words of `shapes.FORMS`."""
+
+    cell: str
+    shape: tuple
+    dtype: str
+    tf32: bool | str
+    what: str
+    schedule: str
+    skip: bool
+    form: tuple
+
+    def __str__(self):
+        sizes = ",".join(map(str, [*self.shape, *self.form])) + " skip" * self.skip
+        words = [self.cell, sizes, with_tf32(self.dtype, self.tf32), SHORT[self.what]]
+        return " ".join([*words, *([self.schedule] if self.schedule != "auto" else [])])
+
+
+def key_of(row):
+    """Return the Key of a row."""
+    sizes, names = tuple(row["shape"].values()), ("dtype", "tf32", "what", "schedule")
+    return Key(row["cell"], sizes, *(row[name] for name in names), row["input_mode"] == "skip", tuple(row["form"]))
+
+
+class Entry(NamedTuple):
+    """A row of a record, as the page shows it.
+
+    Attributes:
+        seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's; None: there are no times.
+        ratios: peer -> median over rounds of numbarnn's time (of single steps the stepper's) / its time; cuDNN is its
+            fastest algorithm.
+        flops: floating-point operations per second of its products.
+        doubts: what speaks against the times.
+    """
+
+    row: dict
+    seconds: float | None
+    ratios: dict
+    flops: float | None
+    doubts: list
+
+
+def entry_of(row, machine_doubt):
+    """Return the `Entry` of a row."""
+    seconds = row["device_seconds"] or row["seconds"]
+    if not row["ok"]:
+        return Entry(row, None, {}, None, [])
+    found, work = row.get("stepper_ratio") or record.ratios(seconds), work_of(row)
+    found = {name: ratio for name, ratio in found.items()
+             if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
+    own = float(np.median(seconds["numbarnn"]))
+    ratios = {shown_as(name): ratio for name, ratio in found.items()}
+    return Entry(row, own, ratios, work and work / own, trust.doubts(row, record.judged(row), machine_doubt))
+
+
+def shown_as(name):
+    """Return a contender's name on the page."""
+    return "cuDNN" if record.is_cudnn(name) else NAMES.get(name, name)
+
+
+class Result(NamedTuple):
+    """A record; the name of its file; and the `Entry` of each `Key`."""
+
+    name: str
+    record: dict
+    entries: dict
+
+
+def result_of(name, found):
+    """Return the `Result` of a record."""
+    return Result(name, found, {key_of(row): entry_of(row, found["doubt"]) for row in found["results"]})
+
+
+def newest():
+    """Return the `Result`s that come with numbarnn, of each device and what was timed there the newest."""
+    records = [(file.stem, one) for file in record.RESULTS.glob("*.json") if (one := record.read(file))]
+    found = {}
+    for name, one in sorted(records, key=lambda pair: pair[1]["date"], reverse=True):
+        timed = frozenset((row["cell"], row["dtype"], row["what"]) for row in one["results"])
+        found.setdefault((one["device_name"], timed), (name, one))
+    return [result_of(*one) for one in found.values()]
+
+
+def read(file, option):
+    """Return the `Result` of a file that the user named by an `option`; an error where it holds something else."""
+    no_result = f"{option} {file} is no result of numbarnn bench"
+    try:
+        if found := record.read(file):
+            return result_of(file.stem, found)
+    except Exception as error:  # whatever a file may hold that numbarnn bench has not written
+        raise console.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
+    raise console.WrongArguments(no_result)
+
+
+# --------------------------------------------------------------------------------------------- against a former result
+def changes(former, now):
+    """Return (key, peer, ratio before, ratio now, whether both can be trusted) of what two `Result`s share."""
+    both = ((key, former.entries[key], entry) for key, entry in now.entries.items() if key in former.entries)
+    return [
+        (key, peer, old.ratios[peer], entry.ratios[peer], not entry.doubts and not old.doubts)
+        for key, old, entry in both for peer in entry.ratios if peer in old.ratios
+    ]  # fmt: skip
+
+
+def say_changes(former, now):
+    """Print the table of ratios before and now; returns 1 where a trusted one was lost."""
+    found = changes(former, now) if former.record["device"] == now.record["device"] else []
+    if not found:
+        raise console.WrongArguments(
+            f"--against {former.name} and {now.name} have no device, problem and peer in common: compare results "
+            "of one machine"
+        )
+    rows = []
+    for key, peer, before, after, trusted in found:
+        result = "in doubt" if not trusted else "SLOWER" if after / before > SLOWER else "ok"
+        rows.append([str(key), peer, f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}", result])
+    numbers = ["before", "now", "now / before"]
+    title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
+    console.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
+    results = [row[-1] for row in rows]
+    lost, doubted = results.count("SLOWER"), results.count("in doubt")
+    console.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
+    return int(lost > 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- the page
+def html(results):
+    """Return the page of some `Result`s, a section each."""
+    parts = ["<h1>numbarnn report</h1>", *(f'<p class="verdict">{escape(verdict(result))}</p>' for result in results)]
+    parts.append(f"<p>{escape(LEGEND)}</p>")
+    for result in results:
+        parts += section(result)
+    return console.document("numbarnn report", "\n".join(parts), STYLE)
+
+
+def verdict(result):
+    """Return what a result says, in a sentence: how often numbarnn is faster than whom, by what can be trusted."""
+    taken = {key: one for key, one in result.entries.items() if one.ratios}
+    rows = [one for key, one in taken.items() if key.schedule == "auto"] or [*taken.values()]
+    trusted, said = [one for one in rows if not one.doubts], []
+    for peer in dict.fromkeys(peer for one in rows for peer in one.ratios):
+        if found := [one.ratios[peer] for one in trusted or rows if peer in one.ratios]:
+            faster = f"faster than {peer} in {sum(ratio < 1 for ratio in found)} of {len(found)} passes"
+            said.append(f"{faster} (median {np.median(found):.2f} of its time)")
+    if len(trusted) < len(rows):
+        said.append(f"{len(rows) - len(trusted)} more in doubt" if trusted else "all in doubt")
+    where = f"{result.record['device_name']}, {result.record['date'][:10]}"
+    return f"{where}: {', '.join(said) or 'no peer ran beside numbarnn'}."
+
+
+def section(result):
+    """Return the parts of the page about one result."""
+    about, gpu = result.record, result.record["device"] == "cuda"
+    whole = {key: one for key, one in result.entries.items() if key.what != STEP}
+    steps = {key: one for key, one in result.entries.items() if key.what == STEP}
+    parts = [f"<h2>{escape(result.name)}: {escape(about['device_name'])}</h2>"]
+    if any(entry.ratios for entry in whole.values()):
+        parts += ["<h3>Ratios</h3>", ratios_picture(whole)]
+    if whole:
+        parts += [f"<h3>Milliseconds by the {'GPU' if gpu else 'host'}'s clock</h3>", times(whole, about["method"])]
+    if steps:
+        parts += ["<h3>One step at a time, microseconds of single calls</h3>", f"<p>{escape(STEPS)}</p>"]
+        parts.append(step_times(steps))
+    return [*parts, "<h3>Where and how</h3>", machine(about["environment"]), f"<p>{escape(circumstances(about))}</p>"]
+
+
+def svg(figure):
+    """Return a matplotlib figure as an SVG element; the same figure gives the same text."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def ratios_picture(entries):
+    """Draw ratios to peers, a line per problem, a colour and mark per peer, hollow where it is in doubt."""
+    figure = console.figure("the page of numbarnn report", figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(entries)))
+    axis = figure.subplots()
+    peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
+    for colour, peer in zip(itertools.cycle(COLOURS), peers):
+        style = {"marker": MARKERS.get(peer, "^"), "color": colour, "linestyle": "none", "markersize": 5}
+        for line, entry in enumerate(entries.values()):
+            if peer in entry.ratios:
+                axis.plot(entry.ratios[peer], line, markerfacecolor="none" if entry.doubts else colour, **style)
+        axis.plot([], [], label=f"against {peer}", **style)
+    axis.axvline(1.0, color="black", linewidth=1)
+    axis.set(xscale="log", ylim=(len(entries) - 0.4, -0.6))
+    axis.set_yticks(range(len(entries)), list(map(str, entries)), fontsize=8)
+    axis.set_xlabel("numbarnn's time / the peer's (left of 1: numbarnn is faster)")
+    ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
+    axis.set_xticks(ticks, list(map(str, ticks)))
+    axis.set_xticks([], minor=True)
+    axis.grid(axis="x", color="#dddddd", linewidth=0.6)
+    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
+    return svg(figure)
+
+
+def table(columns, rows):
+    """Return a table as HTML."""
+    lines = [columns, *rows] if columns else rows
+    tags = ["th" if columns and number == 0 else "td" for number in range(len(lines))]
+    cells = ["".join(f"<{tag}>{escape(str(value))}</{tag}>" for value in line)
+             for tag, line in zip(tags, lines, strict=True)]  # fmt: skip
+    return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in cells), "</table></div>"])
+
+
+def times(entries, method):
+    """Return the table of times and ratios."""
+    with_memory = any(entry.row["peak_bytes"] for entry in entries.values())
+    rows = []
+    for key, entry in entries.items():
+        row, peak = entry.row, method.get("peak_flops", {}).get(key.dtype)
+        if entry.seconds is None:
+            rows.append([str(key), "-", row["refusal"], "", "", *[""] * with_memory])
+            continue
+        compiled = {shown_as(name): f" (compiled in {seconds:.0f} s)" for name, seconds in row["compile_s"].items()}
+        ratios = ", ".join(f"{ratio:.2f} {peer}{compiled.get(peer, '')}" for peer, ratio in entry.ratios.items())
+        flops, share = entry.flops and f"{entry.flops / 1e9:.1f}", entry.flops and peak and f"{entry.flops / peak:.0%}"
+        found = [str(key), milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, flops or "", share or ""]
+        used = {name: bytes_ for name, bytes_ in row["peak_bytes"].items()
+                if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
+        named = ", ".join(f"{three_digits(bytes_ / 1e6)} {shown_as(name)}" for name, bytes_ in used.items())
+        rows.append([*found, *([named.replace(" numbarnn", "", 1)] if with_memory else [])])
+    return table(["problem", "ms", "ratios", "GFLOP/s", "of peak", *(["MB"] if with_memory else [])], rows)
+
+
+def step_times(entries):
+    """Return the table of single steps."""
+    rows = []
+    for key, entry in entries.items():
+        median, p99 = entry.row["median_s"], entry.row["p99_s"]
+        shown = [f"{median[name] * 1e6:.1f} / {p99[name] * 1e6:.1f}{'?' * bool(entry.doubts)}" if name in median else ""
+                 for name in CALLERS]  # fmt: skip
+        ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
+        rows.append([str(key), *shown, entry.row["refusal"] or ratios])
+    return table(["problem", *CALLERS.values(), "ratios"], rows)
+
+
+def machine(found):
+    """Return the table of a machine and its software, from `info.collect`."""
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+    rows = [
+        ["date", found["date"]],
+        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
+        ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
+        *(["GPU", gpu["name"]] for gpu in found["gpus"]),
+        ["driver", found["driver"] or "none"],
+        ["versions", f"Python {found['python']}, {versions}"],
+    ]
+    return table((), rows)
+
+
+def circumstances(found):
+    """Return how a record was taken, in a sentence."""
+    method = found["method"]
+    commit = f" at commit {found['commit'][:8]}" if found["clean"] is not None else ""
+    changed = ", with changes that were not committed" if found["clean"] is False else ""
+    said = f"Recorded {found['date'][:10]}{commit}{changed}; {method['rounds']} rounds"
+    said += f", {method['threads']} threads" if found["device"] == "cpu" else ""
+    said += f". Memory: {method['memory']}" if "memory" in method else ""
+    return said + (f". The machine was busy: {found['doubt']}." if found["doubt"] else ".")

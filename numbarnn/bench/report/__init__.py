@@ -1,1 +1,0 @@
-"""`numbarnn report`: records of times as a page; and a record against a former one."""

@@ -1,0 +1,224 @@
+"""`numbarnn demo`: text, model, optimizer, training, sampling; the command end to end, and its checkpoints."""
+
+import json
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from numbarnn import cli
+from numbarnn.bench import demo
+from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
+from numbarnn.bench.charmodel import UNKNOWN, Adam, CharModel, Corpus, load_text
+from reference_problem import central_differences
+
+TINY = demo.DEFAULTS | {"hidden": 12, "batch": 3, "seq": 8, "dropout": 0.25, "lr": 0.01, "seed": 5}
+WORDS = "the cat sat on the mat; and then a dog ran by, over hill and dale. ".split(" ")
+
+
+def random_text(length):
+    return " ".join(np.random.default_rng(0).choice(WORDS, length))[:length]
+
+
+def tiny_trainer(length=700, **config):
+    config = TINY | config
+    return demo.Trainer(config, Corpus.prepare(random_text(length), "words", config["batch"], config["seq"]), "cpu")
+
+
+def tiny_layer(cell, dtype="float64"):
+    return layer_type(cell)(3, 4, 2, dtype=dtype, device="cpu", seed=3)
+
+
+# ---------------------------------------------------------------------------------------------------------------- text
+def test_text_of_python_and_of_a_file(tmp_path):
+    """Without a byte order mark; what cannot be read is named."""
+    text, name = load_text()
+    assert name == "pydoc_data.topics" and len(text) > 300_000
+    path = tmp_path / "text.txt"
+    with pytest.raises(ValueError, match=r"^text: expected a readable UTF-8 file, got .*No such file"):
+        load_text(path)
+    path.write_bytes(b"abc\xff")
+    with pytest.raises(ValueError, match=r"^text: .*0xff in position 3"):
+        load_text(path)
+    path.write_bytes(b"\xef\xbb\xbfG\xc3\xb6del")
+    assert load_text(path)[0] == "Gödel"
+
+
+# --------------------------------------------------------------------------------------------------- model, optimizer
+@pytest.mark.parametrize("cell", PEERS_CELLS)
+def test_model_gradients_by_finite_differences(cell):
+    model, rng = CharModel(7, tiny_layer(cell), seed=2), np.random.default_rng(0)
+    inputs, targets = rng.integers(0, 7, (2, 5, 3))
+    _, state = model.logits(rng.integers(0, 7, (4, 3)))  # a state that is not zero
+    loss, gradients, _ = model.loss_and_gradients(inputs, targets, state)
+    assert float(loss) == pytest.approx(float(model.loss(inputs, targets, state)[0]), rel=1e-12)
+    for weights, gradient in zip(model.buffers, [g.copy() for g in gradients], strict=True):
+        # central differences in float64: error about step^2 + 1e-16 / step = 1e-10
+        numeric = central_differences(lambda: float(model.loss(inputs, targets, state)[0]), weights, 1e-5)
+        assert gradient == pytest.approx(numeric, rel=1e-6, abs=1e-9)
+
+
+def adam_by_hand(w, gradients, lr, clip, beta1=0.9, beta2=0.999, eps=1e-8):
+    """Algorithm 1 of arXiv 1412.6980 as it stands there, with clipping before it."""
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, 1):
+        g = g * min(1, clip / np.linalg.norm(g))
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g
+        w = w - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return w
+
+
+def test_adam_with_clipping_over_all_buffers():
+    rng = np.random.default_rng(1)
+    w, gradients = rng.standard_normal(10), rng.standard_normal((6, 10)) * np.geomspace(0.1, 10, 6)[:, None]
+    parts = [w[:4].copy(), w[4:].copy()]
+    optimizer = Adam(parts, lr=0.05, xp=np, clip=2.0)
+    for g in gradients:
+        optimizer.step([g[:4].copy(), g[4:].copy()])
+    # the clipping divides by norm + 1e-6, hence 1e-6
+    np.testing.assert_allclose(np.concatenate(parts), adam_by_hand(w, gradients, 0.05, 2.0), rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+def test_training_learns_and_stops_at_its_deadline():
+    trainer = tiny_trainer(hidden=32, layers=1, dropout=0.0)
+    trainer.train(150)
+    assert trainer.losses[0] > 4 and trainer.told()[1] < 3
+    assert trainer.held_out[-1][0] == 150 and trainer.held_out[-1][1] < 3
+    trainer.train(200, deadline=0)
+    assert trainer.step == 151
+
+
+@pytest.mark.parametrize("cell", PEERS_CELLS)
+def test_resume_equals_uninterrupted(tmp_path, cell):
+    path, (whole, first, second) = tmp_path / "c.npz", (tiny_trainer(cell=cell) for _ in range(3))
+    steps = whole.corpus.train.windows(TINY["seq"]) + 4  # over the wrap
+    whole.train(steps, every=7)
+    first.train(6, every=7)
+    demo.save(path, first)
+    demo.restore(second, *demo.read(path), path)
+    second.train(steps, every=7)
+    assert second.losses == whole.losses and second.held_out[-1] == whole.held_out[-1]  # the same bits
+    assert all(np.array_equal(a, b) for a, b in zip(second.model.buffers, whole.model.buffers, strict=True))
+
+
+def test_divergence_is_reported():
+    """Also that of the last step, whose update is in no loss of training; nothing is saved or written of it."""
+    trainer = tiny_trainer()
+    trainer.model.weights[...] = np.nan
+    with pytest.raises(demo.Diverged, match=r"the loss became nan by step 1; try a smaller --lr than 0\.01"):
+        trainer.train(3)
+    trainer, saved = tiny_trainer(), []
+    trainer.optimizer.step = lambda gradients: trainer.model.weights.fill(np.nan)
+    with pytest.raises(demo.Diverged, match=r"the loss of the held-out text became nan by step 1"):
+        trainer.train(1, on_evaluated=lambda: saved.append(1))
+    assert not saved and not trainer.held_out
+    with pytest.raises(demo.Diverged, match="there is no sample of a model of infinite numbers"):
+        demo.sample(trainer.model, trainer.corpus.vocabulary, 3)
+
+
+def test_sample_is_deterministic_by_seed():
+    trainer = tiny_trainer()
+    model, vocabulary = trainer.model, trainer.corpus.vocabulary
+    model.b[UNKNOWN] = 100  # it must not be drawn even so
+    one, same, other = (demo.sample(model, vocabulary, 40, seed=seed, prompt="the ") for seed in (1, 1, 2))
+    assert one == same != other and len(one) == 40 and set(one) <= set(vocabulary.characters)
+    greedy = [demo.sample(model, vocabulary, 20, temperature=0, seed=seed) for seed in (1, 2)]
+    assert greedy[0] == greedy[1]
+
+
+# --------------------------------------------------------------------------------------------------------- the command
+def run(*options):
+    return cli.main(["demo", *map(str, options)])
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Options of a run that takes no time, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text(random_text(1500))
+    return ["--text", "words.txt", "--hidden", 8, "--batch", 3, "--seq", 8, "--device", "cpu", "--sample", 10]
+
+
+def test_run_end_to_end(small, tmp_path, capsys):
+    assert run(*small, "--steps", 5, "--json", "out.json", "--save", "c.npz", "--seed", 4) == 0
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert all(0 < results[key] < 8 for key in ("bits_per_character", "held_out_bits_per_character"))
+    assert results["steps"] == 5 and results["seconds"] > 0 and results["interrupted"] is False
+    expected = {"cell": "lstm", "hidden": 8, "layers": 2, "batch": 3, "seq": 8, "dropout": 0, "lr": 0.004, "seed": 4}
+    assert results["configuration"] == expected
+    assert (tmp_path / demo.DEFAULT_PLOT).read_bytes().startswith(b"\x89PNG")
+    assert "held-out" in capsys.readouterr().out
+    # the checkpoint knows the configuration and the text; options that say otherwise are refused
+    assert run("--resume", "c.npz", "--steps", 8, "--plot", "none") == 0
+    assert "resumed at step 5" in capsys.readouterr().out
+    assert run("--resume", "c.npz", "--steps", 3, "--plot", "none") == 0
+    assert "nothing to train: step 3 is done" in capsys.readouterr().out
+    assert run("--resume", "c.npz", "--hidden", 9, "--plot", "none") == 2
+    assert "resume: expected the configuration of 'c.npz', hidden=8; got hidden=9" in capsys.readouterr().err
+
+
+def test_resume_refuses_other_text_and_other_files(small, tmp_path, capsys):
+    assert run(*small, "--steps", 1, "--plot", "none", "--save", "c.npz") == 0
+    text = (tmp_path / "words.txt").read_text()
+    (tmp_path / "other.txt").write_text(text[1:] + text[0])
+    for options, message in (
+        (["--text", "other.txt", "--resume", "c.npz"], "expected the text that 'c.npz' was trained on, got another"),
+        (["--text", "words.txt", "--resume", "words.txt"], "expected a checkpoint of `numbarnn demo`, got 'words.txt'"),
+        (["--text", "words.txt", "--resume", "none.npz"], "expected a checkpoint of .*, got 'none.npz': No such file"),
+    ):
+        assert run(*options, "--plot", "none") == 2
+        error = capsys.readouterr().err
+        assert error.startswith("numbarnn demo: --resume: ") and re.search(message, error), error
+
+
+def test_a_checkpoint_of_another_form_is_refused(tmp_path):
+    path, trainer = tmp_path / "c.npz", tiny_trainer()
+    demo.save(path, trainer)
+    about, arrays = demo.read(path)
+    for name, change in (("first/0", arrays.pop), ("weights/1", lambda name: arrays.update({name: np.zeros(3)}))):
+        change(name)
+        with pytest.raises(ValueError, match="is damaged: "):
+            demo.restore(trainer, about, arrays, path)
+    np.savez(path, **arrays, about=np.array(json.dumps(about | {"format": "cake"})))
+    with pytest.raises(ValueError, match="its format is 'cake', not"):
+        demo.read(path)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--dropout", 1], "a probability of at least 0 and below 1, got '1'"),
+    (["--lr", "nan"], "--lr: expected a number .*, got 'nan'"),
+    (["--seed", -1], "--seed: expected a number of at least 0, got '-1'"),
+    (["--minutes", 0], "--minutes: expected a number"),
+    (["--sample", -1], "--sample: expected a number of at least 0, got '-1'"),
+    (["--temperature", "nan"], "--temperature: expected a number of at least 0, got 'nan'"),
+])  # fmt: skip
+def test_bad_options(small, options, message, refused):
+    assert re.search(message, refused("demo", *map(str, [*small, *options])))
+
+
+def test_ctrl_c_saves_samples_and_reports(small, tmp_path, monkeypatch, capsys):
+    train_step = demo.Trainer.train_step
+
+    def step_and_press(self):
+        train_step(self)
+        if self.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(demo.Trainer, "train_step", step_and_press)
+    handler = signal.getsignal(signal.SIGINT)
+    assert run(*small, "--plot", "none", "--save", "c.npz", "--json", "out.json") == 0
+    assert signal.getsignal(signal.SIGINT) is handler
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert results["interrupted"] and results["steps"] == 3 == demo.read("c.npz")[0]["step"]
+    assert "stopped by Ctrl-C at step 3" in capsys.readouterr().out
+
+
+def test_without_matplotlib(small, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert run(*small, "--steps", 1) == 1
+    assert re.search(r'matplotlib .*--plot none.* pip install .*\[cli\]"', capsys.readouterr().err)
+    assert run(*small, "--steps", 1, "--plot", "none") == 0
