@@ -20,7 +20,7 @@ from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, fingerprint, masks, repeat, samples
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
@@ -263,18 +263,18 @@ def fingerprint_kernels(dtype):
             yield ShippedKernel(kernel, dtype, "", fingerprint.THREADS, arguments)
 
 
-def trouble_kernels(dtype):
-    """What makes the results of a failed call NaN: flat arrays. One kernel serves float16 and bfloat16."""
-    if dtype != "bfloat16":
+def poison_kernels(dtype):
+    """What makes the results of a failed call NaN: flat arrays of any dtype; listed once."""
+    if dtype == DTYPES[0]:
         told = np.zeros(1, np.int64)
-        arguments = (zeros(dtype, 5),) * trouble.RESULTS, told, told, np.int64(0)
-        yield ShippedKernel(trouble.make_spoil(dtype), dtype, "", trouble.THREADS_PER_BLOCK, arguments)
+        arguments = (zeros("uint16", 5),) * error_flag.RESULTS, told, told, np.int64(0)
+        yield ShippedKernel(error_flag.make_poison(), dtype, "", error_flag.THREADS_PER_BLOCK, arguments)
 
 
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    column_sum_kernels, dropout_kernels, trouble_kernels, layout_kernels, fingerprint_kernels,
+    column_sum_kernels, dropout_kernels, poison_kernels, layout_kernels, fingerprint_kernels,
 ]  # fmt: skip
 
 

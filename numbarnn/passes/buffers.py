@@ -115,7 +115,7 @@ FORWARD = (
         DROPS + " and cell.heads > 1"),
     Row("seen", "call", "samples.MOST_ARRAYS, samples.BLOCKS", "uint64", "seen", "tape",
         "fingerprints of the weights and of y"),
-    Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.trouble`"),
+    Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.error_flag`"),
     Row("dropped_input", "layer", "T, B, I", "storage", "dropout remake", "call", "the layer's input, dropped out",
         "p.dropping"),
     Row("gates", "place", "T, B, max(K, G) * H", "storage", "input steps launch", "tape", "what the cell saves", SAVES),

@@ -5,7 +5,7 @@ import pytest
 
 from numbarnn.engines.cpu import fingerprints
 from numbarnn.kernels.arrays import fingerprint, samples
-from numbarnn.kernels.trouble import CHANGED, code_of, explain
+from numbarnn.kernels.error_flag import CHANGED, code_of, explain
 
 
 @pytest.fixture

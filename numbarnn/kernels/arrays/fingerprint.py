@@ -10,7 +10,7 @@ from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels.arrays.samples import BLOCKS, LINE, term
-from numbarnn.kernels.trouble import CHANGED, code_of, make_report
+from numbarnn.kernels.error_flag import CHANGED, code_of, make_report
 
 THREADS = 4 if TINY_LAUNCHES else 256  # of a block; a power of two
 
@@ -22,10 +22,10 @@ def make_fingerprint(compares):
     changed = code_of(CHANGED)
 
     @cuda.jit
-    def fingerprint_kernel(seen, arrays, places, trouble):
+    def fingerprint_kernel(seen, arrays, places, error_flag):
         """seen[a, b] = the fingerprint of the words of array a that block b reads; or compares it with what is there.
 
-        Writes   seen (A, >= blocks) uint64; comparing, trouble (1,) instead: CHANGED, with the a of an array that has
+        Writes   seen (A, >= blocks) uint64; comparing, error_flag (1,) instead: CHANGED, with the a of one that has
         Reads    arrays, a tuple of A of words (n,), uint32 or uint16; places, a tuple of A of (m,) int64, the first
                  words of lines; comparing seen
         Launch   (blocks, A) of THREADS, x: grid-stride over the words of all lines; the same grid for both kernels
@@ -50,30 +50,30 @@ def make_fingerprint(compares):
             if not compares:
                 seen[cuda.blockIdx.y, cuda.blockIdx.x] = partial[0]
             elif seen[cuda.blockIdx.y, cuda.blockIdx.x] != partial[0]:
-                report(trouble, changed + cuda.blockIdx.y)
+                report(error_flag, changed + cuda.blockIdx.y)
 
     return Kernel(fingerprint_kernel, "compare_fingerprints" if compares else "note_fingerprints")
 
 
-def note(seen, arrays, places, trouble):
+def note(seen, arrays, places, error_flag):
     """Note the fingerprints of one or two contiguous arrays in `seen` (MOST_ARRAYS, BLOCKS) uint64.
 
     Args:
         places: of each of them, what `samples.places` returned, on the device.
-        trouble: (1,) int64, not written.
+        error_flag: (1,) int64, not written.
     """
-    _launch(make_fingerprint(False), seen, arrays, places, trouble)
+    _launch(make_fingerprint(False), seen, arrays, places, error_flag)
 
 
-def compare(seen, arrays, places, trouble):
-    """Report CHANGED in `trouble` if an array is not what it was when `note` had the same arguments."""
-    _launch(make_fingerprint(True), seen, arrays, places, trouble)
+def compare(seen, arrays, places, error_flag):
+    """Report CHANGED in `error_flag` if an array is not what it was when `note` had the same arguments."""
+    _launch(make_fingerprint(True), seen, arrays, places, error_flag)
 
 
-def _launch(kernel, seen, arrays, places, trouble):
+def _launch(kernel, seen, arrays, places, error_flag):
     words = max(lines.size for lines in places) * LINE
     config = LaunchConfig(grid=(min(BLOCKS, -(-words // THREADS)), len(arrays)), block=THREADS)
-    kernel.bind(config, seen, tuple(map(_words, arrays)), tuple(places), trouble)()
+    kernel.bind(config, seen, tuple(map(_words, arrays)), tuple(places), error_flag)()
 
 
 def _words(array):
