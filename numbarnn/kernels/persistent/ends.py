@@ -210,7 +210,7 @@ def make_end(cell, tile, exact):
 
     All threads of the block call it together, after a barrier behind the last step.
     """
-    U, THREADS, load, of_state = tile.units, tile.threads, ptx.load, make_states(cell, tile.dtype)
+    U, THREADS, of_state = tile.units, tile.threads, make_states(cell, tile.dtype)
     widen, state_at, load_private = storage.widen(tile.dtype), make_state_at(cell, tile), of_state.load_private
     store_last, zero = make_store_last(cell, tile.dtype, False, exact), np.dtype(compute_dtype(tile.dtype)).type(0)
 
@@ -219,8 +219,8 @@ def make_end(cell, tile, exact):
             unit, b = pair % U, owned.begin + pair // U
             if unit < owned.units:
                 own_h = zero
-                if unit < outputs:  # others of the block may have stored it
-                    own_h = widen(load(h.array, (slot * owned.batch + b) * h.width + h.column + unit))
+                if unit < outputs:  # the block has published it
+                    own_h = widen(h.array[(slot * owned.batch + b) * h.width + h.column + unit])
                 private = load_private(thread.shared, state_at(owned, owned.begin, pair) + 1, 1)
                 store_last(states, owned, place, h.width // place[1], unit, b, unit < outputs, own_h, private)
 
