@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import sys
-from collections import OrderedDict
 
 import pytest
 
@@ -108,13 +107,10 @@ def toolchain_installed():
 
 @pytest.fixture(scope="module")
 def toolchain(toolchain_installed, tmp_path_factory):
-    """The CUDA compiler, with a cache of the module's own; LLVM's code is kept of few kernels, as one kernel's devices
-    come one after another."""
+    """The CUDA compiler, with a cache of the module's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path_factory.mktemp("cubins")))
         patch.setattr(compiler, "_compiled", {})
-        patch.setattr(compiler, "_lowered", OrderedDict())
-        patch.setattr(compiler, "LOWERED", 3)
         yield
 
 

@@ -19,8 +19,8 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import minimal
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.persistent import backward, ends, forward
-from numbarnn.kernels.persistent.block import WithinStep
 from numbarnn.kernels.persistent.columns import Block, Warp
+from numbarnn.kernels.persistent.context import WithinStep
 from numbarnn.schedules import Problem
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent.tables import make_options
@@ -107,32 +107,28 @@ def persistent_kernel(problem, launch):
         dah = (numbers,) * (places if cell.num_ah else 0)
         dax = (numbers,) * (0 if cell.same_gradient else places)
         saved, d_per_unit = ((numbers,) * (places if there else 0) for there in (cell.num_saved, cell.per_unit))
-        gradients = numbers, (sums,) * places, (sums,) * (places if cell.num_private else 0), d_per_unit
-        arrays = dah, dax, ((numbers,) * layers, c), saved, gradients, within
+        arrays = dah, dax, ((numbers,) * layers, c), saved, (numbers, d_per_unit), within
     else:
         kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
         keeps = problem.training and cell.num_saved
         dropped = (numbers,) * ((layers - 1 if options[1] else 0) + launch.tile.given)
         gates = (numbers,) * (places if keeps else 0 if launch.tile.given else D)
-        arrays = (numbers,) * layers, dropped, c, gates, within, *_ends(problem, layers, numbers)
+        arrays = (numbers,) * layers, dropped, c, gates, within
     drawn = np.zeros(1, np.uint8), np.zeros((1, 4), np.uint64), np.zeros((1, 5), np.uint64), 0  # and the scale
     blocks = np.zeros((1, len(Block._fields)), np.int64)
     warps = np.zeros((1, launch.tile.warps, len(Warp._fields)), np.int64)
     arguments = (
-        *arrays, numbers, make_options(problem, launch, *drawn), (blocks, warps), (np.int32(0),) * 4,
-        np.zeros(1, np.int64),
+        *arrays, *_ends(problem, layers, numbers), numbers, make_options(problem, launch, *drawn), (blocks, warps),
+        (np.int32(0),) * 4, np.zeros(1, np.int64),
     )  # fmt: skip
     return ShippedKernel(kernel, dtype, _words(problem, launch), launch.tile.threads, arguments, launch.shared_bytes)
 
 
 def _ends(problem, layers, numbers):
     """The `ends.States` and `ends.Leaving` of a launch that runs so many layers."""
-    cell, word = problem.cell, np.zeros(1, np.int64)
-    h = (numbers,) * (1 if len(set(problem.hidden_sizes)) == 1 else layers)
-    if ends.copied(cell, problem.projection):
-        return ends.States(), ends.Leaving()
-    c = h if cell.num_private else ()
-    return ends.States(h, c, h, c), ends.Leaving((numbers,) * (2 + bool(c)), word, np.int64(0), word)
+    h, word = (numbers,) * (1 if len(set(problem.hidden_sizes)) == 1 else layers), np.zeros(1, np.int64)
+    c = h if problem.cell.num_private else ()
+    return ends.States(h, c, h, c), ends.Leaving(word, np.int64(0), word)
 
 
 def _words(problem, launch):

@@ -1,10 +1,9 @@
 """From a readable `@cuda.jit` kernel to a cubin. Numba only compiles; `numbarnn.cuda.launch` launches.
 
-    kernel --Numba--> LLVM's code --NVVM--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
+    kernel --Numba--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
 
-No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Numba's part takes
-most of the time and is the same for all devices: the next device starts from LLVM's code. Cubins are kept in the
-process and on disk (`numbarnn.common.code_cache`).
+No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Cubins are kept in
+the process and on disk (`numbarnn.common.code_cache`).
 
 What reaches into Numba's internals is in `numbarnn.cuda.patches`. This module knows the names of a dispatcher's
 attributes.
@@ -14,7 +13,6 @@ import os
 import re
 import sys
 import threading
-from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -32,8 +30,6 @@ _PACKAGES = (
 )  # fmt: skip
 
 _compiled = {}  # key -> CompiledKernel, of this process
-_lowered = OrderedDict()  # key -> what NVVM is given, of the kernels that were compiled last
-LOWERED = 16  # of them: some megabytes of text each
 _lock = threading.RLock()
 
 
@@ -178,40 +174,15 @@ def _options(kernel, fastmath):
 
 
 def _ptx(function, argument_types, cc, options):
-    """The kernel's PTX, by NVVM."""
-    from numba.cuda.cudadrv import nvrtc, nvvm
-
-    with _lock:
-        modules, for_nvvm = _lower(function, argument_types, cc, options)
-        if for_nvvm is None:
-            return modules.strip("\0\n ")
-        return nvvm.compile_ir(modules, **for_nvvm, arch=nvrtc.get_arch_option(*cc)).decode().strip("\0\n ")
-
-
-def _lower(function, argument_types, cc, options):
-    """(LLVM's code for the kernel and the functions it calls, options of NVVM besides the device), for `cc` and others:
-    Numba asks for the capability only to see whether there is a tanh. Or (PTX, None), see `patches.code_of_llvm`."""
+    """The kernel's PTX, by Numba and NVVM."""
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
-    key = code_cache.key(function, str(argument_types), f"{cc >= (7, 5)} {sorted(options.items())}")
-    if key not in _lowered:
-        with (
-            patches.device_for_numba(cc),
-            patches.numpy_for_numba(),
-            patches.convergent_functions(),
-            patches.code_of_llvm() as given,
-        ):
-            text, _ = cuda.compile(
-                function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
-            )
-        if not given:  # a numba-cuda that `code_of_llvm` does not know went on to PTX
-            return text, None
-        (_lowered[key],) = given
-        if len(_lowered) > LOWERED:
-            _lowered.popitem(last=False)
-    _lowered.move_to_end(key)
-    return _lowered[key]
+    with _lock, patches.device_for_numba(cc), patches.numpy_for_numba(), patches.convergent_functions():
+        text, _ = cuda.compile(
+            function, argument_types, device=False, abi="numba", output="ptx", cc=cc, debug=False, **options
+        )
+    return text.strip("\0\n ")
 
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin

@@ -18,20 +18,18 @@ except ImportError as error:
 
 WARP_SIZE = 32
 EVERYBODY = -1  # the mask with all bits set
-OF_BLOCK, OF_WARP, OF_CLUSTER, OF_GRID = range(4)  # a thread's seats
+OF_BLOCK, OF_WARP, OF_CLUSTER = range(3)  # a thread's seats
 _OWN_MODULES = (__name__, f"{__package__}.simulator", f"{__package__}.ptx_simulated")  # whose frames are not a kernel's
 _REPORTED_GROUPS = 12  # lines of a report, of more groups of threads only the number is told
 
 
 class Team:
-    """Threads that can meet: of a warp, of a block, of a cluster of blocks, of the grid.
+    """Threads that can meet: of a warp, of a block, of a cluster of blocks.
 
     Attributes:
         live: bit mask of the members that have not ended; bit k is the member at position k.
         meetings: key -> Meeting, those that some member waits in.
     """
-
-    __slots__ = ("live", "meetings")
 
     def __init__(self, size):
         self.live, self.meetings = (1 << size) - 1, {}
@@ -58,10 +56,7 @@ class Block:
     """A block of threads.
 
     Attributes:
-        index: (x, y, z).
-        number_of_threads: at the start.
-        team: all of its threads.
-        warps: one Team each.
+        index: (x, y, z). team: all of its threads. number_of_threads: at the start. warps: one Team each.
         shared: key -> array in shared memory; belongs to the caller.
         cluster: the Blocks of its cluster, itself among them.
     """
@@ -79,16 +74,14 @@ class Thread:
     Attributes:
         block: its Block; index: (x, y, z) in it; lane: its number in the warp.
         names: what it calls itself, a dict.
-        seats: (team, position) in the block, the warp, the cluster and the grid.
+        seats: (team, position) in the block, the warp and the cluster.
         carrier: the greenlet that runs it; None before it starts and after it ended.
         ended: whether it returned.
     """
 
-    __slots__ = ("block", "carrier", "ended", "index", "lane", "names", "seats")
-
-    def __init__(self, block, index, number, further_seats):
+    def __init__(self, block, index, number, seat_in_cluster):
         self.block, self.index, self.lane = block, index, number % WARP_SIZE
-        self.seats = ((block.team, number), (block.warps[number // WARP_SIZE], self.lane), *further_seats)
+        self.seats = (block.team, number), (block.warps[number // WARP_SIZE], self.lane), seat_in_cluster
         self.carrier, self.ended = None, False
 
 
@@ -109,25 +102,21 @@ class Interleaving:
         blocks: list of Block.
     """
 
-    def __init__(self, function, arguments, sizes, *, namespace, random, patience, order):
+    def __init__(self, function, arguments, sizes, namespace, random, patience, order):
         self._function, self._arguments = function, arguments
         self._namespace, self._random, self._patience, self._order = namespace, random, patience, order
         self._vain_turns = 0  # since a thread ended or was released, or memory changed
         self._last_memory = self.current = None
-        self.turns = 0
+        self.turns, self.blocks, self._threads = 0, [], []
         grid, block, cluster = sizes
         indices = [index[::-1] for index in product(*map(range, block[::-1]))]  # x runs fastest
-        places = [index[::-1] for index in product(*map(range, grid[::-1]))]
-        clusters = [[] for _ in range(0, len(places), cluster)]
-        self.blocks = [Block(index, len(indices), clusters[number // cluster]) for number, index in enumerate(places)]
-        everybody, of_cluster = Team(len(indices) * len(places)), len(indices) * cluster
-        teams = [Team(of_cluster) for _ in clusters]
-        self._threads = []
-        for one in self.blocks:
-            for number, index in enumerate(indices):
-                position = len(self._threads)
-                team = teams[position // of_cluster], position % of_cluster
-                thread = Thread(one, index, number, (team, (everybody, position)))
+        for number, place in enumerate(product(*map(range, grid[::-1]))):
+            if number % cluster == 0:
+                blocks_of_cluster, team_of_cluster = [], Team(len(indices) * cluster)
+            one = Block(place[::-1], len(indices), blocks_of_cluster)
+            self.blocks.append(one)
+            for position, index in enumerate(indices, number % cluster * len(indices)):
+                thread = Thread(one, index, position % len(indices), (team_of_cluster, position))
                 thread.names = self.names_of(thread)
                 self._threads.append(thread)
         self._ready = deque(self._threads)
@@ -221,7 +210,7 @@ class Interleaving:
         """Wait until all members of a team that the mask names, and that have not ended, are at this place.
 
         Args:
-            kind: OF_BLOCK, OF_WARP, OF_CLUSTER or OF_GRID: the team.
+            kind: OF_BLOCK, OF_WARP or OF_CLUSTER: the team.
             mask: bit mask of the members that are to come.
             value: for the others.
 

@@ -72,28 +72,3 @@ def convergent_functions():
         yield
     finally:
         library_class.add_ir_module = original
-
-
-@contextmanager
-def code_of_llvm():
-    """Let numba-cuda stop before NVVM, in this thread: a list that gets what NVVM would be given, (texts of LLVM's
-    code, options but for the device). Kernels for another device then take a tenth of the time: tests compile each for
-    three. The list stays empty where numba-cuda calls NVVM otherwise."""
-    from numba.cuda.cudadrv import nvvm
-
-    if not hasattr(nvvm, "compile_ir"):
-        yield []
-        return
-    original, thread, given = nvvm.compile_ir, threading.get_ident(), []
-
-    def keep(modules, **options):
-        if threading.get_ident() != thread:
-            return original(modules, **options)
-        given.append((modules, {name: value for name, value in options.items() if name != "arch"}))
-        return b""
-
-    nvvm.compile_ir = keep
-    try:
-        yield given
-    finally:
-        nvvm.compile_ir = original

@@ -20,37 +20,28 @@ else:
     from numba.cuda.extending import intrinsic
 
     WORD, FLOAT32 = types.uint32, types.float32
-    _LETTERS = {types.uint16: "h", types.uint32: "r", types.int32: "r", types.int64: "l"}
-    _LETTERS |= {types.float32: "f", types.float64: "d"}
+    _LETTERS = {types.uint16: "h", WORD: "r", types.int32: "r", types.int64: "l", FLOAT32: "f"}
 
-    def _call(context, builder, text, results, operands, *, memory, stays=False):
+    def _emit(context, builder, text, results, operands, pinned):
         """Emit the instruction, and return one value per result.
 
         Args:
-            operands: (LLVM value, constraint letter) of each.
+            operands: (LLVM value, constraint letter) of each. pinned: it keeps its place, as memory operations must.
         """
-        result_types = [context.get_value_type(result) for result in results]
-        returned = (
-            ir.VoidType()
-            if not results
-            else result_types[0]
-            if len(results) == 1
-            else ir.LiteralStructType(result_types)
-        )
+        result_types = [context.get_value_type(result) for result in results] or [ir.VoidType()]
+        returned = result_types[0] if len(result_types) == 1 else ir.LiteralStructType(result_types)
         constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
-        function = ir.FunctionType(returned, [value.type for value, _ in operands])
-        # A whole warp makes mma, and comes to barriers, together: these must not move to where fewer lanes come. Memory
-        # operations must keep their place, and what `stays` is not moved out of a loop.
+        constraints += ["~{memory}"] * (pinned == "memory")
+        # A whole warp makes mma, and comes to barriers, together: these must not move to where fewer lanes come.
         of_a_warp = ".sync" in text or "barrier" in text
-        assembly = ir.InlineAsm(
-            function, text, ",".join(constraints + ["~{memory}"] * memory), side_effect=memory or of_a_warp or stays
-        )
+        function = ir.FunctionType(returned, [value.type for value, _ in operands])
+        assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=bool(pinned) or of_a_warp)
         value = builder.call(assembly, [value for value, _ in operands], attrs=("convergent",) if of_a_warp else ())
         if len(results) < 2:
             return [value] * len(results)
         return [builder.extract_value(value, number) for number in range(len(results))]
 
-    def _address(context, builder, array_type, array, index, shared=False):
+    def _address(context, builder, array_type, array, index, shared):
         """The address of array[index] as an operand."""
         pointer = builder.gep(context.make_array(array_type)(context, builder, value=array).data, [index])
         if shared:
@@ -58,218 +49,160 @@ else:
             return builder.ptrtoint(pointer, ir.IntType(32)), "r"
         return builder.ptrtoint(pointer, ir.IntType(64)), "l"
 
-    def _result(context, builder, signature, values):
-        if not values:
-            return context.get_dummy_value()
-        return values[0] if len(values) == 1 else context.make_tuple(builder, signature.return_type, values)
+    def _typed(parts):
+        """The type of an argument or a result: a scalar, or a tuple of several."""
+        return types.void if not parts else parts[0] if len(parts) == 1 else types.Tuple(parts)
 
-    def _typed(results):
-        if not results:
-            return types.void
-        return results[0] if len(results) == 1 else types.Tuple(results)
-
-    def _memory_instruction(name, forms, *, values=0, shared=False, kept=0):
-        """An intrinsic name(array, index[, value]).
+    def _intrinsic(name, count, form_of, pinned=False, shared=False, kept=0):
+        """An intrinsic of `count` arguments.
 
         Args:
-            forms: array's element type -> (text, result types); $n counts the results, the address, then the value's
-                parts.
-            values: 0: no value; 1: a scalar; n: a tuple of n.
-            kept: so many of the results are what they were unless the instruction changes them: the value's last parts.
+            form_of: types of the arguments -> (text, result types, for each argument a list of its parts' types, and of
+                an array and its index none); None where there is no such instruction. $n counts the results, then the
+                address if there is one, then the parts.
+            pinned: "memory" of what accesses memory; "place" of what is not to be moved out of a loop.
+            shared: the array is in shared memory.
+            kept: so many of the last parts are results too: what these are unless the instruction changes them.
         """
 
-        def generate_for(array, text, results, parts):
+        def typed(given):
+            form = form_of(*given)
+            if form is None:
+                return None
+            text, results, parameters = form
+            has_array = len(parameters) < len(given)
+            types_of = (*given[: 2 * has_array], *map(_typed, parameters))
+
             def generate(context, builder, signature, arguments):
-                index = context.cast(builder, arguments[1], signature.args[1], types.int64)
-                operands = [_address(context, builder, array, arguments[0], index, shared)]
-                if values == 1:
-                    operands.append((arguments[2], _LETTERS[parts[0]]))
-                elif values:
-                    letters = [_LETTERS[part] for part in parts[: values - kept]] + [str(k) for k in range(kept)]
-                    operands += [(builder.extract_value(arguments[2], k), letter) for k, letter in enumerate(letters)]
-                return _result(
-                    context, builder, signature, _call(context, builder, text, results, operands, memory=True)
-                )
+                operands = []
+                if has_array:
+                    index = context.cast(builder, arguments[1], signature.args[1], types.int64)
+                    operands.append(_address(context, builder, given[0], arguments[0], index, shared))
+                for argument, parts in zip(arguments[2 * has_array :], parameters, strict=True):
+                    one = len(parts) == 1
+                    values = [argument] if one else [builder.extract_value(argument, k) for k in range(len(parts))]
+                    operands += zip(values, [_LETTERS[part] for part in parts], strict=True)
+                for k in range(kept):
+                    operands[k - kept] = operands[k - kept][0], str(k)
+                values = _emit(context, builder, text, results, operands, pinned)
+                if len(values) > 1:
+                    return context.make_tuple(builder, signature.return_type, values)
+                return values[0] if values else context.get_dummy_value()
 
-            return generate
+            return _typed(results)(*types_of), generate
 
-        def typed(typing_context, array, index, value=None):
+        functions = (
+            lambda typing_context: typed(()),
+            lambda typing_context, a: typed((a,)),
+            lambda typing_context, a, b: typed((a, b)),
+            lambda typing_context, a, b, c: typed((a, b, c)),
+        )
+        functions[count].__name__ = name
+        return intrinsic(functions[count])
+
+    def _instruction(name, text, results, *parameters, pinned=False):
+        """An intrinsic of scalars and tuples: of each argument a list of its parts' types."""
+        return _intrinsic(name, len(parameters), lambda *_: (text, results, parameters), pinned)
+
+    def _memory_instruction(name, forms, shared=False, kept=0):
+        """An intrinsic name(array, index), or name(array, index, value) where the first form has parts of a value.
+
+        Args:
+            forms: array's element type -> (text, result types[, types of the value's parts]).
+        """
+
+        def form_of(array, index, *_):
             if not isinstance(array, types.Array) or array.ndim != 1 or array.dtype not in forms:
                 return None
             text, results, *parts = forms[array.dtype]
-            parts = parts[0] if parts else ()
-            arguments = (array, index) if not values else (array, index, _typed(parts))
-            return _typed(results)(*arguments), generate_for(array, text, results, parts)
+            return text, results, parts
 
-        if values:
-            typed_exactly = lambda typing_context, array, index, value: typed(typing_context, array, index, value)  # noqa: E731
-        else:
-            typed_exactly = lambda typing_context, array, index: typed(typing_context, array, index)  # noqa: E731
-        typed_exactly.__name__ = name
-        return intrinsic(typed_exactly)
+        values = len(next(iter(forms.values()))) - 2
+        return _intrinsic(name, 2 + values, form_of, "memory", shared, kept)
 
-    def _instruction(name, text, results, parameters, *, stays=False):
-        """An intrinsic of scalars and tuples.
-
-        Args:
-            parameters: lists of types, one list per argument. stays: see `_call`.
-        """
-
-        def generate(context, builder, signature, arguments):
-            operands = []
-            for argument, parts in zip(arguments, parameters, strict=True):
-                values = (
-                    [argument] if len(parts) == 1 else [builder.extract_value(argument, k) for k in range(len(parts))]
-                )
-                operands += [(value, _LETTERS[part]) for value, part in zip(values, parts, strict=True)]
-            values = _call(context, builder, text, results, operands, memory=False, stays=stays)
-            return _result(context, builder, signature, values)
-
-        signature = _typed(results)(*map(_typed, parameters))
-        functions = {
-            1: lambda typing_context, a: (signature, generate),
-            2: lambda typing_context, a, b: (signature, generate),
-            3: lambda typing_context, a, b, c: (signature, generate),
-        }
-        function = functions[len(parameters)]
-        function.__name__ = name
-        return intrinsic(function)
-
-    _STORED = {types.uint16: ("u16", "h"), types.float32: ("f32", "f"), types.float64: ("f64", "d")}
-    _STORED |= {types.int64: ("s64", "l")}
+    _NAMES = {types.uint16: "u16", FLOAT32: "f32"}  # of what arrays hold that blocks exchange, and of weights
+    _STORED = {**_NAMES, types.int64: "s64", types.float64: "f64"}
     _FOUR_WORDS = "{$0, $1, $2, $3}"
-    # Two float64 as four words: the loads must be of 64 bits, as the stores are.
-    _TWO_DOUBLES = (
-        "{{ .reg .b64 low, high; ld{0}.v2.b64 {{low, high}}, [$4]; "
-        "mov.b64 {{$0, $1}}, low; mov.b64 {{$2, $3}}, high; }}"
-    )
 
-    def _load_four_words(qualifiers):
-        text = f"ld{qualifiers}.v4.u32 {_FOUR_WORDS}, [$4];"
-        return {
-            types.uint16: (text, [WORD] * 4),
-            types.float32: (text, [WORD] * 4),
-            types.float64: (_TWO_DOUBLES.format(qualifiers), [WORD] * 4),
-        }
-
-    def _load_four_words_if():
-        guard = "{ .reg .pred wanted; .reg .b64 low, high; setp.ne.u32 wanted, $5, 0; "
-        text = f"@wanted ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4]; }}"
-        doubles = (
-            "mov.b64 low, {$0, $1}; mov.b64 high, {$2, $3}; @wanted ld.relaxed.gpu.global.v2.b64 {low, high}, [$4]; "
-            "mov.b64 {$0, $1}, low; mov.b64 {$2, $3}, high; }"
-        )
-        forms = {types.uint16: text, types.float32: text, types.float64: doubles}
-        return {kind: (guard + form, [WORD] * 4, [WORD] * 5) for kind, form in forms.items()}
+    def _four_words(text):
+        """The same instruction, whose results are four words, for arrays of each type in `_NAMES`."""
+        return {kind: (text, [WORD] * 4) for kind in _NAMES}
 
     # ---- memory that blocks share
-    load_words = _memory_instruction("load_words", _load_four_words(".relaxed.gpu.global"))
+    load_words = _memory_instruction("load_words", _four_words(f"ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4];"))
     # load_words_if(array, index, (wanted, four words)): the words, unless `wanted` is not 0: then those of the array.
     # No branch, so that several are on their way together.
-    load_words_if = _memory_instruction("load_words_if", _load_four_words_if(), values=5, kept=4)
+    _IF_WANTED = (
+        f"{{ .reg .pred wanted; setp.ne.u32 wanted, $5, 0; @wanted ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4]; }}"
+    )
+    load_words_if = _memory_instruction(
+        "load_words_if", {kind: (*form, [WORD] * 5) for kind, form in _four_words(_IF_WANTED).items()}, kept=4
+    )
     load = _memory_instruction(
-        "load", {kind: (f"ld.relaxed.gpu.global.{name} $0, [$1];", [kind]) for kind, (name, _) in _STORED.items()}
+        "load", {kind: (f"ld.relaxed.gpu.global.{name} $0, [$1];", [kind]) for kind, name in _STORED.items()}
     )
     store = _memory_instruction(
-        "store",
-        {kind: (f"st.relaxed.gpu.global.{name} [$0], $1;", [], [kind]) for kind, (name, _) in _STORED.items()},
-        values=1,
+        "store", {kind: (f"st.relaxed.gpu.global.{name} [$0], $1;", [], [kind]) for kind, name in _STORED.items()}
     )
-    store_word = _memory_instruction(
-        "store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])}, values=1
-    )
-    prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _STORED})
+    store_word = _memory_instruction("store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])})
+    prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _NAMES})
 
-    # ---- weights, which nobody writes during a kernel: one, two neighbours, 16 bytes of them as four words
-    _WEIGHTS = {kind: _STORED[kind][0] for kind in (types.uint16, types.float32, types.float64)}
+    # ---- weights, which nobody writes during a kernel: one, two neighbours (halves as a word), 16 bytes as four words
     load_weight = _memory_instruction(
-        "load_weight", {kind: (f"ld.global.nc.{name} $0, [$1];", [kind]) for kind, name in _WEIGHTS.items()}
+        "load_weight", {kind: (f"ld.global.nc.{name} $0, [$1];", [kind]) for kind, name in _NAMES.items()}
     )
-    load_weight_pair = _memory_instruction(  # halves as one word
+    load_weight_pair = _memory_instruction(
         "load_weight_pair",
         {
             types.uint16: ("ld.global.nc.u32 $0, [$1];", [WORD]),
-            types.float32: ("ld.global.nc.v2.f32 {$0, $1}, [$2];", [FLOAT32] * 2),
-            types.float64: ("ld.global.nc.v2.f64 {$0, $1}, [$2];", [types.float64] * 2),
+            FLOAT32: ("ld.global.nc.v2.f32 {$0, $1}, [$2];", [FLOAT32] * 2),
         },
     )
     load_weight_words = _memory_instruction(
-        "load_weight_words",
-        {kind: (f"ld.global.nc.v4.u32 {_FOUR_WORDS}, [$4];", [WORD] * 4) for kind in _WEIGHTS},
+        "load_weight_words", _four_words(f"ld.global.nc.v4.u32 {_FOUR_WORDS}, [$4];")
     )
 
-    # ---- shared memory, 16 bytes (two times 16 for four float64) at a time: declare arrays with alignment=16
-    load_shared = _memory_instruction(
-        "load_shared",
-        {
-            types.float32: (f"ld.shared.v4.f32 {_FOUR_WORDS}, [$4];", [types.float32] * 4),
-            types.float64: (
-                "ld.shared.v2.f64 {$0, $1}, [$4]; ld.shared.v2.f64 {$2, $3}, [$4+16];",
-                [types.float64] * 4,
-            ),
-        },
-        shared=True,
+    # ---- shared memory, 16 bytes at a time: declare arrays with alignment=16
+    def _shared_instruction(name, *form):
+        return _memory_instruction(name, {FLOAT32: form}, shared=True)
+
+    load_shared = _shared_instruction("load_shared", f"ld.shared.v4.f32 {_FOUR_WORDS}, [$4];", [FLOAT32] * 4)
+    load_shared_words = _shared_instruction("load_shared_words", f"ld.shared.v4.u32 {_FOUR_WORDS}, [$4];", [WORD] * 4)
+    store_shared_words = _shared_instruction(
+        "store_shared_words", "st.shared.v4.u32 [$0], {$1, $2, $3, $4};", [], [WORD] * 4
     )
-    load_shared_words = _memory_instruction(
-        "load_shared_words", {types.float32: (f"ld.shared.v4.u32 {_FOUR_WORDS}, [$4];", [WORD] * 4)}, shared=True
-    )
-    store_shared_words = _memory_instruction(
-        "store_shared_words",
-        {types.float32: ("st.shared.v4.u32 [$0], {$1, $2, $3, $4};", [], [WORD] * 4)},
-        values=4,
-        shared=True,
-    )
-    store_shared = _memory_instruction(
-        "store_shared", {types.float32: ("st.shared.f32 [$0], $1;", [], [FLOAT32])}, values=1, shared=True
-    )
-    store_shared_pair = _memory_instruction(
-        "store_shared_pair",
-        {types.float32: ("st.shared.v2.f32 [$0], {$1, $2};", [], [FLOAT32] * 2)},
-        values=2,
-        shared=True,
-    )
+    store_shared = _shared_instruction("store_shared", "st.shared.f32 [$0], $1;", [], [FLOAT32])
+    store_shared_pair = _shared_instruction("store_shared_pair", "st.shared.v2.f32 [$0], {$1, $2};", [], [FLOAT32] * 2)
 
     # ---- clusters of blocks (compute capability 9.0): store_to_block(array, index, (block, value)), in the same array
     # of shared memory of another block of the cluster, by its number there; and a barrier of all threads of the
     # cluster, after which they see each other's stores. One that has ended is not waited for, nor may be stored to.
-    store_to_block = _memory_instruction(
+    store_to_block = _shared_instruction(
         "store_to_block",
-        {
-            kind: (
-                f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
-                f"st.shared::cluster.{name} [there], $2; }}",
-                [],
-                [WORD, kind],
-            )
-            for kind, name in ((types.float32, "f32"), (types.float64, "f64"))
-        },
-        values=2,
-        shared=True,
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.f32 [there], $2; }",
+        [],
+        [WORD, FLOAT32],
     )
-
-    @intrinsic
-    def cluster_barrier(typing_context):
-        text = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
-
-        def generate(context, builder, signature, arguments):
-            _call(context, builder, text, [], [], memory=True)
-            return context.get_dummy_value()
-
-        return types.void(), generate
+    cluster_barrier = _instruction(
+        "cluster_barrier",
+        "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;",
+        [],
+        pinned="memory",
+    )
 
     # ---- the tensor cores: 16 x K by K x 8, float32 sums; lane layouts as in the PTX ISA, "Matrix Fragments"
     def _mma(name, shape_and_types):
         text = (
             f"mma.sync.aligned.{shape_and_types} {_FOUR_WORDS}, {{$4, $5, $6, $7}}, {{$8, $9}}, {{$10, $11, $12, $13}};"
         )
-        return _instruction(name, text, [FLOAT32] * 4, [[WORD] * 4, [WORD] * 2, [FLOAT32] * 4])
+        return _instruction(name, text, [FLOAT32] * 4, [WORD] * 4, [WORD] * 2, [FLOAT32] * 4)
 
     mma_float16 = _mma("mma_float16", "m16n8k16.row.col.f32.f16.f16.f32")
     mma_bfloat16 = _mma("mma_bfloat16", "m16n8k16.row.col.f32.bf16.bf16.f32")
     mma_tf32 = _mma("mma_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32")
 
     # ---- bits
-    to_tf32 = _instruction("to_tf32", "cvt.rna.tf32.f32 $0, $1;", [WORD], [[WORD]])
+    to_tf32 = _instruction("to_tf32", "cvt.rna.tf32.f32 $0, $1;", [WORD], [WORD])
     # A float32 as large + small: large is the nearest TF32 number, and of small the tensor cores read the upper 19
     # bits, so that 2^-23 of the number is lost at most. Three instructions; `cvt` alone takes four, as it looks for
     # infinities, of which small is NaN. They stay in the loop they are in: the parts of all weights, made before it,
@@ -278,65 +211,39 @@ else:
         "split_tf32",
         "{ .reg .b32 raised; add.u32 raised, $2, 0x1000; and.b32 $0, raised, 0xFFFFE000; sub.rn.f32 $1, $2, $0; }",
         [WORD] * 2,
-        [[WORD]],
-        stays=True,
+        [WORD],
+        pinned="place",
     )
     # 0 of a number that is not negative, which the compiler does not see: what is computed with it in a loop is
     # computed again in each round, and takes no registers between them.
-    hidden_zero = _instruction("hidden_zero", "shr.u32 $0, $1, 31;", [types.int32], [[types.int32]], stays=True)
-    as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [[WORD]])
-    as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [[FLOAT32]])
-    largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [[WORD], [WORD]])
-    pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [[types.uint16], [types.uint16]])
+    hidden_zero = _instruction("hidden_zero", "shr.u32 $0, $1, 31;", [types.int32], [types.int32], pinned="place")
+    as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [WORD])
+    as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [FLOAT32])
+    largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [WORD], [WORD])
+    pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [types.uint16], [types.uint16])
     # Of two words the lower halves as a word, and the upper ones.
-    lower_halves = _instruction("lower_halves", "prmt.b32 $0, $1, $2, 0x5410;", [WORD], [[WORD], [WORD]])
-    upper_halves = _instruction("upper_halves", "prmt.b32 $0, $1, $2, 0x7632;", [WORD], [[WORD], [WORD]])
+    lower_halves = _instruction("lower_halves", "prmt.b32 $0, $1, $2, 0x5410;", [WORD], [WORD], [WORD])
+    upper_halves = _instruction("upper_halves", "prmt.b32 $0, $1, $2, 0x7632;", [WORD], [WORD], [WORD])
 
-    # ---- a / b of float32, with an error of 2 units in the last place at most, whatever b is
-    divide = _instruction("divide", "div.full.f32 $0, $1, $2;", [FLOAT32], [[FLOAT32], [FLOAT32]])
+    # ---- float32: a / b, with an error of 2 units in the last place at most, whatever b is; 2^x and 1 / x, with errors
+    # of some 2 and 1 units in the last place, where what is too small is 0
+    divide = _instruction("divide", "div.full.f32 $0, $1, $2;", [FLOAT32], [FLOAT32], [FLOAT32])
+    exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
+    reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
 
-    # ---- 2^x and 1 / x of a float32, with errors of some 2 and 1 units in the last place; what is too small is 0
-    exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])
-    reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [[FLOAT32]])
-
-    @intrinsic
-    def keep_order(typing_context, number):
-        """Nothing, for a number that is not negative: a loop of no rounds, over which the assembler moves no loads to
-        where they would take registers for longer. It would move them over a branch alone."""
-        text = (
-            "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; "
-            "@!more bra DONE${:uid}; AGAIN${:uid}: nanosleep.u32 1000; add.u32 left, left, -1; "
-            "setp.ne.u32 more, left, 0; @more bra AGAIN${:uid}; DONE${:uid}: }"
-        )
-
-        def generate(context, builder, signature, arguments):
-            _call(context, builder, text, [], [(arguments[0], "r")], memory=True)
-            return context.get_dummy_value()
-
-        return types.void(types.int32), generate
-
-    @intrinsic
-    def sleep(typing_context, nanoseconds):
-        """Let others run for about that time."""
-
-        def generate(context, builder, signature, arguments):
-            _call(context, builder, "nanosleep.u32 $0;", [], [(arguments[0], "r")], memory=True)
-            return context.get_dummy_value()
-
-        return types.void(types.uint32), generate
-
-    def _reading(name, register):
-        """An intrinsic name() that reads a counter of 64 bits, where it stands in the program."""
-
-        def generate(context, builder, signature, arguments):
-            (value,) = _call(context, builder, f"mov.u64 $0, {register};", [types.int64], [], memory=True)
-            return value
-
-        def reading(typing_context):
-            return types.int64(), generate
-
-        reading.__name__ = name
-        return intrinsic(reading)
-
-    # ---- clocks: of the SM, in its cycles; of the whole device, in nanoseconds
-    clock, nanoseconds = _reading("clock", "%clock64"), _reading("nanoseconds", "%globaltimer")
+    # ---- order and time
+    # Nothing, for a number that is not negative: a loop of no rounds, over which the assembler moves no loads to where
+    # they would take registers for longer. It would move them over a branch alone.
+    keep_order = _instruction(
+        "keep_order",
+        "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; "
+        "@!more bra DONE${:uid}; AGAIN${:uid}: nanosleep.u32 1000; add.u32 left, left, -1; "
+        "setp.ne.u32 more, left, 0; @more bra AGAIN${:uid}; DONE${:uid}: }",
+        [],
+        [types.int32],
+        pinned="memory",
+    )
+    sleep = _instruction("sleep", "nanosleep.u32 $0;", [], [WORD], pinned="memory")  # let others run for about so long
+    # Clocks: of the SM, in its cycles; of the whole device, in nanoseconds.
+    clock = _instruction("clock", "mov.u64 $0, %clock64;", [types.int64], pinned="memory")
+    nanoseconds = _instruction("nanoseconds", "mov.u64 $0, %globaltimer;", [types.int64], pinned="memory")

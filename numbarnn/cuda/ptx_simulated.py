@@ -58,8 +58,7 @@ def _element(array, index):
 
 def load_words(array, index):
     words = _sixteen_bytes(array, index)
-    if watching.watcher is not None:
-        watching.watcher.loaded(array, index, 16 // array.itemsize)
+    watching.watcher.loaded(array, index, 16 // array.itemsize)
     return words
 
 
@@ -70,24 +69,21 @@ def load_words_if(array, index, wanted_and_words):
 
 def load(array, index):
     value = _element(array, index)
-    if watching.watcher is not None:
-        watching.watcher.loaded(array, index, 1)
+    watching.watcher.loaded(array, index, 1)
     return value
 
 
 def store(array, index, value):
     _element(array, index)
     array[index] = value
-    if watching.watcher is not None:
-        watching.watcher.stored(array, index, 1)
+    watching.watcher.stored(array, index, 1)
 
 
 def store_word(array, index, word):
     if index % 2 or not 0 <= index < len(array) - 1:
         raise IndexError(f"a word at element {index} of {len(array)}")
     array[index], array[index + 1] = word & np.uint32(0xFFFF), word >> np.uint32(16)
-    if watching.watcher is not None:
-        watching.watcher.stored(array, index, 2)
+    watching.watcher.stored(array, index, 2)
 
 
 def prefetch(array, index):

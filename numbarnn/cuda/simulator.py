@@ -3,7 +3,7 @@
 Numba's own simulator runs one block after another, an OS thread for each CUDA thread: kernels whose blocks wait for
 each other hang in it. Here all threads of all blocks take turns (`interleaving`), so that such kernels run, races
 show, and a wait that never ends is reported. What Numba's simulator has of device functions (`cuda.popc`, atomics, ...)
-is used; all that reaches into it is in this module.
+is used; all that reaches into it is in this module. Of shuffles and barriers there is what our kernels use.
 
     with simulator.schedule(seed=3):
         Kernel(wavefront_kernel).bind(LaunchConfig(4, 32, cooperative=True), x, flags)(100)
@@ -33,7 +33,7 @@ from numba.cuda.simulator import kernelapi
 
 from numbarnn.cuda import watching
 from numbarnn.cuda.compiler import simulated
-from numbarnn.cuda.interleaving import OF_BLOCK, OF_CLUSTER, OF_GRID, OF_WARP, WARP_SIZE, Interleaving
+from numbarnn.cuda.interleaving import OF_BLOCK, OF_CLUSTER, OF_WARP, WARP_SIZE, Interleaving
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 
@@ -108,15 +108,17 @@ def launch(function, config, arguments):
     with _lock:
         if _running is not None:
             raise RuntimeError("a kernel in the simulator cannot launch another")
-        if _order is None:
-            _order = _Order()
+        _order = _order or _Order()
         _order.launches += 1
         dims = {"gridDim": kernelapi.Dim3(*config.grid), "blockDim": kernelapi.Dim3(*config.block)}
         with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
             try:
                 _running = _Launch(function, config, arguments, namespace, _order)
-                with watching.of_launch(_running, function, arguments):
+                watching.watcher.launched(_running, function, arguments)
+                try:
                     _running.run()
+                finally:
+                    watching.watcher.ended(_running)
             finally:
                 _running = None
 
@@ -125,18 +127,13 @@ class _Launch(Interleaving):
     """A launch under way: arguments as of `launch`."""
 
     def __init__(self, function, config, arguments, namespace, order):
-        self.arguments, self.shared_bytes, self.cooperative = arguments, config.shared_bytes, config.cooperative
-        super().__init__(
-            function, arguments, (config.grid, config.block, config.cluster), namespace=namespace, random=order.random,
-            patience=order.patience, order=str(order),
-        )  # fmt: skip
+        self.arguments, self.shared_bytes = arguments, config.shared_bytes
+        sizes = config.grid, config.block, config.cluster
+        super().__init__(function, arguments, sizes, namespace, order.random, order.patience, str(order))
 
     def names_of(self, thread):
-        return {
-            "blockIdx": kernelapi.Dim3(*thread.block.index),
-            "threadIdx": kernelapi.Dim3(*thread.index),
-            "laneid": thread.lane,
-        }
+        block, index = kernelapi.Dim3(*thread.block.index), kernelapi.Dim3(*thread.index)
+        return dict(zip(_THREAD_NAMES, (index, block, thread.lane), strict=True))
 
     def memory(self):
         def contents(argument):
@@ -216,17 +213,17 @@ def syncwarp(mask=_ALL_LANES):
     _running.meet(OF_WARP, int(mask) & _ALL_LANES)
 
 
-def _reduction(name, function):
-    """A barrier of the block that returns a function of all threads' predicates, which is computed once."""
+def shfl_sync(mask, value, lane):
+    """The value of that lane."""
+    values, lane = exchange(mask, value), int(lane) % WARP_SIZE
+    if lane not in values:
+        raise RuntimeError(f"reads from lane {lane}, which has ended, is not in the mask or does not exist")
+    return values[lane]
 
-    def reduce(value):
-        meeting = _running.meet(OF_BLOCK, value=bool(value))
-        if meeting.result is None:
-            meeting.result = np.int32(function(meeting.values.values()))
-        return meeting.result
 
-    reduce.__name__ = name
-    return reduce
+def shfl_xor_sync(mask, value, lane_mask):
+    """The value of the lane whose number is this one's xor `lane_mask`."""
+    return shfl_sync(mask, value, _running.current.lane ^ int(lane_mask))
 
 
 def _atomic(operation):
@@ -250,72 +247,10 @@ class _Atomics:
             setattr(self, name, _atomic(getattr(atomics, name)))
 
 
-class _Groups:
-    """cuda.cg; `this_grid` returns it, as there is one method only."""
-
-    def this_grid(self):
-        return self
-
-    def sync(self):
-        """Wait for all threads of the grid."""
-        if not _running.cooperative:
-            raise RuntimeError("this_grid().sync() needs LaunchConfig(cooperative=True)")
-        _running.meet(OF_GRID)
-
-
-# ---- exchanges between lanes ---------------------------------------------------------------------------------------
-def _from_lane(values, lane):
-    if lane not in values:
-        raise RuntimeError(f"reads from lane {lane}, which has ended, is not in the mask or does not exist")
-    return values[lane]
-
-
-def shfl_sync(mask, value, lane):
-    """The value of that lane."""
-    return _from_lane(exchange(mask, value), int(lane) % WARP_SIZE)
-
-
-def shfl_up_sync(mask, value, delta):
-    """The value of the lane `delta` below; the own one where that would be below 0."""
-    values, lane = exchange(mask, value), _running.current.lane
-    return value if lane < delta else _from_lane(values, lane - int(delta))
-
-
-def shfl_down_sync(mask, value, delta):
-    """The value of the lane `delta` above; the own one where that would be above 31."""
-    values, lane = exchange(mask, value), _running.current.lane
-    return value if lane + delta >= WARP_SIZE else _from_lane(values, lane + int(delta))
-
-
-def shfl_xor_sync(mask, value, lane_mask):
-    """The value of the lane whose number is this one's xor `lane_mask`."""
-    return _from_lane(exchange(mask, value), _running.current.lane ^ int(lane_mask))
-
-
-def all_sync(mask, predicate):
-    """Whether the predicate holds in all lanes."""
-    return all(exchange(mask, bool(predicate)).values())
-
-
-def any_sync(mask, predicate):
-    """Whether the predicate holds in any lane."""
-    return any(exchange(mask, bool(predicate)).values())
-
-
-def ballot_sync(mask, predicate):
-    """Bit mask of the lanes in which the predicate holds."""
-    return np.uint32(sum(1 << lane for lane, holds in exchange(mask, bool(predicate)).items() if holds))
-
-
 # ---- memory --------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=256)
 def _all_bits_set(shape, dtype):
     return np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
-
-
-def _unwritten(shape, dtype):
-    """An array with all bits set: NaN in every float format."""
-    return _all_bits_set(shape, dtype).copy()
 
 
 @lru_cache(maxsize=256)
@@ -328,10 +263,10 @@ def _numpy_dtype(dtype):
 
 
 class _Local:
-    """cuda.local."""
+    """cuda.local: arrays with all bits set, NaN in every float format."""
 
     def array(self, shape, dtype, alignment=None):
-        return _unwritten(shape, _numpy_dtype(dtype))
+        return _all_bits_set(shape, _numpy_dtype(dtype)).copy()
 
 
 class _Shared:
@@ -341,12 +276,12 @@ class _Shared:
         shared, dtype = _running.current.block.shared, _numpy_dtype(dtype)
         if shape == 0:
             if None not in shared:
-                shared[None] = _unwritten(_running.shared_bytes, np.dtype(np.uint8))
+                shared[None] = _all_bits_set(_running.shared_bytes, np.dtype(np.uint8)).copy()
             return shared[None][: _running.shared_bytes // dtype.itemsize * dtype.itemsize].view(dtype)
         caller = sys._getframe(1)
         key = (id(caller.f_code), caller.f_lasti, shape, dtype)
         if key not in shared:
-            shared[key] = _unwritten(shape, dtype)
+            shared[key] = _all_bits_set(shape, dtype).copy()
         return shared[key]
 
 
@@ -369,25 +304,13 @@ def _public_names(thing):
 
 def _all_names():
     """What kernels find in `cuda`, besides the names of the thread and of the launch: Numba's, and ours over them."""
-    ours = {
-        "atomic": _Atomics(),
-        "cg": _Groups(),
-        "local": _Local(),
-        "shared": _Shared(),
-        "warpsize": WARP_SIZE,
-        "nanosleep": pause,
-        "syncthreads_count": _reduction("syncthreads_count", sum),
-        "syncthreads_and": _reduction("syncthreads_and", all),
-        "syncthreads_or": _reduction("syncthreads_or", any),
-        # these two read threadIdx and the like from their `self`, for which the module serves
-        "grid": partial(kernelapi.FakeCUDAModule.grid, cuda),
-        "gridsize": partial(kernelapi.FakeCUDAModule.gridsize, cuda),
-    }
-    plain = (syncthreads, syncwarp, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync)
-    ours |= {function.__name__: function for function in (*plain, all_sync, any_sync, ballot_sync)}
     numbas = kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
-    names = [name for name in _public_names(numbas) if name not in ours and name not in _THREAD_NAMES]
-    return {name: getattr(numbas, name) for name in names} | ours
+    names = [name for name in _public_names(numbas) if name not in _THREAD_NAMES]
+    ours = {function.__name__: function for function in (syncthreads, syncwarp, shfl_sync, shfl_xor_sync)}
+    # These two read threadIdx and the like from their `self`, for which the module serves.
+    indices = {name: partial(getattr(kernelapi.FakeCUDAModule, name), cuda) for name in ("grid", "gridsize")}
+    ours |= {"atomic": _Atomics(), "local": _Local(), "shared": _Shared(), "warpsize": WARP_SIZE, "nanosleep": pause}
+    return {name: getattr(numbas, name) for name in names if name not in ours} | ours | indices
 
 
 _NAMES = _all_names()

@@ -3,20 +3,16 @@
     with watching.watched(MyWatcher()):
         ...  # launches in the simulator
 
-Kernels know nothing of it: it is `ptx`, in the simulator, that tells of the relaxed loads and stores by which blocks
-exchange numbers.
+Kernels know nothing of it: `ptx`, in the simulator, tells of the relaxed loads and stores by which blocks exchange
+numbers.
 """
 
 from contextlib import contextmanager
 
-watcher = None  # the Watcher that is told; None: nobody
-
 
 class Watcher:
-    """What is told. Here nothing comes of it.
-
-    A turn is the unit of time: a launch's `turns` counts them from 1, its `current` is the thread whose turn it is.
-    """
+    """What is told; nothing comes of it here. Time is counted in turns: a launch's `turns` counts them from 1, its
+    `current` is the thread whose turn it is."""
 
     def launched(self, launch, function, arguments):
         """A launch begins: the `interleaving.Interleaving`, the kernel's Python function, its arguments."""
@@ -31,6 +27,9 @@ class Watcher:
         """The launch is over, or has failed."""
 
 
+watcher = Watcher()  # that is told
+
+
 @contextmanager
 def watched(by):
     """Tell a Watcher what happens in the launches inside."""
@@ -40,14 +39,3 @@ def watched(by):
         yield by
     finally:
         watcher = before
-
-
-@contextmanager
-def of_launch(launch, function, arguments):
-    """For the simulator, around a launch: the Watcher is told of its beginning and its end."""
-    by = watcher or Watcher()
-    by.launched(launch, function, arguments)
-    try:
-        yield
-    finally:
-        by.ended(launch)

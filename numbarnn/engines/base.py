@@ -184,7 +184,7 @@ class Engine(ABC):
 
         Args:
             results: contiguous arrays.
-            trouble: (1,) int64; 0 if nothing is wrong, else a code of `numbarnn.kernels.trouble`.
+            trouble: (1,) int64; 0 if nothing is wrong, else a code of `numbarnn.kernels.error_flag`.
             caller: who made the call, as text.
         """
         raise NotImplementedError(f"calls on {self.name} fail where they are made")

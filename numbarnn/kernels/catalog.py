@@ -20,7 +20,7 @@ from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
@@ -252,18 +252,18 @@ def _copies(kernel, dtype, out_dtype, x_dtype):
             yield ShippedKernel(kernel, dtype, layouts, THREADS_PER_BLOCK, (out, x))
 
 
-def trouble_kernels(dtype):
-    """What makes the results of a failed call NaN: flat arrays. One kernel serves float16 and bfloat16."""
-    if dtype != "bfloat16":
+def poison_kernels(dtype):
+    """What makes the results of a failed call NaN: flat arrays of any dtype; listed once."""
+    if dtype == DTYPES[0]:
         told = np.zeros(1, np.int64)
-        arguments = (zeros(dtype, 5),) * trouble.RESULTS, told, told, np.int64(0)
-        yield ShippedKernel(trouble.make_spoil(dtype), dtype, "", trouble.THREADS_PER_BLOCK, arguments)
+        arguments = (zeros("uint16", 5),) * error_flag.RESULTS, told, told, np.int64(0)
+        yield ShippedKernel(error_flag.make_poison(), dtype, "", error_flag.THREADS_PER_BLOCK, arguments)
 
 
 # Functions dtype -> ShippedKernels.
 LISTS = [
     pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    column_sum_kernels, dropout_kernels, trouble_kernels, layout_kernels,
+    column_sum_kernels, dropout_kernels, poison_kernels, layout_kernels,
 ]  # fmt: skip
 
 

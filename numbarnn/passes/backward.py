@@ -307,13 +307,16 @@ class BackwardPass(Pass):
             yield self.put(self.dy_copy, None if self.dy is None else self.dy.transpose(1, 0, 2))
         if self.d_states_copy is not None:
             yield self.put(self.d_states_copy, self.d_states.transpose(1, 0, 2))
-        yield from self.put_state(self.dh, self.dhy)
-        yield from self.put_state(self.dc, self.dcy)
+        if not self.launched:  # which read them where they are, and write those of the initial states
+            yield from self.put_state(self.dh, self.dhy)
+            yield from self.put_state(self.dc, self.dcy)
 
     def last_copies(self):
         """The gradients of the initial states, rounded to the layers' dtype; dx as x was given."""
         if self.dx_copy is not None:
             yield self.put(self.dx_copy, self.dx[0].transpose(1, 0, 2))
+        if self.launched:
+            return
         if self.problem.resets:  # nothing reaches an initial state that counted as zero
             for layer in range(self.problem.layers):
                 for direction in range(self.problem.directions):

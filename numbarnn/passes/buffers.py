@@ -112,7 +112,7 @@ FORWARD = (
         "the parameters, then all R", RECURRENT),
     Row("R_dropped", "call", "Y // cell.heads,", "storage", "R_dropped", "tape", "a parameter before it is spread",
         DROPS + " and cell.heads > 1"),
-    Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.trouble`"),
+    Row("trouble", "call", "1,", "int64", "trouble", "tape", "the call's word, `numbarnn.kernels.error_flag`"),
     Row("dropped_input", "layer", "T, B, I", "storage", "dropout remake", "call", "the layer's input, dropped out",
         "p.dropping"),
     Row("gates", "place", "T, B, max(K, G) * H", "storage", "input steps launch", "tape", "what the cell saves", SAVES),

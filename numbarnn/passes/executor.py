@@ -21,8 +21,9 @@ class Pass(Buffers, ABC):
     """What both passes do alike: run a plan.
 
     Attributes:
-        trouble: (1,) int64 of the engine, the call's error flag (`numbarnn.kernels.trouble`); None if it cannot fail.
-        poisons: the last launch, if it fills the results of a call that failed with NaN itself; else None.
+        trouble: (1,) int64 of the engine, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
+        final_launch: the last launch, which tells the host that the call has failed; launches fill what they leave with
+            NaN then. None without launches.
         exits: (1,) int64, in which a launch's blocks count how many of them have left.
         caller: who called, as text.
         rewrites: whether the first and last copies are of x and y too, not of states alone.
@@ -33,8 +34,8 @@ class Pass(Buffers, ABC):
     caller: str
     rewrites: bool
     recurrent: Any
-    poisons = exits = None
-    launched = frozenset()  # layers whose steps launches run
+    final_launch = exits = None
+    launched = frozenset()  # layers whose steps launches run, and with them copies of their states
     _clears_trouble = False  # the word is this pass's own: the tape's backward pass shares it with the forward pass
 
     def may_fail(self):
@@ -49,10 +50,10 @@ class Pass(Buffers, ABC):
         self.launched = plan.launched_layers
         self.form_weights()
         if plan.has_launches:
-            self.poisons = plan.final_launch if self.written_by_launches() else None
+            self.final_launch = plan.final_launch
             flag, exits = self.engine.launch_words()
             self.borrow("exits", exits)
-            if self.poisons is not None and self.trouble is None:
+            if self.trouble is None and not self.problem.training:
                 self.borrow("trouble", flag)  # which the last launch clears
             self.may_fail()
             if self.recurrent is not None:
@@ -131,12 +132,8 @@ class Pass(Buffers, ABC):
 
     def _end(self):
         """What comes after everything else."""
-        if self.trouble is not None and self.poisons is None:
+        if self.trouble is not None and self.final_launch is None:
             yield partial(self.engine.spoil, self.result_arrays(), self.trouble, self.caller)
-
-    def written_by_launches(self):
-        """Whether launches write all results of a plan whose last task is one."""
-        return False
 
     def allocate_for(self, task):
         """Make the buffers of the task and of all of its kind, layer and direction, where they do not exist."""

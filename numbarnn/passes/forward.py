@@ -13,7 +13,6 @@ from numbarnn.passes import buffers
 from numbarnn.passes.executor import Pass, form_of_state, one_after_another, part_of_state, rows, state_arrays
 from numbarnn.passes.recurrent_weights import RecurrentWeights
 from numbarnn.passes.reserve import Reserving
-from numbarnn.schedules.persistent import nodes
 from numbarnn.schedules.plan import BOTH
 from numbarnn.schedules.problem import Problem
 
@@ -237,20 +236,6 @@ class ForwardPass(Pass, Reserving):
         return Options(step_mask, noise, self.problem.settings_of_kernels, self.problem.chances)
 
     # ------------------------------------------------------------------------------------------ before and after them
-    @property
-    def states_by_launches(self):
-        """The layers whose initial and final states are not copied: launches read and write them
-        (`kernels.persistent.ends`)."""
-        return self.launched if nodes.states_by_launches(self.problem) else frozenset()
-
-    @property
-    def c_by_launches(self):
-        """Those of them of whose private states this holds too: segments hand these on unrounded, in another dtype."""
-        return self.launched if nodes.private_by_launches(self.problem) else frozenset()
-
-    def written_by_launches(self):
-        return nodes.results_by_launches(self.problem)
-
     def first_copies(self):
         """R where steps have one of their own; the step mask; x as tasks read it; initial states into their slots: the
         first of the forward direction, the last of the backward."""
@@ -270,9 +255,9 @@ class ForwardPass(Pass, Reserving):
                 yield partial(engine.select, self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
                 yield self.put(self.x, given)
-        yield from self._copies_in(_without(self.h, self.states_by_launches), self.hx)
+        yield from self._copies_in(_without(self.h, self.launched), self.hx)
         if problem.cell.num_private:
-            yield from self._copies_in(_without(self.c, self.c_by_launches), self.cx)
+            yield from self._copies_in(_without(self.c, self.launched), self.cx)
 
     def last_copies(self):
         """y as the caller gets it; the states after each direction's last step."""
@@ -292,9 +277,9 @@ class ForwardPass(Pass, Reserving):
             else:
                 yield self.put(own, c)
 
-        yield from self._copies_out(_without(self.h, self.states_by_launches), self.hy)
+        yield from self._copies_out(_without(self.h, self.launched), self.hy)
         if problem.cell.num_private:
-            yield from self._copies_out(_without(self.c, self.c_by_launches), self.cy)
+            yield from self._copies_out(_without(self.c, self.launched), self.cy)
 
     def _copies_in(self, states, given):
         """The functions that copy a state into the slots from which the directions start; without one they clear them:

@@ -7,8 +7,9 @@ import numpy as np
 from numbarnn.compile.storage import stored
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.persistent import backward, ends, forward
-from numbarnn.kernels.persistent.block import WithinStep
+from numbarnn.kernels.persistent.context import WithinStep
 from numbarnn.kernels.persistent.tile import PIECE_BYTES
+from numbarnn.passes.executor import part_of_state
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import Place, make_options, make_tables
 
@@ -19,7 +20,7 @@ POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of o
 def bind_forward(work, launch):
     """A function without arguments that runs a `planner.Launch` of a `ForwardPass`."""
     problem, layers, cell = work.problem, launch.layer_range, work.problem.cell
-    kinds = several, drops, _ = variant(problem, launch)
+    kinds = several, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
     dropped = [work.input(layer) for layer in layers[1:]] if several and drops else []
     given = [work.input(layers[0])] if launch.tile.given else []
@@ -32,8 +33,8 @@ def bind_forward(work, launch):
         [work.c[layer] for layer in layers if cell.num_private],
         [work.gates[place] for place in launch.places] if keeps else ax,
         WithinStep(words, [work.sums[place] for place in launch.places if keeps_sums], v, m),
-        _states(work, launch),
-        _leaving(work, launch),
+        _states(problem, launch, (work.hx, work.cx), (work.hy, work.cy)),
+        _leaving(work, launch, clears=not problem.training),
     )
 
     def make_kernel(tile):
@@ -41,8 +42,7 @@ def bind_forward(work, launch):
 
     aligned = all(work.engine.address(x) % PIECE_BYTES == 0 for x in given)
     launch = launch if aligned else replace(launch, tile=replace(launch.tile, aligned=False))
-    h = [work.h[layer] if layer in work.states_by_launches else work.output(layer) for layer in layers]
-    exchanged = [*h, *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
+    exchanged = [*(work.h[layer] for layer in layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
     return _bound(work, work, launch, make_kernel, exchanged, arrays)
 
 
@@ -55,19 +55,15 @@ def bind_backward(work, launch):
     dht = [work.dht[place] for place in places if work.problem.projection]
     words = _words(work, launch)
     h = tape.m if dht else tape.h  # what the cells' equations gave
-    dh, dc = (list(parts) for parts in zip(*(work.state_gradients(*place) for place in places), strict=True))
     arrays = (
         dah,
         dax,
         ([h[layer] for layer in layers], [tape.c[layer] for layer in layers if cell.num_private]),
         [tape.gates[place] for place in places if cell.num_saved],
-        (
-            work.dy_of(launch.last - 1),
-            dh,
-            dc if cell.num_private else [],
-            [work.d_per_unit[place] for place in places if cell.per_unit],
-        ),
+        (work.dy_of(launch.last - 1), [work.d_per_unit[place] for place in places if cell.per_unit]),
         WithinStep(words, [tape.sums[place] for place in places if cell.num_sums], projected=dht),
+        _states(work.problem, launch, (work.dhy, work.dcy), (work.dhx, work.dcx)),
+        _leaving(work, launch, clears=False),
     )
 
     def make_kernel(tile):
@@ -76,39 +72,35 @@ def bind_backward(work, launch):
     return _bound(work, tape, launch, make_kernel, [*dah, *dax, *dht, *words], arrays)
 
 
-def _states(work, launch):
-    """The `ends.States` of a launch of a `ForwardPass`, with arrays in lists."""
-    problem, has_c = work.problem, work.problem.cell.num_private > 0
-    if launch.first not in work.states_by_launches:
-        return ends.States()
+def _states(problem, launch, first, last):
+    """The `ends.States` of a launch, with arrays in lists.
 
-    def parts(state):
-        if type(state) is list:
-            return state[launch.first : launch.last]
-        return [state[launch.first * problem.directions : launch.last * problem.directions]]
+    Args:
+        first, last: h and c of the whole call, with which it begins, or None, and which it leaves.
+    """
+    each = any(type(state) is list for state in (*first, *last))  # an array for each layer, or one for all
 
-    given, hy = ends.HAS_H * (work.hx is not None), parts(work.hy)
-    h0, c0, cy = parts(work.hx) if given else hy, [], []
-    if has_c and work.c_by_launches:
-        given, cy = given | ends.HAS_C * (work.cx is not None), parts(work.cy)
-        c0 = cy if work.cx is None else parts(work.cx)
-    elif has_c:
-        given, c0, cy = given | ends.C_IN_SLOTS, hy, hy
-    return ends.States(h0, c0, hy, cy, np.int32(given))
+    def arrays(state):
+        if not each:
+            return [state[launch.first * problem.directions : launch.last * problem.directions]]
+        return [part_of_state(problem, state, layer) for layer in launch.layer_range]
+
+    given, found = 0, []
+    for bit, state, other in zip((ends.HAS_H, ends.HAS_C), first, last, strict=True):
+        if other is None:  # there are no private states
+            found.append(((), ()))
+            continue
+        given |= 0 if state is None else bit
+        found.append((arrays(other if state is None else state), arrays(other)))
+    (first_h, last_h), (first_c, last_c) = found
+    return ends.States(first_h, first_c, last_h, last_c, np.int32(given))
 
 
-def _leaving(work, launch):
-    """The `ends.Leaving` of a launch of a `ForwardPass`, with arrays in lists."""
-    if launch.first not in work.states_by_launches:
-        return ends.Leaving()
-    results = [work.y, work.hy, work.cy][: 3 if work.problem.cell.num_private else 2]
+def _leaving(work, launch, clears):
+    """The `ends.Leaving` of a launch; the last one of a pass tells the host, and may clear the flag."""
     told, caller = work.engine.notice_of(work.caller)
-    how = ends.STAYS
-    if launch is work.poisons:
-        how = ends.POISONS if work.problem.training else ends.CLEARS
-    else:  # any arrays
-        results = [work.output(launch.first)] * len(results)
-    return ends.Leaving(results, told, np.int64(caller), work.exits, np.int32(how))
+    tells = launch is work.final_launch
+    return ends.Leaving(told, np.int64(caller if tells else -1), work.exits, np.int32(tells and clears))
 
 
 def _words(work, launch):

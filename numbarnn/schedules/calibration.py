@@ -49,7 +49,7 @@ LOAD_BACKWARD_US = Number(0.053, "the same backward, where lanes walk along colu
 NODE_US = Number(
     0.78,
     "µs: a node of a graph. The fitted numbers contain nodes beside launches that there are no more "
-    "(`persistent.nodes.spared`)",
+    "(`estimate._spared`)",
     "measured on an H200, 1000 nodes (bench/results/probe.json)",
 )
 # ---- its steps

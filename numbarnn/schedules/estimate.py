@@ -7,7 +7,6 @@ a product by cuBLAS and a kernel. The numbers behind it are those of `calibratio
 """
 
 from numbarnn.schedules import calibration
-from numbarnn.schedules.persistent import nodes
 from numbarnn.schedules.persistent.schedule import SCHEDULE as PERSISTENT
 from numbarnn.schedules.products import matrices_of_step, product_us, rate_of
 from numbarnn.schedules.stepwise import SCHEDULE as STEPWISE
@@ -32,8 +31,17 @@ def launches_us(problem, launches, backward):
     """Microseconds of a pass by these `persistent.launch.Launch`es."""
     plan = PERSISTENT.plan_of(problem, launches, backward)
     found = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
-    spared = calibration.NODE_US.value * nodes.spared(problem, backward)
+    spared = calibration.NODE_US.value * _spared(problem, backward)
     return max(found - spared, calibration.NODE_US.value)
+
+
+def _spared(problem, backward):
+    """Return how many nodes of a pass there are no more, each a copy or fill: launches read first states and write last
+    ones, and fill the results of a call that failed with NaN (`numbarnn.kernels.persistent.ends`)."""
+    states, rounds = 1 + (problem.cell.num_private > 0), problem.dtype != problem.state_dtype
+    if backward:
+        return states * (1 + rounds) + 1
+    return 2 * problem.layers * problem.directions * states + (1 if problem.training else 2)
 
 
 def _products_us(problem, plan):

@@ -142,12 +142,8 @@ class Plan:
 
     @cached_property
     def final_launch(self):
-        """The `persistent.planner.Launch` of its last task, if that comes after all others; else None."""
-        waiting, awaited = [len(self.tasks) - 1], set()
-        while waiting:
-            awaited.add(waiting.pop())
-            waiting += {need for number in awaited for need in self.needs[number]} - awaited
-        return self.tasks[-1].launch if len(awaited) == len(self.tasks) else None
+        """The `persistent.planner.Launch` that comes last; None if it has none."""
+        return next((task.launch for task in reversed(self.tasks) if task.launch is not None), None)
 
     @cached_property
     def last_of_each(self):

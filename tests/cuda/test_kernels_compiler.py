@@ -2,11 +2,8 @@
 
 import dataclasses
 import math
-import re
 import threading
 import warnings
-from collections import OrderedDict
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -26,7 +23,6 @@ def fresh_cache(monkeypatch, tmp_path):
     """An empty cache on disk, none in the process; skips where there is no CUDA compiler."""
     monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "_compiled", {})
-    monkeypatch.setattr(compiler, "_lowered", OrderedDict())
     monkeypatch.setattr(code_cache, "_warned", False)
     try:
         compiler.toolchain()
@@ -118,57 +114,6 @@ def test_plain_function_and_its_dispatcher_give_the_same():
     assert compiler.compile_kernel(kernel.py_func, SIGNATURE, (9, 0)) == compiled
 
 
-def without_names(text):
-    """A PTX text's lines in any order, names of functions aside: Numba numbers these."""
-    return sorted(re.sub(r"\b_Z\w+", "name", line) for line in text.splitlines())
-
-
-def test_numba_compiles_once_for_all_devices(monkeypatch):
-    """What NVVM makes of that for a device is what Numba would have made for it alone."""
-    asked, compile_by_numba = [], cuda.compile
-    monkeypatch.setattr(
-        cuda, "compile", lambda *given, **named: asked.append(named) or compile_by_numba(*given, **named)
-    )
-    kernel = make_kernel()
-    texts = [compiler.ptx(kernel, SIGNATURE, cc) for cc in DEVICES]
-    assert [named["cc"] for named in asked] == [(8, 0)]
-    for cc, text in zip(DEVICES, texts, strict=True):
-        with patches.device_for_numba(cc), patches.numpy_for_numba(), patches.convergent_functions():
-            alone, _ = compile_by_numba(make_kernel().py_func, SIGNATURE, device=False, abi="numba", cc=cc)
-        assert without_names(text) == without_names(alone)
-    compiler.ptx(kernel, SIGNATURE, (9, 0), fastmath=True)
-    compiler.ptx(make_kernel(bias=0.25), SIGNATURE, (9, 0))
-    assert len(asked) == 3
-
-
-def test_code_of_few_kernels_is_kept_for_further_devices(monkeypatch):
-    monkeypatch.setattr(compiler, "LOWERED", 2)
-    asked, compile_by_numba = [], cuda.compile
-    monkeypatch.setattr(
-        cuda, "compile", lambda *given, **named: asked.append(given) or compile_by_numba(*given, **named)
-    )
-    kernels = [make_kernel(bias=bias) for bias in range(3)]
-    for number in (0, 1, 0, 2, 0, 1):  # 1 is the one that was not asked for again before the third came
-        compiler.ptx(kernels[number], SIGNATURE, (9, 0))
-    assert [given[0] for given in asked] == [kernels[number].py_func for number in (0, 1, 2, 1)]
-
-
-def test_other_threads_are_given_ptx_while_numba_stops_before_it(monkeypatch):
-    from numba.cuda.cudadrv import nvvm
-
-    def original(modules, **options):
-        return b"PTX"
-
-    monkeypatch.setattr(nvvm, "compile_ir", original)
-    answers = []
-    with patches.code_of_llvm() as given:
-        assert nvvm.compile_ir(["text"], arch="compute_90", opt=3) == b""
-        thread = threading.Thread(target=lambda: answers.append(nvvm.compile_ir(["other"])))
-        thread.start()
-        thread.join()
-    assert given == [(["text"], {"opt": 3})] and answers == [b"PTX"] and nvvm.compile_ir is original
-
-
 def test_options_that_would_be_ignored_raise():
     with pytest.raises(ValueError, match="debug"):
         compiler.compile_kernel(make_kernel(debug=True, opt=False), SIGNATURE, (9, 0))
@@ -197,24 +142,14 @@ def test_numba_is_left_as_it_was(monkeypatch):
 
 def test_patches_do_nothing_where_numba_lacks_what_they_change(monkeypatch):
     from numba.cuda import codegen, dispatcher
-    from numba.cuda.cudadrv import nvvm
 
     monkeypatch.delattr(dispatcher, "get_current_device")
-    monkeypatch.delattr(nvvm, "compile_ir")
     monkeypatch.setattr(codegen, "CUDACodeLibrary", object)
-    with patches.device_for_numba((9, 0)), patches.convergent_functions(), patches.code_of_llvm() as given:
-        assert given == [] and not hasattr(dispatcher, "get_current_device") and not hasattr(nvvm, "compile_ir")
+    with patches.device_for_numba((9, 0)), patches.convergent_functions():
+        assert not hasattr(dispatcher, "get_current_device")
     monkeypatch.delattr(codegen, "CUDACodeLibrary")
     with patches.convergent_functions():
         assert not hasattr(codegen, "CUDACodeLibrary")
-
-
-def test_a_numba_that_does_not_stop_before_nvvm_gives_the_same_code(monkeypatch):
-    expected = compiler.ptx(make_kernel(), SIGNATURE, (9, 0))
-    compiler._lowered.clear()
-    monkeypatch.setattr(patches, "code_of_llvm", lambda: nullcontext([]))
-    assert without_names(compiler.ptx(make_kernel(), SIGNATURE, (9, 0))) == without_names(expected)
-    assert not compiler._lowered
 
 
 def test_device_newer_than_the_compiler():

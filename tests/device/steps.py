@@ -107,26 +107,23 @@ def shape_of(tile, case):
 
 
 def timed(function, tile, case, field):
-    """Make a device function stamp clocks before and after; its last arguments are operand and patience."""
+    """Make a device function f(thread, role, turn) stamp clocks before and after."""
     (warps, slots, turns, fields), sequences = shape_of(tile, case), tile.sequences
     clock, nanoseconds = ptx.clock, ptx.nanoseconds
 
-    def stamp(stamps, operand, field, value):
+    def stamp(stamps, turn, field, value):
         if cuda.threadIdx.x % 32 == 0:
-            step = (cuda.blockIdx.x * warps + cuda.threadIdx.x // 32) * slots + operand.slot
-            turn = step * turns + operand.b0 // sequences
-            stamps[np.uint64(1 + turn * fields + field)] = value
+            step = (cuda.blockIdx.x * warps + cuda.threadIdx.x // 32) * slots + turn.step
+            stamps[np.uint64(1 + (step * turns + turn.b0 // sequences) * fields + field)] = value
 
     stamp = jit(stamp, BACKEND)
 
-    def run(*arguments):
-        stamps, operand = arguments[-1].trouble, arguments[-2]
+    def run(thread, role, turn):
         if field == BEGIN:
-            stamp(stamps, operand, NS, nanoseconds())
-        stamp(stamps, operand, field, clock())
-        done = function(*arguments)
-        stamp(stamps, operand, field + 1, clock())
-        return done
+            stamp(role.error_flag, turn, NS, nanoseconds())
+        stamp(role.error_flag, turn, field, clock())
+        function(thread, role, turn)
+        stamp(role.error_flag, turn, field + 1, clock())
 
     return jit(run, BACKEND)
 

@@ -70,8 +70,8 @@ class Pool:
         if self.room is not None and size > self.room:
             raise OutOfMemoryError
         self.counts["alloc"] += 1
-        self.top += size + 512
-        return Pointer(Memory(self.top - size, size, self, 0), 0)
+        start, self.top = self.top, self.top + size + -size % 512 + 512
+        return Pointer(Memory(start, size, self, 0), 0)
 
 
 def stream_class(counts):

@@ -68,7 +68,6 @@ def without_twins(names):
 
 def everything():
     """Every kernel for every device: those of the catalog, and those that are cut for the device."""
-    cases = []
     for cc in DEVICES:
         kernels = list(shipped_kernels(cc))
         names = list(dict.fromkeys(shipped.kernel.name for shipped in kernels))
@@ -77,9 +76,7 @@ def everything():
             name = shipped.kernel.name
             usual = name in ours and is_usual(shipped, cc, number, names.index(name))
             marks = [] if usual else [pytest.mark.full]
-            cases.append((f"{shipped}-sm_{cc[0]}{cc[1]}", shipped, cc, marks))
-    for name, shipped, cc, marks in sorted(cases, key=lambda case: str(case[1])):  # Numba's part once for all devices
-        yield pytest.param(shipped, cc, id=name, marks=marks)
+            yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
 
 
 @pytest.mark.parametrize("shipped, cc", list(everything()))

@@ -4,7 +4,6 @@ PTX does not tell: registers are spilled, loops unrolled and accesses merged aft
 """
 
 import re
-from collections import OrderedDict
 from dataclasses import replace
 from itertools import product
 
@@ -242,9 +241,7 @@ def words_awaited():
 
 
 def weak_store():
-    return ptx._memory_instruction(
-        "store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])}, values=1
-    )
+    return ptx._memory_instruction("store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])})
 
 
 def test_more_instructions_are_found(forward):
@@ -271,7 +268,6 @@ MUTANTS = {
 @pytest.mark.parametrize("change, message", MUTANTS.values(), ids=MUTANTS)
 def test_machine_code_of_wrong_kernels_is_found(disassembler_installed, toolchain, monkeypatch, change, message):
     monkeypatch.setattr(compiler, "_compiled", {})
-    monkeypatch.setattr(compiler, "_lowered", OrderedDict())
     with mutant(*change()):
         found = code_of("lstm-float16", backward=False)
     with pytest.raises(AssertionError, match=message):

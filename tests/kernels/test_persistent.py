@@ -18,7 +18,7 @@ from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.cells.library import projected_lstm, recurrent_highway
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.passes import launches
 from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.persistent import planner
@@ -33,10 +33,10 @@ from sum_cells import NOISE_CELLS, SUM_CELLS
 @pytest.mark.parametrize("layer, direction, step", [(0, 0, 0), (3, 1, 1023), (63, 0, (1 << 31) - 1)])
 def test_trouble_says_where(layer, direction, step, backward):
     """A kernel's one word: layer, direction, pass and step."""
-    code = trouble.waited(layer, direction, backward) + step
-    assert 0 < code < trouble.CALLER
-    text = trouble.explain(code, "LSTM(4, 5)")
-    other = trouble.explain(code + trouble.OTHER_LAYER, "LSTM(4, 5)")
+    code = error_flag.timeout_of(layer, direction, backward) + step
+    assert 0 < code < error_flag.CALLER
+    text = error_flag.explain(code, "LSTM(4, 5)")
+    other = error_flag.explain(code + error_flag.OTHER_LAYER, "LSTM(4, 5)")
     assert text.startswith("a call of LSTM(4, 5) failed: ") and "other blocks of the layer" in text
     assert ("the gradient from layer" if backward else "the output of layer") in other
     assert f"layer {layer}, direction {direction}," in text and f"at step {step} of the " in text

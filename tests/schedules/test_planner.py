@@ -13,7 +13,7 @@ import numbarnn
 from general_cells import GENERAL, UNEVEN
 from numbarnn.cells.library import slstm
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
 from numbarnn.schedules import choose, estimate
 from numbarnn.schedules.explain import residences
@@ -75,7 +75,7 @@ def check_tables(problem, launch):
         assert 0 < len(sequences) <= launch.sequences
         owned = range(block.unit, block.unit + block.units)
         units.update((layer, block.direction, *one) for one in product(owned, sequences))
-        told = trouble.explain(block.trouble + 3, "")
+        told = error_flag.explain(block.timeout + 3, "")
         assert f"layer {layer}, direction {block.direction}" in told and "step 3 of" in told
         for number, warp in enumerate(Warp(*columns) for columns in of_block):
             assert (warp.columns > 0) == (number < block.working_warps)

@@ -9,5 +9,5 @@ SEEDS = range(5)
 any_order = pytest.mark.parametrize("seed", [simulator.IN_TURN, *SEEDS])
 
 
-def launch(kernel, grid, block, *arguments, shared_bytes=0, cooperative=True):
-    Kernel(kernel).bind(LaunchConfig(grid, block, shared_bytes, cooperative), *arguments)()
+def launch(kernel, grid, block, *arguments, shared_bytes=0):
+    Kernel(kernel).bind(LaunchConfig(grid, block, shared_bytes, cooperative=True), *arguments)()

@@ -12,6 +12,7 @@ CASES = (
     (Case("lstm", T=3, hidden=(4, 3), dropout=0.5, dtype="float16"), ("stepwise", "wavefront", "persistent")),
     (Case("lstm", T=3, hidden=(3, 4), directions=2, dropout=0.5, **SEQUENCES), ("wavefront", "persistent")),
     (Case("lstm", T=3, hidden=(4,), directions=2, heads=2, drop=0.3, batch_first=True, bias="input"), ("persistent",)),
+    (Case("lstm", T=3, hidden=(4, 4)), ("persistent",)),  # layers of one size in one launch, with states given
     (Case("noisy", T=3, B=2, hidden=(4,), directions=2), ("stepwise", "persistent")),
 )
 

@@ -21,7 +21,17 @@ from kernel_mutants import mutant, written_anew
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels.persistent import backward, ends, exchange, fma, forward, mma, within_backward, within_forward
+from numbarnn.kernels.persistent import (
+    backward,
+    ends,
+    exchange,
+    fma,
+    forward,
+    mma,
+    weights,
+    within_backward,
+    within_forward,
+)
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
 from numbarnn.passes import launches
 from problems import make_problem
@@ -93,18 +103,21 @@ def assert_found(case, expected):
     assert str(symptom_of(case)) == str(expected)
 
 
+OF_FIRST_WARP = "(cuda.threadIdx.x // 32 == 0) * (1 - row[BLOCK.reads_gates])"
+
+
 def slow(source):
     """An edit that lets the first warp of the layer that waits for another one come late to the cell: still right."""
-    late = "for _ in range(40 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n" + " " * 20 + "exchange.ptx.sleep(0)\n"
-    text, places = re.subn(r" *# \d\. The cell, for the block's units\n", " " * 16 + late, source)
+    late = f"for _ in range(40 * {OF_FIRST_WARP}):\n" + " " * 16 + "exchange.ptx.sleep(0)\n"
+    text, places = re.subn(r" *# \d\. The cell, for the block's units\n", " " * 12 + late, source)
     assert places == 1
     return text
 
 
 def slow_start(source):
     """Likewise, that begins when the others multiply: still right."""
-    first = "        for at in range(thread, WARPS * BETWEEN_WARPS, THREADS):\n"
-    late = "        for _ in range(150 * (warp == 0) * (1 - own[BLOCK.reads_gates])):\n"
+    first = "        for at in range(cuda.threadIdx.x, WARPS * BETWEEN_WARPS, THREADS):\n"
+    late = f"        for _ in range(150 * {OF_FIRST_WARP}):\n"
     late += "            exchange.ptx.sleep(0)\n"
     return replaced(first, late + first)(source)
 
@@ -113,7 +126,7 @@ def without_barrier(number):
     """An edit that takes a barrier out of the loop over the steps."""
 
     def edit(source):
-        before, loop, steps = source.partition("for step in range(")
+        before, loop, steps = source.partition("while step <")
         parts = steps.split("cuda.syncthreads()")
         assert len(parts) == 3, "other barriers than those of which mutants are made here"
         parts[number : number + 2] = [parts[number] + "pass" + parts[number + 1]]
@@ -124,7 +137,7 @@ def without_barrier(number):
 
 def without_barrier_before_the_loop(source):
     """Of the source with a slow start: who is late sets the others' sums to zero."""
-    before, loop, steps = source.partition("        move = ")
+    before, loop, steps = source.partition("        while step <")
     text, places = re.subn(r"        cuda\.syncthreads\(\)\n(?=(?:        if keeps_biases:\n.*\n)?\n$)", "", before)
     assert places == 1
     return text + loop + steps
@@ -178,7 +191,9 @@ def test_slow_threads_do_no_harm(module, factory, edit):
 STATE = "whole(widen(stored), new_state[1:])"
 # Of the LSTM's equations none uses h, and the GRU has no c.
 FORWARD_MUTANTS = {
-    "takes x W of the step before": ("lstm", WRONG, replaced("next_t = t + move if last else t", "next_t = t")),
+    "takes x W of the step before": (
+        "lstm", WRONG, replaced("t, b0)\n                pre", "t - move, b0)\n                pre")
+    ),
     "stores the state of the step before": (
         "lstm", LIVELOCK, replaced("array, position, stored", "array, position - batch * m_rows.width, stored")
     ),
@@ -187,7 +202,9 @@ FORWARD_MUTANTS = {
     ),
     "publishes before dropping out": ("lstm", WRONG, replaced("narrow(widen(stored) * factor)", "stored")),
     "keeps the first h": ("gru", WRONG, replaced(STATE, "whole(arguments[2][0], new_state[1:])")),
-    "writes c to the slot of the step before": ("lstm", WRONG, replaced("slot = t + 1 if save", "slot = t if save")),
+    "writes c to the slot of the step before": (
+        "lstm", WRONG, replaced("((t + 1) * batch + b) * c_rows", "(t * batch + b) * c_rows")
+    ),
     "keeps the first c": ("lstm", WRONG, replaced(STATE, "whole(widen(stored), arguments[2][1:])")),
 }  # fmt: skip
 
@@ -199,16 +216,19 @@ def test_a_wrong_forward_kernel_is_found(cell, shows, edit):
 
 
 STATE_MUTANTS = {
-    "publishes no initial state": ("gru", LIVELOCK, "make_begin", replaced("stored, valid)", "stored, False)")),
+    "publishes no initial state": (
+        "gru", LIVELOCK, "make_begin", replaced("narrow(own_h), valid and", "narrow(own_h), False and")
+    ),
     "publishes the initial state of the next sequence": (
         "gru", WRONG, "make_begin", replaced("slot_h * owned.batch + b)", "slot_h * owned.batch + 1 - b)")
     ),
-    "takes zero for the initial h": ("gru", WRONG, "make_begin", replaced("& HAS_H != 0", "& HAS_H == 7")),
-    "takes zero for the initial c": ("lstm", WRONG, "make_begin", replaced("& HAS_C != 0", "& HAS_C == 7")),
-    "leaves no initial c for backward": ("lstm", WRONG, "make_begin", replaced("if save:", "if False:")),
+    "takes zero for the first h": ("gru", WRONG, "make_load_first", replaced("& HAS_H != 0", "& HAS_H == 7")),
+    "takes zero for the first c": ("lstm", WRONG, "make_load_first", replaced("& HAS_C != 0", "& HAS_C == 7")),
+    "leaves no initial c for backward": ("lstm", WRONG, "make_begin", replaced("if keeps:", "if False:")),
     "writes no final h": ("lstm", WRONG, "make_end", replaced("in range(cuda.threadIdx.x,", "in range(8,")),
-    "writes h for the final c": (
-        "lstm", WRONG, "make_end", replaced("private = load(shared, at_state + 1", "private = load(shared, at_state")
+    "writes h for the final c": ("lstm", WRONG, "make_end", replaced("owned.begin, pair) + 1", "owned.begin, pair)")),
+    "writes the last c of another direction": (
+        "lstm", WRONG, "make_store_last", replaced("place, b, N * owned.hidden", "(0, place[1]), b, N * owned.hidden")
     ),
 }  # fmt: skip
 
@@ -216,24 +236,18 @@ STATE_MUTANTS = {
 @pytest.mark.parametrize("cell, shows, factory, edit", STATE_MUTANTS.values(), ids=STATE_MUTANTS)
 def test_wrong_initial_and_final_states_are_found(cell, shows, factory, edit):
     with mutant(ends, factory, written_anew(ends, factory, edit)):
-        assert_found(Case(cell, T=3, B=2, hidden=(5,)), shows)
+        assert_found(Case(cell, T=3, B=2, hidden=(5,), directions=2), shows)
 
 
 def test_a_final_state_written_before_it_is_known_is_found():
     """Before the last step in place of after it."""
-    end = "        if not copied:\n            final = steps if direction == 0 else 1\n"
+    end, turn = "        if timed_out[0] == 0:\n            end_states(", "            turn = Turn(step, t, b0)\n"
 
     def edit(source):
         before, last = source.split(end)
         call, rest = last.split("\n", 1)
-        last_step = "                if step == steps - 1:\n    "
-        return (
-            replaced(
-                "                turn = Turn(step, t, b0)\n",
-                f"                final = 0\n{last_step}    {call}\n                turn = Turn(step, t, b0)\n",
-            )(before)
-            + rest
-        )
+        early = f"            if step == steps - 1:\n                end_states({call}\n"
+        return replaced(turn, early + turn)(before) + rest
 
     with mutant(forward, "make_forward", written_anew(forward, "make_forward", edit)):
         assert_found(Case("lstm", T=3, B=2, hidden=(5,)), WRONG)
@@ -241,7 +255,7 @@ def test_a_final_state_written_before_it_is_known_is_found():
 
 BACKWARD_MUTANTS = {
     "carries no gradient to the initial state": (
-        backward, "make_backward", replaced("range(steps + 1)", "range(steps)")
+        backward, "make_backward", replaced("while step <= steps:", "while step < steps:")
     ),
     "publishes the other gradient": (backward, "make_backward", replaced("hidden, d_ah, valid", "hidden, d_ax, valid")),
     "no gradient from above": (
@@ -264,8 +278,15 @@ def test_the_state_before_a_step_taken_for_the_one_after_is_found():
         assert_found(Case("gru", T=3, B=2, hidden=(5, 5), dropout=0.5), WRONG)
 
 
+def test_a_gradient_of_an_initial_state_that_counted_as_zero_is_found():
+    with mutant(
+        backward, "make_backward", written_anew(backward, "make_backward", replaced("elif masked:", "elif 0:"))
+    ):
+        assert_found(Case("lstm", T=3, B=3, hidden=(5,), resets=True), WRONG)
+
+
 def test_a_kernel_that_does_not_run_is_not_taken_for_a_mutant_that_was_found():
-    unknown_name = replaced("range(steps + 1)", "range(stepz + 1)")
+    unknown_name = replaced("while step <= steps:", "while step <= stepz:")
     with mutant(backward, "make_backward", written_anew(backward, "make_backward", unknown_name)):
         with pytest.raises(AssertionError, match=r"does not do what it should: .* NameError: name 'stepz'"):
             assert_found(Case("rnn_tanh", T=1, B=1, hidden=(5,)), WRONG)
@@ -277,21 +298,21 @@ MMA_SHARED = replace(MMA, resident="shared")
 SPLIT = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", "registers", 20)
 FMA = GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", "shared", 20)
 FMA_REGISTERS = replace(FMA, resident="registers")
-WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * gathered + chunk,", "skipped, unrolled = group * columns,"
+WEIGHTS, FMA_WEIGHTS = "_make_mma_group(tile, group * tile.gathered + chunk,", "skipped, unrolled = group * columns,"
 FIRST_WEIGHTS = replaced(WEIGHTS, "_make_mma_group(tile, chunk,")
 FIRST_COLUMNS = replaced("in_simulator = group * tile.gathered *", "in_simulator = 0 *")
 BACKWARD = "(tile.unit_biases == 0)"
-STAGE, SYNC = "        stage(fragments, sums, loaded, shared)\n", "        cuda.syncwarp()\n"
-GATHERED = "gather_and_stage(fragments, sums, loaded, shared, operand, patience)\n"
+STAGE, SYNC = "        stage(thread, sums)\n", "        cuda.syncwarp()\n"
+GATHERED = "gather_and_stage(thread, role, turn, sums)\n"
 GROUP_MUTANTS = {
-    "the weights of the first group, mma from registers": (MMA, mma, "make_product", FIRST_WEIGHTS),
-    "the weights of the first group, mma from shared": (MMA_SHARED, mma, "make_product", FIRST_WEIGHTS),
+    "the weights of the first group, mma from registers": (MMA, mma, "_make_step", FIRST_WEIGHTS),
+    "the weights of the first group, mma from shared": (MMA_SHARED, mma, "_make_step", FIRST_WEIGHTS),
     "the weights of the first group, fma from shared": (
         FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, "skipped, unrolled = 0,")
     ),
     "backward the weights of the first group, mma": (
-        MMA, mma, "make_product",
-        replaced(WEIGHTS, f"_make_mma_group(tile, (0 if {BACKWARD} else group * gathered) + chunk,"),
+        MMA, mma, "_make_step",
+        replaced(WEIGHTS, f"_make_mma_group(tile, (0 if {BACKWARD} else group * tile.gathered) + chunk,"),
     ),
     "backward the weights of the first group, fma": (
         FMA, fma, "_make_fma_group", replaced(FMA_WEIGHTS, f"skipped, unrolled = 0 if {BACKWARD} else group * columns,")
@@ -302,7 +323,7 @@ GROUP_MUTANTS = {
     "the columns of the first group, mma": (MMA, exchange, "make_look", FIRST_COLUMNS),
     "the columns of the first group, fma": (FMA, exchange, "make_look", FIRST_COLUMNS),
     "all groups taken from the place of the first one": (
-        MMA, mma, "make_product", replaced("tile.place_of(group) + chunk", "chunk")
+        MMA, mma, "_make_step", replaced("tile.place_of(group) + chunk", "chunk")
     ),
     "a group staged while other lanes read the last one": (
         FMA, fma, "_make_fma_group",
@@ -312,17 +333,17 @@ GROUP_MUTANTS = {
         FMA, fma, "_make_fma_group", replaced(STAGE + SYNC, STAGE)
     ),
     "read before other lanes have staged, fma from registers": (
-        FMA_REGISTERS, fma, "make_product_from_registers", replaced(GATHERED + SYNC, GATHERED)
+        FMA_REGISTERS, fma, "_make_step_from_registers", replaced(GATHERED + SYNC, GATHERED)
     ),
     "sums of the weights' rows in forward's order, backward, mma": (
-        MMA, mma, "make_product", replaced("ptx.store_shared_pair, tile.backward", "ptx.store_shared_pair, False")
+        MMA, mma, "_make_step", replaced("ptx.store_shared_pair, tile.backward", "ptx.store_shared_pair, False")
     ),
     "the weights of two units exchanged, backward, mma": (
-        MMA, mma, "make_pieces_of_two_rows",
+        MMA, weights, "_make_two_columns",
         replaced("return lower(a, b) & mask, upper(a, b) & mask", "return upper(a, b) & mask, lower(a, b) & mask")
     ),
     "the weights of two columns exchanged, backward, mma": (
-        MMA_SHARED, mma, "make_pieces_of_two_rows", replaced("a, b = pair(", "b, a = pair(")
+        MMA_SHARED, weights, "_make_two_columns", replaced("a, b = pair(", "b, a = pair(")
     ),
     "the words of a chunk's halves exchanged, mma": (
         MMA, mma, "_make_two_fragments", replaced("(a, e, b, f), (c, g, d, h)", "(c, g, d, h), (a, e, b, f)")
@@ -355,13 +376,13 @@ def test_a_wrong_product_of_several_groups_is_found(monkeypatch, tile, module, f
 WAIT_MUTANTS = {
     "none": (RIGHT, lambda source: source),
     "a group multiplied that was only looked for": (
-        WRONG, replaced("if patience.wait == 0 or found !=", "if patience.wait == 0 or group > 0 or found !=")
+        WRONG, replaced("== GIVEN) or found !=", "== GIVEN) or group > 0 or found !=")
     ),
     "one row of a group not waited for": (
         WRONG, replaced("largest(found, newest(", "found if cuda.threadIdx.x % 32 == 5 else largest(found, newest(")
     ),
     "never looked again": (
-        LIVELOCK, replaced("            look_again(loaded, operand)\n", "            sleep(sleep_ns)\n")
+        LIVELOCK, replaced("            look_again(thread, role, turn)\n", "            sleep(sleep_ns)\n")
     ),
 }  # fmt: skip
 
@@ -405,9 +426,8 @@ def test_without_looking_again_is_found(case):
         assert_found(case, LIVELOCK)
 
 
-def pause(loaded, operand):
+def pause(thread, role, turn):
     exchange.ptx.sleep(0)
-    return True
 
 
 @pytest.mark.parametrize("what", (np.nan, 0.5))

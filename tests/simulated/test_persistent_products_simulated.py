@@ -25,7 +25,7 @@ from cases import Case
 from grouped_tiles import launches_of
 from numbarnn.cells import library
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent import within, within_backward, within_forward
+from numbarnn.kernels.persistent import exchange, within, within_backward, within_forward
 from numbarnn.kernels.persistent.columns import STAGE
 
 full = pytest.mark.full
@@ -83,11 +83,11 @@ ONE, TWO = RESET(T=4, B=2, hidden=(9,)), Case("chain", T=4, B=2, hidden=(9,))
 SKIPS = RESET(T=4, B=2, hidden=(9,), lengths=(2, 4))
 MUTANTS = mutants_of_late_warps(ONE) | {
     "what they multiply not waited for": (
-        ONE, within, "make_multiply", WRONG,
-        replaced("what, role.patience)", "what, role.patience._replace(wait=0))")
+        ONE, exchange, "make_wait", WRONG,
+        replaced("== GIVEN) or found", "== GIVEN) or role.share.kind >= STAGE or found")
     ),
     "all warps of the first stage": (
-        TWO, within, "make_multiply", LIVELOCK, replaced("share.stage == product", "share.stage >= 0")
+        TWO, within, "make_multiply", LIVELOCK, replaced("share.kind == kind", "share.kind >= STAGE")
     ),
     "sums of other warps": (
         ONE, within, "make_stage_sums", WRONG, replaced("begin, end = begin_of(role)", "begin, end = 0")
@@ -96,7 +96,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
         ONE, within, "make_stage_sums", WRONG, replaced("end_of(role)", "end_of(role) - 1")
     ),
     "the first stage's sums for all": (
-        replace(TWO, T=2), within, "make_stage_sums", WRONG, replaced("product > 0", "False")
+        replace(TWO, T=2), within, "make_stage_sums", WRONG, replaced("_make_end(product - 1)", "_make_end(-1)")
     ),
     "not published": (ONE, within_forward, "_make_product", LIVELOCK, replaced("unit, narrow(vector), valid)",
                                                                               "unit, narrow(vector), False)")),

@@ -114,7 +114,7 @@ MUTANTS = mutants_of_late_warps(ONE) | {
         SKIPS, projection, "make_backward", WRONG, replaced("not (masked and", "not (False and")
     ),
     "the gradient of h carried on": (
-        ONE, projection, "make_backward", WRONG, replaced("* (1 + N)] = number(0)", "* (1 + N)] = d_h")
+        ONE, projection, "make_backward", WRONG, replaced("turn.b0, pair)] = number(0)", "turn.b0, pair)] = d_h")
     ),
     "what comes from above twice": (
         ONE, projection, "make_backward", WRONG, replaced("= number(0), sums(", "= thread.came[i * M], sums(")

@@ -16,8 +16,8 @@ import numbarnn
 from cases import Case
 from kernel_mutants import mutant
 from numbarnn.cuda import ptx, simulator
+from numbarnn.kernels.error_flag import WITHIN, explain, timeout_of
 from numbarnn.kernels.persistent import across, within, within_backward, within_forward
-from numbarnn.kernels.trouble import WITHIN, explain, waited
 
 full = pytest.mark.full
 
@@ -72,27 +72,27 @@ LATE = "            for _ in range(60 * (cuda.threadIdx.x // 32 == 1)):\n       
 MUTANTS = {
     "a block that is slow to read": (across, "make_across", RIGHT, replaced(GATHERS, SLOW + GATHERS)),
     "the own part not published": (
-        across, "make_across", LIVELOCK, replaced("        publish_sums(shared, at[0], part, words, units)\n", "")
+        across, "make_across", LIVELOCK, replaced("publish(words.array, row", "(words.array, row")
     ),
     "published as of the step before": (
         across, "make_across", LIVELOCK, replaced("total, words.step)", "total, words.step - 1)")
     ),
     "what stands there taken for this step's": (
-        across, "_make_wait", WRONG, replaced("not is_of(found, n, step)", "False")
+        across, "make_wait_for_word", WRONG, replaced("found[n] >> _STEP_BITS != step", "False")
     ),
     "the step before taken for this one": (
-        across, "_make_wait", WRONG, replaced("not is_of(found, n, step)", "not (is_of(found, n, step) or step > 1)")
+        across, "make_wait_for_word", WRONG, replaced("!= step:", "!= step and step < 2:")
     ),
-    "the last unit's term left out": (across, "make_across", WRONG, replaced("range(units)", "range(units - 1)")),
+    "the last unit's term left out": (across, "make_across", WRONG, replaced("owned.units)", "owned.units - 1)")),
     "the next sum's words": (
-        across, "make_across", OUTSIDE, replaced("part.first + k)", "part.first + k + 1)")
+        across, "_make_row", OUTSIDE, replaced("part.first + k)", "part.first + k + 1)")
     ),
     "terms read before all are there": (within, "make_sums", WRONG, replaced(
         "            cuda.syncthreads()\n            words", "            words"
     )),
     "totals read before all are there": (within, "make_sums", WRONG, lambda source: replaced(
         "            words = words_of", LATE + "            words = words_of"
-    )(replaced("thread.failed[0] = 1\n            cuda.syncthreads()\n", "thread.failed[0] = 1\n")(source))),
+    )(replaced("part_of(which), words)\n            cuda.syncthreads()\n", "part_of(which), words)\n")(source))),
     "the first stage's terms for all": (within, "_make_put", WRONG, replaced("which == number", "which >= number")),
     "sums kept at the first time": (
         within_forward, "_make_keep", WRONG, replaced("(turn.t * owned.batch", "(0 * owned.batch")
@@ -127,14 +127,15 @@ def results(device, schedule):
 def test_even_and_odd_steps_have_places_of_their_own(places):
     """The first block is slow to read: one place for all steps it would find overwritten, and wait in vain."""
     in_one_place = replaced("(words.step & 1) * of_all", "0 * of_all")
-    late = replaced(GATHERS, SLOW + GATHERS)
-    slow = written_anew(across, "make_across", late if places == 2 else lambda source: in_one_place(late(source)))
-    with mutant(across, "make_across", slow), simulator.schedule(0):
-        if places == 1:
-            with pytest.raises(RuntimeError, match="livelock"):
-                results("sim", "persistent")
-            return
-        found = results("sim", "persistent")
+    row = across._make_row if places == 2 else written_anew(across, "_make_row", in_one_place)
+    with mutant(across, "_make_row", row):
+        slow = written_anew(across, "make_across", replaced(GATHERS, SLOW + GATHERS))
+        with mutant(across, "make_across", slow), simulator.schedule(0):
+            if places == 1:
+                with pytest.raises(RuntimeError, match="livelock"):
+                    results("sim", "persistent")
+                return
+            found = results("sim", "persistent")
     for one, expected in zip(found, results("cpu", "stepwise"), strict=True):
         np.testing.assert_allclose(one, expected, rtol=0, atol=1e-6)
 
@@ -158,5 +159,5 @@ def test_a_block_that_never_publishes_its_sums_is_reported(monkeypatch, backward
     assert max(steps) == silent_step, "the others go on"
 
 
-def test_trouble_tells_what_it_waited_for():
-    assert "compute in this very step" in explain(waited(3, 1, True) + WITHIN + 7, "LSTM(4, 5)")
+def test_an_error_tells_what_a_block_waited_for():
+    assert "compute in this very step" in explain(timeout_of(3, 1, True) + WITHIN + 7, "LSTM(4, 5)")

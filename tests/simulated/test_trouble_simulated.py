@@ -13,7 +13,7 @@ from grouped_tiles import launches_of
 from kernel_mutants import mutant, written_anew
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import ends, exchange
 from numbarnn.passes import launches
 from problems import make_problem
@@ -68,7 +68,7 @@ def flat(state):
 
 CASES = [
     Case("lstm", T=3, B=2, hidden=(5, 5)),
-    Case("gru", T=3, B=2, hidden=(5, 3), directions=2),  # results of several launches of `spoil`
+    Case("gru", T=3, B=2, hidden=(5, 3), directions=2),  # results of several launches of `poison`
     Case("lstm", T=3, B=2, hidden=(5,), dtype="float16"),
     Case("gru", T=3, B=2, hidden=(5,), dtype="bfloat16"),
 ]
@@ -104,13 +104,18 @@ def test_all_results_of_a_call_that_failed_are_nan(engine, case):
 
 
 LEAVE_MUTANTS = {
-    "nothing is filled with NaN": ("\n        if failed[0] != 0:", "\n        if False:"),
-    "the first block that leaves fills": ("== cuda.gridDim.x - 1", "== 0"),
-    "blocks that fail do not count": ("if leaving.how == STAYS:", "if leaving.how == STAYS or failed[0] != 0:"),
-    "a result is left out": ("range(len(leaving.results))", "range(1, len(leaving.results))"),
-    "the flag is kept": ("if leaving.how == CLEARS:", "if False:"),
-    "the count is kept": ("leaving.count[0] = none", "pass"),
-}
+    "nothing is filled with NaN": ("make_leave", "return thread.timed_out[0] != 0", "return False"),
+    "the first block that leaves fills": ("make_leave", "== cuda.gridDim.x - 1", "== 0"),
+    "blocks that fail do not count": (
+        "make_leave", "        # All that",
+        "        if thread.timed_out[0] != 0:\n            return False\n        # All that"
+    ),
+    "the flag is kept": ("make_leave", "if leaving.clears != 0:", "if False:"),
+    "the count is kept": ("make_leave", "leaving.count[0] = none", "pass"),
+    "the host is not told": ("make_leave", "leaving.told[0] = leaving.caller + code", "pass"),
+    "a layer is left out": ("make_poison", "range(len(arrays))", "range(1)"),
+    "half of an array is left out": ("make_poison", "array.size,", "array.size // 2,"),
+}  # fmt: skip
 
 
 def a_launch_poisons(engine, monkeypatch):
@@ -123,9 +128,9 @@ def a_launch_poisons(engine, monkeypatch):
     def make_impatient_wait(tile, group):
         wait = make_wait(tile, group)
 
-        def impatient(loaded, operand, patience):
+        def impatient(thread, role, turn):
             gives_up = cuda.blockIdx.x == launch.blocks - 1
-            return wait(loaded, operand, patience._replace(limit=1) if gives_up else patience)
+            wait(thread, role._replace(limit=1) if gives_up else role, turn)
 
         return impatient
 
@@ -145,13 +150,13 @@ def test_a_launch_poisons_the_results_of_a_call_that_failed(engine, monkeypatch)
     assert a_launch_poisons(engine, monkeypatch)
 
 
-@pytest.mark.parametrize("old, new", LEAVE_MUTANTS.values(), ids=LEAVE_MUTANTS)
-def test_a_missed_poison_is_found(engine, monkeypatch, old, new):
+@pytest.mark.parametrize("factory, old, new", LEAVE_MUTANTS.values(), ids=LEAVE_MUTANTS)
+def test_a_missed_poison_is_found(engine, monkeypatch, factory, old, new):
     def edit(source):
         assert source.count(old) == 1
         return source.replace(old, new)
 
-    with mutant(ends, "make_leave", written_anew(ends, "make_leave", edit)):
+    with mutant(ends, factory, written_anew(ends, factory, edit)):
         assert not a_launch_poisons(engine, monkeypatch)
 
 
@@ -198,8 +203,8 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
     def make_impatient_wait(tile, group):
         wait = make_wait(tile, group)
 
-        def impatient(loaded, operand, patience):
-            return wait(loaded, operand, patience._replace(limit=10) if cuda.blockIdx.x == 0 else patience)
+        def impatient(thread, role, turn):
+            wait(thread, role._replace(limit=10) if cuda.blockIdx.x == 0 else role, turn)
 
         return impatient
 
@@ -215,7 +220,7 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
 
 def test_every_kind_has_words():
     """What a code says is unpacked as it was packed, for the largest detail too."""
-    assert all(0 < kind < trouble.CALLER // trouble.KIND for kind in trouble.KINDS)
-    for kind in trouble.KINDS:
-        text = trouble.explain(trouble.code_of(kind, trouble.KIND - 1), "GRU(1, 2)")
+    assert all(0 < kind < error_flag.CALLER // error_flag.KIND for kind in error_flag.KINDS)
+    for kind in error_flag.KINDS:
+        text = error_flag.explain(error_flag.code_of(kind, error_flag.KIND - 1), "GRU(1, 2)")
         assert text.startswith("a call of GRU(1, 2) failed: ") and "NaN" in text

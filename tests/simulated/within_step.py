@@ -16,15 +16,15 @@ from numbarnn.passes import launches
 from problems import make_problem
 from running import infer
 
-BARRIER = "        cuda.syncthreads()\n        return True"
-MULTIPLIES = "        if share.stage == product:\n"
-LATE = "        for _ in range(60 * (share.stage == product)):\n            ptx.sleep(0)\n"
+BARRIER = "        cuda.syncthreads()\n"
+MULTIPLIES = "        if role.share.kind == kind:\n"
+LATE = "        for _ in range(60 * (role.share.kind == kind)):\n            products.mma.ptx.sleep(0)\n"
 
 
 def mutants_of_late_warps(case):
     """Of `within.make_multiply`: what these warps give is waited for, by a barrier alone."""
     late = replaced(MULTIPLIES, LATE + MULTIPLIES)
-    no_barrier = replaced(BARRIER, "        return True")
+    no_barrier = replaced(BARRIER, "")
     return {
         "warps of a stage that are late": (case, within, "make_multiply", RIGHT, late),
         "what they give added before it is there": (

@@ -266,8 +266,8 @@ MUTATIONS = {
     ),
     "formed_once_for_prepared_calls": Mutation(
         "numbarnn/passes/prepared.py",
-        "    def _run(self):\n        self.work.form_weights()\n",
-        "    def _run(self):\n",
+        "        if self.work.formed is not None:\n            self.work.form_weights()\n",
+        "",
         "tests/cells/test_formed.py",
     ),
     "cpu_few_rows_lose_the_last_column": Mutation(

@@ -8,11 +8,11 @@ import inspect
 import re
 
 from emulator.program import Program, registers_of
-from numbarnn.kernels.persistent.block import WithinStep
+from numbarnn.kernels.persistent.context import WithinStep
 
 # Bits of a number, as it is exchanged one by one.
 _LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32"}
-WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's word, in which blocks say what is wrong
+WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's error flag
 _WIDE_SHARED = re.compile(r"\b(?:ld|st)\.shared\.v(?:4\.[ubf]32|2\.[ubf]64)\b")
 
 
@@ -61,17 +61,16 @@ def accesses(program, parameters):
 
 
 def require_exchange(text, shipped):
-    """Assert that a persistent kernel accesses the arrays that blocks exchange, and the call's word, as blocks must.
+    """Assert that a persistent kernel accesses the arrays that blocks exchange, and the error flag, as blocks must.
 
-    Forward, where other kernels copy it there (`ends.copied`), these arrays also hold the initial state, which plain
-    loads read before the first step; and at a skipped step of a projection h of the step before, which the block itself
-    has published.
+    Besides, it fills them with NaN where the call has failed; and forward it reads its own part of the final h, and at
+    a skipped step of a projection of h of the step before.
 
     Args:
         text: its PTX.
         shipped: the ShippedKernel; its first two arguments are tuples of exchanged arrays, as are some fields of
-            `block.WithinStep`; the last one is the word: each of them is 7 parameters, the fifth of which is the
-            address.
+            `context.WithinStep`; the last one is the error flag: each of them is 7 parameters, of which the fifth is
+            the address.
     """
     program, constants = Program(text), inspect.getclosurevars(shipped.function).nonlocals
     exchanged = len(shipped.arguments[0]) + len(shipped.arguments[1])
@@ -82,16 +81,13 @@ def require_exchange(text, shipped):
     found = accesses(program, parameters)
     promised = stores | (loads if constants["multiplies"] else set())
     assert promised <= set(found), f"{promised} expected, there are {set(found)}"
-    steps = next(number for number, opcode in enumerate(found) if opcode in promised)
-    before, later = (found[:steps], found[steps:]) if constants.get("copied") else ([], found)
-    if "forward" in shipped.kernel.name and constants["projects"] and constants["masked"]:
-        before, later = found, []
-    others = {opcode for opcode in set(before) - promised if not re.fullmatch(r"ld(\.global)?\.\w+", opcode)}
-    others |= set(later) - promised
+    allowed = {f"st.global.u{_LETTERS[shipped.dtype][1:]}"}
+    if "forward" in shipped.kernel.name:
+        allowed.add(f"ld.global.{_LETTERS[shipped.dtype]}")
+    others = set(found) - promised - allowed
     assert not others, f"exchanged arrays are accessed by {others}, not only by {promised}"
     about_word = set(accesses(program, {program.parameters[4 - 7][0]}))
-    has_word = constants["multiplies"] or constants.get("copied") is False  # to wait, or to leave
-    assert about_word == (WORD if has_word else set()), f"the call's word is accessed by {about_word}"
+    assert about_word == WORD, f"the error flag is accessed by {about_word}"
     ordered = set(re.findall(r"\b(?:ld|st|atom|red)\.(?:volatile|relaxed|acquire|release)[\w.]*", text))
     others = ordered - promised - about_word
     assert not others, f"{others}: blocks exchange numbers by {promised} only"
@@ -100,7 +96,7 @@ def require_exchange(text, shipped):
 
 
 def _within(program, shipped, field):
-    """Names of the parameters that are addresses of arrays of a field of `block.WithinStep`."""
+    """Names of the parameters that are addresses of arrays of a field of `context.WithinStep`."""
     place, within = next(one for one in enumerate(shipped.arguments) if isinstance(one[1], WithinStep))
     before = _arrays(shipped.arguments[:place]) + _arrays(within[: within._fields.index(field)])
     return {name for name, _ in program.parameters[7 * before + 4 : 7 * (before + len(getattr(within, field))) : 7]}

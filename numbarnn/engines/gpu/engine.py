@@ -12,7 +12,7 @@ from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
-from numbarnn.kernels.trouble import CALLER, CALLERS, explain, spoil
+from numbarnn.kernels.error_flag import CALLER, CALLERS, explain, poison
 
 _lock = threading.RLock()  # of what engines note about calls
 RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
@@ -32,9 +32,7 @@ class KernelEngine(Engine):
         return word, word
 
     def spoil(self, results, trouble, caller):
-        told, caller = self.notice_of(caller)
-        for dtype in dict.fromkeys(array.dtype for array in results):
-            spoil([array for array in results if array.dtype == dtype], trouble, told, caller)
+        poison(results, trouble, *self.notice_of(caller))
 
     def notice_of(self, caller):
         """(the host's word for codes of calls that failed, what is added to a code of this caller)."""

@@ -17,22 +17,21 @@ that PTX allows has a load return what a store wrote that depends on that load. 
 number of step s + 2, keep waiting and end with an error, never with a wrong sum.
 """
 
-from functools import cache
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS
-from numbarnn.kernels.step.unit_sums import larger, plus
-from numbarnn.kernels.trouble import make_report, make_unnamed
+from numbarnn.kernels.device import device_function
+from numbarnn.kernels.persistent.context import Array, Number
+from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS, make_time_out
+from numbarnn.kernels.step.unit_sums import make_add
 
 LOOKS = 4  # words that a lane asks for before it waits for the first of them
+_STEP_BITS, _NUMBER = np.int64(32), np.int64(0xFFFFFFFF)  # of a word: the step stands above a float32
 
 
 class Words(NamedTuple):
@@ -48,85 +47,61 @@ class Words(NamedTuple):
     All numbers are int32.
     """
 
-    array: Any
-    step: Any
-    blocks: Any
-    number: Any
-    b0: Any
-    end: Any
-    batch: Any
-
-
-@cache
-def make_tagged():
-    """Device functions for a float32 number with the number of its step beside it.
-
-    Returns:
-        A namespace of
-        publish(array, index, value, step)
-        look(found, n, array, index): what stands there, to the n-th row of found, local (looks,) int64.
-        is_of(found, n, step): whether it is all of that step.
-        value(found, n): the number.
-    """
-    load, store, bits, low_bits = ptx.load, ptx.store, np.int64(32), np.int64(0xFFFFFFFF)
-    tag = jit(lambda word, step: (np.int64(step) << bits) | np.int64(word), BACKEND)
-    as_word, as_float32 = ptx.as_word, ptx.as_float32
-
-    def publish(array, index, value, step):
-        store(array, index, tag(as_word(value), step))
-
-    def look(found, n, array, index):
-        found[n] = load(array, index)
-
-    def is_of(found, n, step):
-        return found[n] >> bits == step
-
-    def value(found, n):
-        return as_float32(np.uint32(found[n] & low_bits))
-
-    made = {one.__name__: jit(one, BACKEND) for one in (publish, look, is_of, value)}
-    return SimpleNamespace(**made)
-
-
-@cache
-def _make_wait():
-    """A device function wait(found, n, array, index, step, patience) -> whether the n-th of those that were looked for
-    has come; until then it looks again."""
-    tagged, trouble_of, sleep = make_tagged(), ptx.load, ptx.sleep
-    look, is_of, sleep_ns, in_simulator = tagged.look, tagged.is_of, np.uint32(SLEEP_NS), BACKEND == "python"
-
-    def wait(found, n, array, index, step, patience):
-        polls = 0
-        while not is_of(found, n, step):
-            polls += 1
-            if polls > patience.limit:
-                return False
-            if polls > POLLS_BEFORE_SLEEP and trouble_of(patience.trouble, 0) != 0:
-                return False
-            if in_simulator or polls > POLLS_BEFORE_SLEEP:
-                sleep(sleep_ns)  # in the simulator others run before this thread looks
-            look(found, n, array, index)
-        return True
-
-    return jit(wait, BACKEND)
+    array: Array
+    step: Number
+    blocks: Number
+    number: Number
+    b0: Number
+    end: Number
+    batch: Number
 
 
 class Part(NamedTuple):
     """The sums of a stage: the number of the first of them among the cell's, how many; whether in place of the sum of
     the terms it is the largest of them. int32, and a bool."""
 
-    first: Any
-    count: Any
-    largest: Any
+    first: Number
+    count: Number
+    largest: Number
 
 
-@cache
+@device_function
+def make_publish_sum():
+    """Make publish(array, index, value, step): a float32 with the number of its step beside it."""
+    store, as_word = ptx.store, ptx.as_word
+
+    def publish(array, index, value, step):
+        store(array, index, (np.int64(step) << _STEP_BITS) | np.int64(as_word(value)))
+
+    return publish
+
+
+@device_function
+def make_wait_for_word():
+    """Make wait(thread, role, turn, found, n, index, step): wait until the n-th of the words that were looked for,
+    which stands at `index` of `Role.words`, is all of that step, or time out; until then look again."""
+    load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
+    sleep_ns, in_simulator = np.uint32(SLEEP_NS), BACKEND == "python"
+
+    def wait(thread, role, turn, found, n, index, step):
+        polls = 0
+        while found[n] >> _STEP_BITS != step:
+            polls += 1
+            asks = polls > POLLS_BEFORE_SLEEP
+            if polls > role.limit or (asks and load(role.error_flag, 0) != 0):
+                time_out(thread, role, turn, True)
+                return
+            if in_simulator or asks:
+                sleep(sleep_ns)  # in the simulator others run before this thread looks
+            found[n] = load(role.words, index)
+
+    return wait
+
+
+@device_function
 def make_across(tile, of_all):
-    """A device function across(shared, at, part, words, units, patience) -> whether all has come, as far as the lane
-    knows.
-
-    It publishes the block's part of a stage's sums and waits for those of all blocks. All threads of the block call it
-    together; before it and after it there must be a barrier.
+    """Make across(thread, role, turn, at, part, words), which publishes the block's part of a stage's sums and waits
+    for those of all blocks. All threads of the block call it together; before it and after it there must be a barrier.
 
     Args:
         of_all: Q.
@@ -135,58 +110,61 @@ def make_across(tile, of_all):
         at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u stands in
             place (k * tile.sequences + b) * tile.units + u from `terms` on; the total of the cell's sum q goes to place
             q * tile.sequences + b from `totals` on.
-        part: `Part`. words: `Words`. units: the block's.
-        patience: `exchange.Patience`.
+        part: `Part`. words: `Words`.
     """
-    dtype = compute_dtype(tile.dtype)
-    tagged, wait, report, unnamed = make_tagged(), _make_wait(), make_report(), make_unnamed()
-    publish, look, value = tagged.publish, tagged.look, tagged.value
+    publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
-    looks, short, (zero, least) = LOOKS if BACKEND == "cuda" else 1, np.int32, map(np.dtype(dtype).type, (0, -np.inf))
-    place = jit(lambda number: np.uint64(number), BACKEND)  # known not to count from the end
-    add_up, bigger = jit(plus, BACKEND), jit(larger, BACKEND)
+    zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
+    looks, place = LOOKS if BACKEND == "cuda" else 1, np.uint64  # known not to count from the end
+    row, add = _make_row(SEQUENCES, of_all), _make_add()
 
-    def row_of(part, words, item):
-        """Where the words of a sum and sequence begin; of a sequence beyond the last one those of the last."""
-        k, b = short(item // SEQUENCES), short(min(words.b0 + item % SEQUENCES, words.end - 1))
-        q = short((words.step & 1) * of_all + part.first + k)
-        return short(short(q * words.batch) + b) * words.blocks
-
-    row = jit(row_of, BACKEND)
-    add = jit(lambda part, a, b: bigger(a, b) if part.largest else add_up(a, b), BACKEND)
-
-    def publish_own(shared, terms, part, words, units):
+    def across(thread, role, turn, at, part, words):
+        shared, (terms, totals) = thread.shared, at
+        none = least if part.largest else zero
         for item in range(cuda.threadIdx.x, part.count * SEQUENCES, THREADS):
             if words.b0 + item % SEQUENCES < words.end:
-                total = least if part.largest else zero
-                for unit in range(units):
+                total = none
+                for unit in range(role.owned.units):
                     total = add(part, total, shared[place(terms + item * U + unit)])
                 publish(words.array, row(part, words, item) + words.number, total, words.step)
-
-    publish_sums = jit(publish_own, BACKEND)
-
-    def across(shared, at, part, words, units, patience):
-        publish_sums(shared, at[0], part, words, units)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
-        found, none, all_came = cuda.local.array(looks, np.int64), least if part.largest else zero, True
+        found = cuda.local.array(looks, np.int64)
         # A warp has every WARPS-th of the sums and sequences, of those a lane every 32nd block's words.
         for item in range(warp, part.count * SEQUENCES, WARPS):
             total, begin_of_row = none, row(part, words, item)
             for begin in range(lane, words.blocks, 32 * looks):
                 for n in range(looks):
-                    look(found, n, words.array, begin_of_row + min(begin + n * 32, words.blocks - 1))
+                    found[n] = load(words.array, begin_of_row + min(begin + n * 32, words.blocks - 1))
                 for n in range(looks):
                     number = begin + n * 32
                     if number < words.blocks:
-                        if not wait(found, n, words.array, begin_of_row + number, words.step, patience):
-                            report(patience.trouble, unnamed())  # the kernel says where; nobody waits for long then
-                            all_came = False
-                        total = add(part, total, value(found, n))
+                        wait(thread, role, turn, found, n, begin_of_row + number, words.step)
+                        total = add(part, total, as_float32(np.uint32(found[n] & _NUMBER)))
             cuda.syncwarp()
             for k in range(5):
                 total = add(part, total, cuda.shfl_xor_sync(0xFFFFFFFF, total, 16 >> k))
             if lane == 0:
-                shared[place(at[1] + part.first * SEQUENCES + item)] = total
-        return all_came
+                shared[place(totals + part.first * SEQUENCES + item)] = total
 
-    return jit(across, BACKEND)
+    return across
+
+
+@device_function
+def _make_row(sequences, of_all):
+    """Make row(part, words, item): where the words of a sum and sequence begin; of a sequence beyond the last one those
+    of the last."""
+    short = np.int32
+
+    def row(part, words, item):
+        k, b = short(item // sequences), short(min(words.b0 + item % sequences, words.end - 1))
+        q = short((words.step & 1) * of_all + part.first + k)
+        return short(short(q * words.batch) + b) * words.blocks
+
+    return row
+
+
+@device_function
+def _make_add():
+    """Make add(part, a, b): the sum of two terms, or the larger of them."""
+    add, larger = make_add(False), make_add(True)
+    return lambda part, a, b: larger(a, b) if part.largest else add(a, b)

@@ -48,7 +48,7 @@ class Block(NamedTuple):
         gates_width: elements of a row of `gates`.
         reads_gates: whether, forward, x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward, dy
             in `dy`.
-        trouble: `trouble.waited` of the block.
+        timeout: `error_flag.timeout_of` the block.
         bias_w, bias_r: where its layer's biases begin in `weights`; -1: there are none.
         per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
         mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
@@ -70,7 +70,7 @@ class Block(NamedTuple):
     working_warps: int
     gates_width: int
     reads_gates: int
-    trouble: int
+    timeout: int
     bias_w: int = -1
     bias_r: int = -1
     per_unit: int = -1

@@ -1,15 +1,14 @@
-"""How a persistent forward kernel begins and ends: initial states from the call's arrays, final states to its results.
+"""How a persistent kernel begins and ends: states, or their gradients, from the call's arrays and to its results.
 
-    begin_states(...)   # before the first step: a block publishes its units' initial h, for which others wait
-    end_states(...)     # after the last one: it writes its units' final states
-    leave(...)          # at last: the block that leaves last fills the results of a call that failed with NaN
+    begin(...)   # before the first step: a block publishes its units' initial h, for which others wait
+    end(...)     # after the last one: it writes its units' final states
+    leave(...)   # at last: the block that leaves last fills the results of a call that failed with NaN
 
 So nothing stands between the launch and the end of the call. Each copy would be a node of the call's graph, and a node
 takes longer than the copy itself.
 """
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -17,189 +16,212 @@ from numba import cuda
 from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.persistent import block, exchange
+from numbarnn.kernels.device import device_function
+from numbarnn.kernels.persistent.block import make_state_at, make_states
+from numbarnn.kernels.persistent.context import Array, Number, make_pair
+from numbarnn.kernels.persistent.exchange import make_publish
 
-STAYS, POISONS, CLEARS = 0, 1, 2  # values of `Leaving.how`
-HAS_H, HAS_C, C_IN_SLOTS = 1, 2, 4  # bits of `States.given`
+HAS_H, HAS_C = 1, 2  # bits of `States.given`
 
 
 class States(NamedTuple):
-    """Initial and final states of a launch: tuples of flat arrays in the dtype of storage, one for all layers and
-    directions or, where layers differ in size, one for each layer. They are empty where states are `copied`, those of c
-    also where the cell has no private states.
+    """The states that a launch begins with and leaves, backward their gradients: tuples of flat arrays, each of which
+    is of all layers and directions, or of one layer. Those of c are empty where the cell has no private states.
 
     Attributes:
-        h0: (D, B, H) of a layer, initial h. c0: (D, B, N*H), initial private states.
-        hy, cy: the final ones.
-        given: int32, which initial states there are, `HAS_H` and `HAS_C`. The others are zero, and any arrays stand in
-            their place. With `C_IN_SLOTS` other kernels copy the private states to and from the layer's slots, as
-            segments of a call hand them on unrounded.
+        first_h: (D, B, P) of a layer. first_c: (D, B, N*H).
+        last_h, last_c: the same, which are written.
+        given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and any arrays stand there.
     """
 
-    h0: Any = ()
-    c0: Any = ()
-    hy: Any = ()
-    cy: Any = ()
-    given: Any = np.int32(0)
+    first_h: tuple = ()
+    first_c: tuple = ()
+    last_h: tuple = ()
+    last_c: tuple = ()
+    given: Number = np.int32(0)
 
 
 class Leaving(NamedTuple):
-    """What the block does that leaves a launch last. It is empty where states are `copied`.
+    """What the block does that leaves a launch last, if the error flag is set.
 
     Attributes:
-        results: the call's results, flat arrays in the dtype of storage.
-        told, caller: of the host, see `trouble.make_spoil`.
+        told, caller: of the host, which is told if `caller` is not negative, see `error_flag.poison`.
         count: (1,) int64, how many blocks have left; 0 between launches.
-        how: int32. `STAYS`: nothing, as other tasks follow. `POISONS`: if the error flag is set, it fills the results
-            with NaN and notifies the host. `CLEARS`: then it also clears the flag, which is zero between calls.
+        clears: int32: whether it then clears the flag, which is zero between calls.
     """
 
-    results: Any = ()
-    told: Any = ()
-    caller: Any = np.int64(0)
-    count: Any = ()
-    how: Any = np.int32(STAYS)
+    told: Array = ()
+    caller: Number = np.int64(-1)
+    count: Array = ()
+    clears: Number = np.int32(0)
 
 
-def copied(cell, projects):
-    """Whether other kernels copy initial states to where steps read them, and final states from there.
+@device_function
+def _make_place():
+    """Make place_of(arrays, owned, place, b, size): (number of an array of `States`, where a sequence's `size` numbers
+    begin in it). place: number of the layer and direction, and the number of directions."""
 
-    Blocks of a projection publish outputs, not units; cells with stages have no register to spare.
+    def place_of(arrays, owned, place, b, size):
+        number, directions = place
+        which, part = (0, number) if len(arrays) == 1 else (number // directions, number % directions)
+        return which, (part * owned.batch + b) * size
+
+    return place_of
+
+
+def _conversions(dtype, exact):
+    """(widen, narrow) of what the caller has: of the dtype of storage, or `exact`, that of sums."""
+    same = units.unchanged(BACKEND)
+    return (same, same) if exact else (storage.widen(dtype), storage.narrow(dtype))
+
+
+@device_function
+def make_load_first(cell, dtype, exact_h, exact_c):
+    """Make load_first(states, owned, place, width, unit, b, has_h): (h, private states) of a unit of the block.
 
     Args:
-        projects: whether h is a projection.
+        exact_h, exact_c: whether these states are of the dtype of sums: segments of a call hand them on unrounded.
+
+    Args of load_first:
+        place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
     """
-    return bool(projects) or len(cell.stages) > 0
+    N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
+    load, place_of = units.loader(N, BACKEND, _conversions(dtype, exact_c)[0]), _make_place()
+    zero, no_private, has_c = np.dtype(compute_dtype(dtype)).type(0), of_state.no_private, N > 0
+
+    def load_first(states, owned, place, width, unit, b, has_h):
+        h, private = zero, no_private()
+        if has_h and states.given & HAS_H != 0:
+            which, at = place_of(states.first_h, owned, place, b, width)
+            h = widen(states.first_h[which][at + owned.unit + unit])
+        if has_c and states.given & HAS_C != 0:
+            which, at = place_of(states.first_c, owned, place, b, N * owned.hidden)
+            private = load(states.first_c[which], at + owned.unit + unit, owned.hidden)
+        return h, private
+
+    return load_first
 
 
-@cache
-def _make_place():
-    """Return a device function place_of(states, place) -> (number of the array in each tuple of `States`, number of the
-    part in it).
+@device_function
+def make_store_last(cell, dtype, exact_h, exact_c):
+    """Make store_last(states, owned, place, width, unit, b, has_h, h, private), which writes what a unit's states are
+    after the last step. Arguments as of `make_load_first`."""
+    N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
+    store, has_c = units.storer(N, BACKEND, _conversions(dtype, exact_c)[1]), N > 0
 
-    place: number of the layer and direction, and the number of directions.
+    def store_last(states, owned, place, width, unit, b, has_h, h, private):
+        if has_h:
+            which, at = place_of(states.last_h, owned, place, b, width)
+            states.last_h[which][at + owned.unit + unit] = narrow(h)
+        if has_c:
+            which, at = place_of(states.last_c, owned, place, b, N * owned.hidden)
+            store(states.last_c[which], at + owned.unit + unit, owned.hidden, private)
+
+    return store_last
+
+
+@device_function
+def make_leave():
+    """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block is the last one to leave:
+    it then fills the launch's results with NaN (`make_poison`).
+
+    All threads of the block call it together, whether or not it failed.
     """
-
-    def place_of(states, place):
-        number, directions = place
-        return (0, number) if len(states.hy) == 1 else (number // directions, number % directions)
-
-    return jit(place_of, BACKEND)
-
-
-@cache
-def make_begin(cell, tile, save):
-    """Return a device function begin(shared, h, c, states, place, slots, owned) that publishes the initial h of the
-    block's units, and keeps their initial states in shared memory. With `save` it also stores the private ones, for
-    backward.
-
-    All threads of the block call it together; a barrier must follow.
-
-    Args of begin:
-        h, c: `block.Rows` of the layer's states, all slots. states: `States`. place: as of `_make_place`.
-        slots: of the initial h and of the initial private states. owned: `block.Owned`.
-    """
-    dtype, number, N = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type, cell.num_private
-    U, P, SEQUENCES, STATES, has_c = tile.units, tile.pairs, tile.sequences, tile.states, cell.num_private > 0
-    widen, narrow, of_state = storage.widen(dtype), storage.narrow(dtype), block.make_states(cell, dtype)
-    store_state, whole, store_private = of_state.store, of_state.whole, of_state.store_private
-    load_stored, no_private = units.loader(N, BACKEND, widen), units.zeros(N, BACKEND, compute_dtype(dtype))
-    load_private, place_of = of_state.load_private, _make_place()
-    publish, pair_of = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile)
-
-    def begin(shared, h, c, states, place, slots, owned):
-        slot_h, slot_c = slots
-        which, part = place_of(states, place)
-        for b0 in range(owned.begin, owned.end, SEQUENCES):
-            for i in range(P):
-                pair, unit, b, valid = pair_of(i, b0, owned)
-                stored = narrow(number(0))
-                if valid:
-                    private = no_private()
-                    if states.given & HAS_H != 0:
-                        stored = states.h0[which][(part * owned.batch + b) * owned.hidden + owned.unit + unit]
-                    if has_c:
-                        in_slot = (slot_c * owned.batch + b) * c.width + c.column + unit
-                        if states.given & C_IN_SLOTS != 0:
-                            private = load_private(c.array, in_slot, owned.hidden)
-                        elif states.given & HAS_C != 0:
-                            at = (part * owned.batch + b) * N * owned.hidden + owned.unit + unit
-                            private = load_stored(states.c0[which], at, owned.hidden)
-                        if save:
-                            store_private(c.array, in_slot, owned.hidden, private)
-                    at_state = STATES + ((b0 - owned.begin) * U + pair) * (1 + N)
-                    store_state(shared, at_state, 1, whole(widen(stored), private))
-                publish(h.array, (slot_h * owned.batch + b) * h.width + h.column + unit, stored, valid)
-
-    return jit(begin, BACKEND)
-
-
-@cache
-def make_end(cell, tile, save):
-    """Return a device function end(shared, c, states, place, final, owned) that writes the final states of the block's
-    units.
-
-    All threads of the block call it together, after a barrier behind the last step. final: slot of the final private
-    states. Other arguments as of `make_begin`.
-    """
-    U, THREADS, STATES, N, has_c = tile.units, tile.threads, tile.states, cell.num_private, cell.num_private > 0
-    narrow, load, place_of = storage.narrow(tile.dtype), units.loader(N, BACKEND), _make_place()
-    store, store_private = units.storer(N, BACKEND, narrow), block.make_states(cell, tile.dtype).store_private
-
-    def end(shared, c, states, place, final, owned):
-        which, part = place_of(states, place)
-        for pair in range(cuda.threadIdx.x, (owned.end - owned.begin) * U, THREADS):
-            unit, b = pair % U, owned.begin + pair // U
-            if unit < owned.units:
-                at_state = STATES + pair * (1 + N)
-                row = part * owned.batch + b
-                states.hy[which][row * owned.hidden + owned.unit + unit] = narrow(shared[at_state])
-                if has_c:
-                    private = load(shared, at_state + 1, 1)
-                    if states.given & C_IN_SLOTS == 0:
-                        store(states.cy[which], row * N * owned.hidden + owned.unit + unit, owned.hidden, private)
-                    elif not save:  # else the last step has
-                        at = (final * owned.batch + b) * c.width + c.column + unit
-                        store_private(c.array, at, owned.hidden, private)
-
-    return jit(end, BACKEND)
-
-
-@cache
-def make_leave(dtype):
-    """Return a device function leave(leaving, flag, failed): a block's last work, whether or not it failed.
-
-    All threads of the block call it together. Args of leave: leaving, `Leaving`; flag, the call's error flag
-    (`numbarnn.kernels.trouble`); failed, (1,) int32 in shared memory, written.
-    """
-    nan = np.uint16(0x7FFF) if is_half(dtype) else np.dtype(dtype).type(np.nan)
     load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
 
-    def leave(leaving, flag, failed):
-        if leaving.how == STAYS:
-            return
+    def leave(thread, leaving, error_flag):
         # All that the block has stored comes before its count; all that others have counted before what follows.
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
-            failed[0] = 0
+            thread.timed_out[0] = 0
             cuda.threadfence()
             if cuda.atomic.add(leaving.count, 0, one) == cuda.gridDim.x - 1:
                 cuda.threadfence()
                 leaving.count[0] = none
-                code = load(flag, 0)
+                code = load(error_flag, 0)
                 if code != 0:
-                    failed[0] = 1
-                    if leaving.told[0] == 0:
+                    thread.timed_out[0] = 1
+                    if leaving.caller >= 0 and leaving.told[0] == 0:
                         leaving.told[0] = leaving.caller + code
-                    if leaving.how == CLEARS:
-                        store(flag, 0, none)
+                    if leaving.clears != 0:
+                        store(error_flag, 0, none)
         cuda.syncthreads()
-        if failed[0] != 0:
-            for number in range(len(leaving.results)):
-                result = leaving.results[number]
-                for i in range(cuda.threadIdx.x, result.size, cuda.blockDim.x):
-                    result[i] = nan
+        return thread.timed_out[0] != 0
 
-    return jit(leave, BACKEND)
+    return leave
+
+
+@device_function
+def make_poison(dtype):
+    """Make poison(arrays), which fills the flat arrays of a tuple, not an empty one, of a dtype with NaN."""
+    nan = np.uint16(0x7FFF) if is_half(dtype) else np.dtype(dtype).type(np.nan)
+
+    def poison(arrays):
+        for number in range(len(arrays)):
+            array = arrays[number]
+            for i in range(cuda.threadIdx.x, array.size, cuda.blockDim.x):
+                array[i] = nan
+
+    return poison
+
+
+# ---- forward: states that blocks publish
+@device_function
+def make_begin(cell, tile, save, exact):
+    """Make begin(thread, states, owned, outputs, place, rows, slots), which publishes the initial h of the block's
+    units, and keeps their initial states in shared memory. With `save` it also stores the private ones, for backward.
+
+    All threads of the block call it together; a barrier must follow.
+
+    Args of begin:
+        outputs: how many numbers of h the block owns. rows: `context.Rows` of the layer's h, and of its private states,
+            all slots. slots: of the initial ones among these.
+    """
+    dtype, N, P, SEQUENCES, projects = tile.dtype, cell.num_private, tile.pairs, tile.sequences, tile.projects
+    number, narrow, of_state = np.dtype(compute_dtype(dtype)).type, storage.narrow(dtype), make_states(cell, dtype)
+    store_state, whole, store_private = of_state.store, of_state.whole, of_state.store_private
+    load_first, state_at, keeps = make_load_first(cell, dtype, False, exact), make_state_at(cell, tile), save and N > 0
+    publish, pair_of = make_publish(dtype, tile.aligned), make_pair(tile)
+
+    def begin(thread, states, owned, outputs, place, rows, slots):
+        (h, c), (slot_h, slot_c), width = rows, slots, rows[0].width // place[1]
+        for b0 in range(owned.begin, owned.end, SEQUENCES):
+            for i in range(P):
+                pair, unit, b, valid = pair_of(owned, b0, i)
+                own_h = number(0)
+                if valid:
+                    own_h, private = load_first(states, owned, place, width, unit, b, unit < outputs)
+                    if keeps:
+                        at = (slot_c * owned.batch + b) * c.width + c.column + unit
+                        store_private(c.array, at, owned.hidden, private)
+                    kept = number(0) if projects else own_h
+                    store_state(thread.shared, state_at(owned, b0, pair), 1, whole(kept, private))
+                at = (slot_h * owned.batch + b) * h.width + h.column + unit
+                publish(h.array, at, narrow(own_h), valid and unit < outputs)
+
+    return begin
+
+
+@device_function
+def make_end(cell, tile, exact):
+    """Make end(thread, states, owned, outputs, place, h, slot), which writes the final states of the block's units;
+    slot: of the final h. Other arguments as of `make_begin`.
+
+    All threads of the block call it together, after a barrier behind the last step.
+    """
+    U, THREADS, of_state = tile.units, tile.threads, make_states(cell, tile.dtype)
+    widen, state_at, load_private = storage.widen(tile.dtype), make_state_at(cell, tile), of_state.load_private
+    store_last, zero = make_store_last(cell, tile.dtype, False, exact), np.dtype(compute_dtype(tile.dtype)).type(0)
+
+    def end(thread, states, owned, outputs, place, h, slot):
+        for pair in range(cuda.threadIdx.x, (owned.end - owned.begin) * U, THREADS):
+            unit, b = pair % U, owned.begin + pair // U
+            if unit < owned.units:
+                own_h = zero
+                if unit < outputs:  # the block has published it
+                    own_h = widen(h.array[(slot * owned.batch + b) * h.width + h.column + unit])
+                private = load_private(thread.shared, state_at(owned, owned.begin, pair) + 1, 1)
+                store_last(states, owned, place, h.width // place[1], unit, b, unit < outputs, own_h, private)
+
+    return end

@@ -3,17 +3,14 @@
 The gathered chunks go to shared memory first, where each lane of the warp finds all of them.
 """
 
-from functools import cache
 from math import gcd
 from types import SimpleNamespace
 
 import numpy as np
 from numba import cuda
 
-from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.in_turn import in_turn
+from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
@@ -28,23 +25,27 @@ def make_product_from_registers(tile):
     Each number it loads from shared memory is multiplied with all of its rows (from shared memory weights would come as
     slowly as they are multiplied); then lanes with the same rows add their sums, each keeping a part of the rows.
     """
-    rows, columns, stride, sequences = tile.rows, tile.chunks * tile.chunk_elements, tile.staged_stride, tile.sequences
-    row_lanes, row_stride, staged = tile.row_lanes, tile.row_stride, tile.weight_elements
-    k_lanes, own_rows = 32 // row_lanes, rows // row_lanes
-    pieces = columns // (4 * k_lanes)  # of 16 bytes, per lane
-    zero, at_once = np.float32(0), SEQUENCES_AT_ONCE
-    load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in range(pieces)))
-    multiply = in_turn(tuple(_make_piece_product(tile, number, own_rows, k_lanes) for number in range(pieces)))
-    add_lanes = _make_lane_sums(own_rows, k_lanes)
+    own_rows, k_lanes = tile.rows // tile.row_lanes, 32 // tile.row_lanes
+    pieces = range(tile.chunks * tile.chunk_elements // (4 * k_lanes))  # of 16 bytes, per lane
+    load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in pieces))
+    multiply = in_turn(tuple(_make_piece_product(tile, number, own_rows, k_lanes) for number in pieces))
+    return SimpleNamespace(load=load, step=_make_step_from_registers(tile, multiply, own_rows, k_lanes))
+
+
+@device_function
+def _make_step_from_registers(tile, multiply, own_rows, k_lanes):
+    stride, sequences, row_stride, staged = tile.staged_stride, tile.sequences, tile.row_stride, tile.weight_elements
+    zero, at_once, add_lanes = np.float32(0), SEQUENCES_AT_ONCE, _make_lane_sums(own_rows, k_lanes)
     kept = max(1, next_power_of_two(own_rows) // k_lanes)  # rows that a lane has after the reduction
-
     gather_and_stage = make_gather(tile, tuple(_make_stage(tile, group) for group in range(tile.groups)))
+    PARTIALS, between_warps = tile.partials, tile.between_warps
 
-    def step(fragments, loaded, shared, partial, operand, patience):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+    def step(thread, role, turn):
+        shared, lane, warp = thread.shared, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+        partial = PARTIALS + warp * between_warps
         sums = cuda.local.array((at_once, own_rows), np.float32)
         cuda.syncwarp()  # other lanes may still read what was staged before
-        done = gather_and_stage(fragments, sums, loaded, shared, operand, patience)
+        gather_and_stage(thread, role, turn, sums)
         cuda.syncwarp()
         at = staged + warp * sequences * stride + lane % k_lanes * 4
         out = partial + lane // k_lanes * own_rows
@@ -52,69 +53,66 @@ def make_product_from_registers(tile):
             for n in range(at_once):
                 for r in range(own_rows):
                     sums[n, r] = zero
-            multiply(fragments, sums, shared, at + b * stride)
+            multiply(thread, sums, at + b * stride)
             for n in range(at_once):
                 first_row = add_lanes(sums, n)
                 for r in range(kept):
                     if first_row + r < own_rows:
                         shared[out + (b + n) * row_stride + first_row + r] = sums[n, r]
-        return done
 
-    return SimpleNamespace(load=load, step=jit(step, BACKEND))
+    return step
 
 
-@cache
+@device_function
 def _make_piece_load(tile, number, own_rows, k_lanes):
-    """A device function that loads a lane's `number`-th four columns of its rows to registers."""
+    """Make piece_load(thread, role), which loads a lane's `number`-th four columns of its rows to registers."""
     at_once = gcd(4, own_rows, tile.units) if tile.backward else 4
     numbers, as_word = make_numbers(tile, at_once), ptx.as_word
     fragment = number * own_rows * 4
     # Of the four columns of all rows: backward as many rows at once of a column, forward all columns of a row.
     rows, columns = (at_once, 1) if tile.backward else (1, 4)
 
-    def piece_load(fragments, shared):
+    def piece_load(thread, role):
         lane = cuda.threadIdx.x & 31
         first_row, first_column = lane // k_lanes * own_rows, (number * k_lanes + lane % k_lanes) * 4
         for r in range(0, own_rows, rows):
             for k in range(0, 4, columns):
-                found = numbers(fragments.weights, fragments.matrix, first_row + r, first_column + k)
+                found = numbers(role.weights, role.matrix, first_row + r, first_column + k)
                 for n in range(at_once):
                     at = (r + n) * 4 + k if rows == at_once else r * 4 + k + n
-                    fragments.registers[fragment + at] = as_word(found[n])
-        return True
+                    thread.registers[fragment + at] = as_word(found[n])
 
-    return jit(piece_load, BACKEND)
+    return piece_load
 
 
-@cache
+@device_function
 def _make_piece_product(tile, number, own_rows, k_lanes):
-    """A device function that adds the products of a lane's `number`-th 16 bytes, of some sequences, to `sums`."""
+    """Make multiply(thread, sums, at), which adds the products of a lane's `number`-th 16 bytes, of some sequences."""
     stride, at_once = tile.staged_stride, SEQUENCES_AT_ONCE
     fragment, skipped = number * own_rows * 4, number * k_lanes * 4
     get, as_float32 = ptx.load_shared, ptx.as_float32
 
-    def multiply(fragments, sums, shared, at):
+    def multiply(thread, sums, at):
         for n in range(at_once):
-            four = get(shared, at + n * stride + skipped)
+            four = get(thread.shared, at + n * stride + skipped)
             for r in range(own_rows):
                 total = sums[n, r]
                 for k in range(4):
-                    total += as_float32(fragments.registers[fragment + r * 4 + k]) * four[k]
+                    total += as_float32(thread.registers[fragment + r * 4 + k]) * four[k]
                 sums[n, r] = total
-        return True
 
-    return jit(multiply, BACKEND)
+    return multiply
 
 
-@cache
+@device_function
 def _make_lane_sums(rows, lanes):
-    """A device function reduce(sums, n) -> first row: adds sums[n, :rows] over neighbouring lanes.
+    """Make reduce(sums, n) -> first row: adds sums[n, :rows] over neighbouring lanes.
 
     In each round a lane gives half of its rows to a partner, and adds the partner's part of the other half to its own.
     At last it has the sums of a few rows, at the front of sums[n]; the number of the first of them is returned.
     """
     if lanes == 1:
-        return jit(lambda sums, n: 0, BACKEND)
+        return lambda sums, n: 0
     half, partner = max(1, next_power_of_two(rows) // 2), lanes // 2
     rest, zero = _make_lane_sums(half, lanes // 2), np.float32(0)
     if rows == 1:
@@ -129,11 +127,11 @@ def _make_lane_sums(rows, lanes):
             upper = cuda.threadIdx.x & partner != 0
             for r in range(half):
                 low, high = sums[n, r], (sums[n, r + half] if r + half < rows else zero)
-                given = cuda.shfl_xor_sync(0xFFFFFFFF, low if upper else high, partner)
-                sums[n, r] = (high if upper else low) + given
+                received = cuda.shfl_xor_sync(0xFFFFFFFF, low if upper else high, partner)
+                sums[n, r] = (high if upper else low) + received
             return rest(sums, n) + (half if upper else 0)
 
-    return jit(reduce, BACKEND)
+    return reduce
 
 
 def _rectangle(tile):
@@ -145,28 +143,32 @@ def _rectangle(tile):
 
 def make_product_from_shared(tile):
     """By FMA from shared memory: lanes share the (row, sequence) pairs of the result, each a small rectangle."""
+    return SimpleNamespace(load=_make_load_to_shared(tile), step=_make_step_from_shared(tile))
+
+
+@device_function
+def _make_step_from_shared(tile):
     row_stride, (row_lanes, batch_lanes, own_rows, own_batch) = tile.row_stride, _rectangle(tile)
-    zero = np.float32(0)
+    gather_and_multiply = make_gather(tile, tuple(_make_fma_group(tile, group) for group in range(tile.groups)))
+    zero, PARTIALS, between_warps = np.float32(0), tile.partials, tile.between_warps
 
-    uses = tuple(_make_fma_group(tile, group) for group in range(tile.groups))
-    gather_and_multiply = make_gather(tile, uses)
-
-    def step(fragments, loaded, shared, partial, operand, patience):
-        lane = cuda.threadIdx.x % 32
+    def step(thread, role, turn):
+        shared, lane = thread.shared, cuda.threadIdx.x % 32
+        partial = PARTIALS + cuda.threadIdx.x // 32 * between_warps
         sums = cuda.local.array((own_rows, own_batch), np.float32)
         for i in range(own_rows):
             for j in range(own_batch):
                 sums[i, j] = zero
-        done = gather_and_multiply(fragments, sums, loaded, shared, operand, patience)
+        gather_and_multiply(thread, role, turn, sums)
         at = partial + lane // row_lanes * row_stride + lane % row_lanes
         for i in range(own_rows):
             for j in range(own_batch):
                 shared[at + j * batch_lanes * row_stride + i * row_lanes] = sums[i, j]
-        return done
 
-    return SimpleNamespace(load=_make_load_to_shared(tile), step=jit(step, BACKEND))
+    return step
 
 
+@device_function
 def _make_load_to_shared(tile):
     """`load` of `products.make_product`: the lanes of a warp side by side in memory, forward along a row, backward
     along the units of a column."""
@@ -176,15 +178,15 @@ def _make_load_to_shared(tile):
     between, sets = (stride, rows // at_once) if backward else (1, columns // at_once)  # in shared memory; in memory
     total = rows * columns // at_once
 
-    def load(fragments, shared):
-        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+    def load(thread, role):
+        shared, lane, warp = thread.shared, cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         held = cuda.local.array((LOADED_AT_ONCE, at_once), np.float32)
         for begin in range(lane, total, 32 * LOADED_AT_ONCE):
             for n in range(LOADED_AT_ONCE):
                 index = min(begin + n * 32, total - 1)
                 line, place = index // sets, index % sets * at_once
                 row, column = (place, line) if backward else (line, place)
-                found = numbers(fragments.weights, fragments.matrix, row, column)
+                found = numbers(role.weights, role.matrix, row, column)
                 for k in range(at_once):
                     held[n, k] = found[k]
             for n in range(LOADED_AT_ONCE):
@@ -194,24 +196,23 @@ def _make_load_to_shared(tile):
                     row, column = (place, line) if backward else (line, place)
                     for k in range(at_once):
                         shared[(warp * rows + row) * stride + column + k * between] = held[n, k]
-        return True
 
-    return jit(load, BACKEND)
+    return load
 
 
-@cache
+@device_function
 def _make_fma_group(tile, group):
-    """A device function that takes a group of gathered chunks to shared memory and adds its product to `sums`."""
+    """Make multiply(thread, sums), which takes a group of gathered chunks to shared memory and adds its product."""
     row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
     rows, weight_stride, stride = tile.rows, tile.weight_stride, tile.staged_stride
     columns = tile.gathered * tile.chunk_elements
     get, stage, staged, sequences = ptx.load_shared, _make_stage(tile, group), tile.weight_elements, tile.sequences
     skipped, unrolled = group * columns, 2  # loads of the next columns go on during the sums of these
 
-    def multiply(fragments, sums, loaded, shared):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+    def multiply(thread, sums):
+        shared, lane, warp = thread.shared, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         cuda.syncwarp()  # other lanes may still read what was staged before
-        stage(fragments, sums, loaded, shared)
+        stage(thread, sums)
         cuda.syncwarp()
         pieces = cuda.local.array((own_batch, 4), np.float32)
         own_weights = (warp * rows + lane % row_lanes) * weight_stride + skipped
@@ -230,14 +231,13 @@ def _make_fma_group(tile, group):
                         for k in range(4):
                             total += weight[k] * pieces[j, k]
                         sums[i, j] = total
-        return True
 
-    return jit(multiply, BACKEND)
+    return multiply
 
 
-@cache
+@device_function
 def _make_stage(tile, group):
-    """A device function that puts a group of gathered chunks into shared memory. Its arguments are those of
+    """Make stage(thread, sums), which puts a group of gathered chunks into shared memory. Its arguments are those of
     what multiplies a group, in whose place it stands for weights in registers."""
     store, octets, gathered, stride, sequences = (
         ptx.store_shared_words, tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
@@ -246,14 +246,13 @@ def _make_stage(tile, group):
     skipped = group * gathered * chunk_elements if tile.register_chunks else 0
     place = tile.place_of(group)
 
-    def stage(fragments, sums, loaded, shared):
-        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
+    def stage(thread, sums):
+        loaded, lane, warp = thread.loaded, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * piece_elements
         for n in range(octets):
             for chunk in range(gathered):
                 at, words = row + n * OCTET * stride + chunk * chunk_elements, place + chunk
                 four = (loaded[n, words, 0], loaded[n, words, 1], loaded[n, words, 2], loaded[n, words, 3])
-                store(shared, at, four)
-        return True
+                store(thread.shared, at, four)
 
-    return jit(stage, BACKEND)
+    return stage

@@ -8,30 +8,36 @@ it holds, of two rows of a strip of weights, the q-th 16 bytes of each chunk, wh
 rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
 loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
 
-Whether a chunk's fragments are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
+A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second, and of the same
+rows the next word; fragments are numbered by strip, chunk and half of the chunk. Whether a chunk's are in registers or
+in shared memory is known when the kernel is made (`_make_fragment`).
 """
 
-from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
 from numba import cuda
 
-from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
-from numbarnn.kernels.in_turn import in_turn
+from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import OCTET, STRIP
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_two_rows
 
 
 def make_product(tile):
-    """By `mma`. A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second,
-    and of the same rows the next word; fragments are numbered by strip, chunk and half of the chunk."""
+    """By `mma`; see `products.make_product`."""
+    strips = range(tile.rows // STRIP)  # each lane loads for itself, as fragments have no addresses
+    loads = [_make_load_to_registers(tile, strip, chunk) for strip in strips for chunk in range(tile.register_chunks)]
+    loads += [_make_load_to_shared(tile)] * (tile.shared_chunks > 0)
+    return SimpleNamespace(load=in_turn(tuple(loads)), step=_make_step(tile))
+
+
+@device_function
+def _make_step(tile):
     octets, strips = tile.octets, tile.rows // STRIP
     all_sums = tile.accumulators * octets  # of a strip: those of each accumulator, then the next one's
-    gathered, row_stride, zero = tile.gathered, tile.row_stride, np.float32(0)
+    row_stride, zero, PARTIALS, between_warps = tile.row_stride, np.float32(0), tile.partials, tile.between_warps
     store_pair, backward = ptx.store_shared_pair, tile.backward
     # By this instruction all places are one address and constants; an index in brackets may count from the end.
     put = ptx.store_shared
@@ -39,22 +45,23 @@ def make_product(tile):
     multiply = tuple(
         in_turn(
             tuple(
-                _make_mma_group(tile, group * gathered + chunk, tile.place_of(group) + chunk)
-                for chunk in range(gathered)
+                _make_mma_group(tile, group * tile.gathered + chunk, tile.place_of(group) + chunk)
+                for chunk in range(tile.gathered)
             )
         )
         for group in range(tile.groups)
     )
     gather_and_multiply = make_gather(tile, multiply)
 
-    def step(fragments, loaded, shared, partial, operand, patience):
-        lane = cuda.threadIdx.x % 32
+    def step(thread, role, turn):
+        shared, lane = thread.shared, cuda.threadIdx.x % 32
+        partial = PARTIALS + cuda.threadIdx.x // 32 * between_warps
         sums = cuda.local.array((strips, all_sums, 4), np.float32)
         for strip in range(strips):
             for n in range(all_sums):
                 for k in range(4):
                     sums[strip, n, k] = zero
-        done = gather_and_multiply(fragments, sums, loaded, shared, operand, patience)
+        gather_and_multiply(thread, role, turn, sums)
         for strip in range(strips):
             for n in range(octets):
                 for other in range(octets + n, all_sums, octets):
@@ -70,114 +77,93 @@ def make_product(tile):
                     put(shared, at + row_stride, sums[strip, n, 1])
                     put(shared, at + 8, sums[strip, n, 2])
                     put(shared, at + row_stride + 8, sums[strip, n, 3])
-        return done
 
-    return SimpleNamespace(load=_make_load(tile), step=jit(step, BACKEND))
+    return step
 
 
-@cache
+# ---- weights
+@device_function
 def _make_two_fragments(tile):
-    """A device function two_fragments(weights, matrix, strip, chunk): the lane's two fragments of a chunk, four words
-    each."""
-    pieces, backward = make_pieces_of_two_rows(tile), tile.backward
+    """Make two_fragments(role, strip, chunk): the lane's two fragments of a chunk, four words each, as they are
+    multiplied."""
+    pieces, backward, to_tf32, rounds = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32, tile.math == "tf32"
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
 
-    def two_fragments(weights, matrix, strip, chunk):
+    def two_fragments(role, strip, chunk):
         lane = cuda.threadIdx.x & 31
         first = strip * STRIP + (lane // 4 * 2 if backward else lane // 4)
         second = first + (1 if backward else 8)
         column = chunk * chunk_elements + lane % 4 * piece_elements
-        a, b, c, d, e, f, g, h = pieces(weights, matrix, first, second, column)
+        a, b, c, d, e, f, g, h = pieces(role.weights, role.matrix, first, second, column)
+        if rounds:
+            a, b, c, d = to_tf32(a), to_tf32(b), to_tf32(c), to_tf32(d)
+            e, f, g, h = to_tf32(e), to_tf32(f), to_tf32(g), to_tf32(h)
         return (a, e, b, f), (c, g, d, h)
 
-    return jit(two_fragments, BACKEND)
+    return two_fragments
 
 
-@cache
-def _make_rounded(tile):
-    """A device function rounded(fragment): the four words as they are multiplied."""
-    to_tf32 = ptx.to_tf32
-    if tile.math != "tf32":
-        return jit(lambda words: words, BACKEND)
-    return jit(lambda words: (to_tf32(words[0]), to_tf32(words[1]), to_tf32(words[2]), to_tf32(words[3])), BACKEND)
+@device_function
+def _make_load_to_registers(tile, strip, chunk):
+    """Make load(thread, role), which loads the fragments of one strip and chunk."""
+    two_fragments, at = _make_two_fragments(tile), (strip * tile.register_chunks + chunk) * 8
 
-
-def _make_load(tile):
-    """`load` of `products.make_product`: each lane for itself, as fragments have no addresses."""
-    strips = range(tile.rows // STRIP)
-    loads = [_make_fragments_load(tile, strip, chunk) for strip in strips for chunk in range(tile.register_chunks)]
-    if tile.shared_chunks:
-        loads.append(_make_load_to_shared(tile))
-    return in_turn(tuple(loads))
-
-
-@cache
-def _make_fragments_load(tile, strip, chunk):
-    """A device function that loads the fragments of one strip and chunk to registers."""
-    two_fragments, rounded = _make_two_fragments(tile), _make_rounded(tile)
-    at = (strip * tile.register_chunks + chunk) * 8
-
-    def fragments_load(fragments, shared):
-        first, second = two_fragments(fragments.weights, fragments.matrix, strip, chunk)
-        first, second = rounded(first), rounded(second)
+    def load(thread, role):
+        first, second = two_fragments(role, strip, chunk)
         for k in range(4):
-            fragments.registers[at + k] = first[k]
-            fragments.registers[at + 4 + k] = second[k]
-        return True
+            thread.registers[at + k] = first[k]
+            thread.registers[at + 4 + k] = second[k]
 
-    return jit(fragments_load, BACKEND)
+    return load
 
 
+@device_function
 def _make_load_to_shared(tile):
-    """A device function that loads what stays in shared memory, where each lane finds its own."""
-    two_fragments, rounded, store = _make_two_fragments(tile), _make_rounded(tile), ptx.store_shared_words
+    """Make load(thread, role), which loads what stays in shared memory, where each lane finds its own."""
+    two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
     chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // STRIP * tile.shared_chunks
     first_chunk = tile.register_chunks
 
-    def load(fragments, shared):
-        held = cuda.local.array((LOADED_AT_ONCE, 8), np.uint32)
+    def load(thread, role):
+        shared, held = thread.shared, cuda.local.array((LOADED_AT_ONCE, 8), np.uint32)
         at = cuda.threadIdx.x // 32 * lane_words * 32 + cuda.threadIdx.x % 32 * 4
         for begin in range(0, numbers, LOADED_AT_ONCE):
             for n in range(LOADED_AT_ONCE):
                 number = min(begin + n, numbers - 1)
-                strip, chunk = number // chunks, first_chunk + number % chunks
-                first, second = two_fragments(fragments.weights, fragments.matrix, strip, chunk)
-                first, second = rounded(first), rounded(second)
+                first, second = two_fragments(role, number // chunks, first_chunk + number % chunks)
                 for k in range(4):
                     held[n, k], held[n, 4 + k] = first[k], second[k]
             for n in range(LOADED_AT_ONCE):
                 number = min(begin + n, numbers - 1)
                 store(shared, at + number * 256, (held[n, 0], held[n, 1], held[n, 2], held[n, 3]))
                 store(shared, at + number * 256 + 128, (held[n, 4], held[n, 5], held[n, 6], held[n, 7]))
-        return True
 
-    return jit(load, BACKEND)
+    return load
 
 
-@cache
+@device_function
 def _make_fragment(tile, chunk):
-    """A device function fragment(fragments, shared, strip, half): the four words of the lane's fragment of that strip
-    and half of a chunk."""
+    """Make fragment(thread, strip, half): the four words of the lane's fragment of that strip and half of a chunk."""
     get, lane_words, in_registers, in_shared = (
         ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
     )  # fmt: skip
 
-    def from_registers(fragments, shared, strip, half):
-        at = ((strip * in_registers + chunk) * 2 + half) * 4
-        registers = fragments.registers
+    def from_registers(thread, strip, half):
+        registers, at = thread.registers, ((strip * in_registers + chunk) * 2 + half) * 4
         return registers[at], registers[at + 1], registers[at + 2], registers[at + 3]
 
-    def from_shared(fragments, shared, strip, half):
+    def from_shared(thread, strip, half):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         number = (strip * in_shared + chunk - in_registers) * 2 + half
-        return get(shared, warp * lane_words * 32 + number * 128 + lane * 4)
+        return get(thread.shared, warp * lane_words * 32 + number * 128 + lane * 4)
 
-    return jit(from_registers if chunk < in_registers else from_shared, BACKEND)
+    return from_registers if chunk < in_registers else from_shared
 
 
-@cache
+# ---- products
+@device_function
 def _make_mma_group(tile, chunk, place):
-    """A device function that adds the product of one chunk, at `place` of the gathered words, to `sums`."""
+    """Make multiply(thread, sums), which adds the product of one chunk, at `place` of the gathered words."""
     strips, fragment = tile.rows // STRIP, _make_fragment(tile, chunk)
     if tile.math == "tf32x3":
         return _make_split_group(tile, fragment, place)
@@ -188,27 +174,26 @@ def _make_mma_group(tile, chunk, place):
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
     number, accumulators = 2 * chunk, tile.accumulators
 
-    def multiply(fragments, sums, loaded, shared):
+    def multiply(thread, sums):
         if keeps:
             keep_order(np.int32(cuda.threadIdx.x))
         for half in range(2):
             skipped = (number + half) % accumulators * octets  # sums of other accumulators
             for strip in range(strips):
-                a = fragment(fragments, shared, strip, half)
+                a = fragment(thread, strip, half)
                 for n in range(octets):
-                    b = (loaded[n, place, 2 * half], loaded[n, place, 2 * half + 1])
+                    b = (thread.loaded[n, place, 2 * half], thread.loaded[n, place, 2 * half + 1])
                     if rounds:
                         b = (to_tf32(b[0]), to_tf32(b[1]))
                     at = skipped + n
                     d = mma(a, b, (sums[strip, at, 0], sums[strip, at, 1], sums[strip, at, 2], sums[strip, at, 3]))
                     for k in range(4):
                         sums[strip, at, k] = d[k]
-        return True
 
-    return jit(multiply, BACKEND)
+    return multiply
 
 
-@cache
+@device_function
 def _make_split_group(tile, fragment, place):
     """`_make_mma_group` of float32 numbers, each split into two for TF32: large, its nearest, and small, the rest.
 
@@ -221,14 +206,15 @@ def _make_split_group(tile, fragment, place):
     octets, strips = tile.octets, tile.rows // STRIP
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
 
-    def multiply(fragments, sums, loaded, shared):
+    def multiply(thread, sums):
+        loaded = thread.loaded
         operand = cuda.local.array((octets, 4), np.uint32)  # of each row two large parts, then the small ones
         for half in range(2):
             for n in range(octets):
                 operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
                 operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
             for strip in range(strips):
-                words = fragment(fragments, shared, strip, half)
+                words = fragment(thread, strip, half)
                 (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
                 large, small = (a, b, c, d), (e, f, g, h)
                 for n in range(octets):
@@ -238,6 +224,5 @@ def _make_split_group(tile, fragment, place):
                     found = mma(large, column, found)
                     for k in range(4):
                         sums[strip, n, k] += found[k]
-        return True
 
-    return jit(multiply, BACKEND)
+    return multiply

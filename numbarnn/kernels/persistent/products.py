@@ -13,8 +13,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
+from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import fma, mma
 
 
@@ -24,26 +23,24 @@ def make_product(tile):
 
     Returns:
         A namespace of
-        load(fragments, shared): once per call, the warp's part of the weights to where it stays: `weights.Fragments`,
-            or shared memory. A barrier of the block must follow.
-        step(fragments, loaded, shared, partial, operand, patience): waits for the warp's `exchange.Operand`, multiplies
-            it, leaves partial sums at `partial` of shared memory; loaded is scratch, see `exchange.make_look`.
-            Whether all came in time; if not, `patience.trouble` says so, but not where.
+        load(thread, role): once per call, the warp's part of the weights to where it stays, `Thread.registers` or
+            shared memory. A barrier of the block must follow.
+        step(thread, role, turn): waits for the warp's operand, multiplies it, leaves partial sums in shared memory.
     """
     if tile.math != "fma":
         return mma.make_product(tile)
     return fma.make_product_from_registers(tile) if tile.register_chunks else fma.make_product_from_shared(tile)
 
 
-@cache
+@device_function
 def make_sums(tile, count, ranges):
-    """A device function sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
+    """Make sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
 
     at: where warp 0's partial sum of the unit's first row stands; begin, end: the warps [begin, end) are added, in
     this order; without `ranges` all are (warps that have nothing to multiply leave zeros).
     """
     if count == 0:
-        return jit(lambda shared, at, begin, end: (), BACKEND)
+        return lambda shared, at, begin, end: ()
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
     zero, in_two_places = np.dtype(compute_dtype(tile.dtype)).type(0), tile.register_chunks and tile.shared_chunks
     # One address and constants are fewer registers, but not where weights stand in two places (found by compiling).
@@ -56,11 +53,11 @@ def make_sums(tile, count, ranges):
                 total += shared[index(at + warp * between)]
         return (total, *rest(shared, at + units, begin, end))
 
-    return jit(sums, BACKEND)
+    return sums
 
 
-@cache
+@device_function
 def make_index(short):
-    """A device function index(number): a place in memory. Where registers are short it is known not to count from the
-    end: all places are then one address and constants."""
-    return jit((lambda number: np.uint64(number)) if short else (lambda number: number), BACKEND)
+    """Make index(number): a place in memory. Where registers are short it is known not to count from the end: all
+    places are then one address and constants."""
+    return (lambda number: np.uint64(number)) if short else (lambda number: number)

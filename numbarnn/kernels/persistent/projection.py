@@ -6,65 +6,35 @@ publishes its outputs' gradients, and these warps multiply all of them with its 
 `within.make_multiply` that is one more product of a step.
 """
 
-from functools import cache
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
+from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, within_backward
+from numbarnn.kernels.persistent.context import Owned, make_pair
 from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums
 
 
-class Outputs(NamedTuple):
-    """What a block has of its layer's h, or of h's gradient.
-
-    Attributes:
-        owned: `block.Owned`, of outputs in place of units.
-        rows: `block.Rows`, forward of h, backward of its gradient in each step.
-        before: forward, the state before the step at time t is in slot t + before.
-        dropped, layer: forward, what is dropped out of each layer's h, in rows like h's; the block's layer.
-        mask: forward, row of the masks for that; -1: none.
-    """
-
-    owned: Any
-    rows: Any
-    before: Any = 0
-    dropped: Any = ()
-    layer: Any = 0
-    mask: Any = -1
-
-
-@cache
+@device_function
 def make_owned():
-    """A device function owned_of(owned, outputs): the block's outputs, so many, as `block.Owned`."""
-    Owned = block.Owned
-
-    def owned_of(owned, outputs):
-        return Owned(owned.unit, outputs, owned.hidden, owned.begin, owned.end, owned.batch)
-
-    return jit(owned_of, BACKEND)
+    """Make owned_of(owned, outputs): the block's outputs, so many, as `context.Owned`."""
+    return lambda owned, outputs: Owned(owned.unit, outputs, owned.hidden, owned.begin, owned.end, owned.batch)
 
 
-@cache
+@device_function
 def make_forward(cell, tile, drops, masked):
-    """A device function project(thread, role, turn): a step's h, after m has been published. All
-    threads of the block call it together; afterwards `thread.failed` says whether one of them has waited in vain.
+    """Make project(thread, role, turn): a step's h, after m has been published. All threads of the block call it
+    together; afterwards `thread.timed_out` says whether one of them has waited too long.
 
     Args:
         drops, masked: as of `forward.make_forward`.
-
-    Args of project:
-        thread, role, turn: of `within`.
     """
     dtype, product, P = tile.dtype, cell.num_products, tile.pairs
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
-    pair_of, number = block.make_pair(tile), np.dtype(compute_dtype(dtype)).type
+    pair_of, number = make_pair(tile), np.dtype(compute_dtype(dtype)).type
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     def project(thread, role, turn):
@@ -72,7 +42,7 @@ def make_forward(cell, tile, drops, masked):
         outputs = role.outputs
         owned, (array, width, column) = outputs.owned, outputs.rows
         for i in range(P):
-            pair, unit, b, valid = pair_of(i, turn.b0, owned)
+            pair, unit, b, valid = pair_of(owned, turn.b0, i)
             stored, position = narrow(number(0)), np.int64(0)
             if valid:
                 position = (turn.t * owned.batch + b) * width + column + unit
@@ -80,31 +50,30 @@ def make_forward(cell, tile, drops, masked):
                 if masked and thread.code_of[i] == SKIP:
                     stored = array[position + outputs.before * owned.batch * width]
             publish(array, position + owned.batch * width, stored, valid)
-            if drops and outputs.mask >= 0:
-                factor = dropout_factor(position, role.options.masks, outputs.mask, role.options.scale)
-                publish(outputs.dropped[outputs.layer], position, narrow(widen(stored) * factor), valid)
+            if drops and role.mask >= 0:
+                factor = dropout_factor(position, role.options, role.mask)
+                publish(outputs.dropped, position, narrow(widen(stored) * factor), valid)
 
-    return jit(project, BACKEND)
+    return project
 
 
-@cache
+@device_function
 def make_backward(cell, tile, inputs, drops, masked):
-    """A device function project(thread, role, turn, last): the gradient of a step's m, as that of the
-    state that comes from later steps, to where `within_backward.make_gather`'s function leaves this; what comes from
-    above is in it. When it may be called: as forward's.
+    """Make project(thread, role, turn, last): the gradient of a step's m, as that of the state that comes from later
+    steps, to where `within_backward.make_gather`'s function leaves this; what comes from above is in it. When it may be
+    called: as forward's.
 
     Args:
         inputs, drops, masked: as of `forward.make_forward`.
 
     Args of project:
-        thread, role, turn: of `within`. last: after the last step nothing but
-            the gradients of the initial state is left.
+        last: after the last step nothing but the gradients of the initial state is left.
     """
-    dtype, product, P, U, STATES = tile.dtype, cell.num_products, tile.pairs, tile.units, tile.states
-    N, M, number = cell.num_private, 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type
+    dtype, product, P, state_at = tile.dtype, cell.num_products, tile.pairs, block.make_state_at(cell, tile)
+    M, number = 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
     gather = within_backward.make_gather(cell, tile, inputs, drops, masked)
-    publish, pair_of, narrow = exchange.make_publish(dtype, tile.aligned), block.make_pair(tile), storage.narrow(dtype)
+    publish, pair_of, narrow = exchange.make_publish(dtype, tile.aligned), make_pair(tile), storage.narrow(dtype)
 
     def project(thread, role, turn, last):
         gather(thread, role, turn)
@@ -113,16 +82,16 @@ def make_backward(cell, tile, inputs, drops, masked):
         outputs = role.outputs
         owned, (array, width, column) = outputs.owned, outputs.rows
         for i in range(P):
-            pair, unit, b, valid = pair_of(i, turn.b0, owned)
+            pair, unit, b, valid = pair_of(owned, turn.b0, i)
             d_h = number(0)
             if valid and not (masked and thread.code_of[i] == SKIP):  # else all of it is that of the step before
                 d_h = thread.came[i * M] + thread.came[i * M + 1]
-                thread.shared[STATES + ((turn.b0 - owned.begin) * U + pair) * (1 + N)] = number(0)
+                thread.shared[state_at(owned, turn.b0, pair)] = number(0)
             publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)
         multiply(thread, role, turn)
         for i in range(P):
-            pair, _, _, valid = pair_of(i, turn.b0, role.owned)
+            pair, _, _, valid = pair_of(role.owned, turn.b0, i)
             if valid:
                 thread.came[i * M], thread.came[i * M + 1] = number(0), sums(thread, role, pair)[0]
 
-    return jit(project, BACKEND)
+    return project

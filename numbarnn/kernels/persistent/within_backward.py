@@ -5,8 +5,6 @@ product the gradients of its gates (`exchange`). What reaches a pair from later 
 per step and stays in registers, and so do the gradients of what later products multiplied.
 """
 
-from functools import cache
-
 import numpy as np
 
 from numbarnn.cells.definition import Given
@@ -14,108 +12,100 @@ from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit, specialise
+from numbarnn.compile.specialise import specialise
+from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, products
-from numbarnn.kernels.persistent.within import make_in_turn, make_multiply, make_stage_sums, make_sums
-from numbarnn.kernels.step.given import make_draw, make_settings_of
+from numbarnn.kernels.persistent.context import make_pair
+from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums, make_stages, make_sums
+from numbarnn.kernels.step.unit_values import make_draw, make_settings_of
 
 
-@cache
+@device_function
 def _make_carried(cell, tile, inputs, masked):
-    """A device function carried(thread, role, turn, i): the gradient of the state that comes from later steps, of the
-    thread's i-th pair, a valid one; that of h is kept in shared memory."""
-    A, N, U, STATES = cell.num_recurrent, cell.num_private, tile.units, tile.states
-    number = np.dtype(compute_dtype(tile.dtype)).type
+    """Make carried(thread, role, turn, i): the gradient of the state that comes from later steps, of the thread's i-th
+    pair, a valid one; that of h is kept in shared memory."""
+    A, U = cell.num_recurrent, tile.units
+    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
     sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
-    PARTIALS, ROW_STRIDE = tile.partials, tile.row_stride
-    pair_of, of_state = block.make_pair(tile), block.make_states(cell, tile.dtype)
-    load_private, whole, no_private = of_state.load_private, of_state.whole, units.zeros(N, BACKEND, number.__name__)
+    PARTIALS, ROW_STRIDE, state_at = tile.partials, tile.row_stride, block.make_state_at(cell, tile)
+    pair_of, of_state = make_pair(tile), block.make_states(cell, tile.dtype)
+    load_private, whole, no_private = of_state.load_private, of_state.whole, of_state.no_private
 
     def carried(thread, role, turn, i):
-        shared, pair = thread.shared, pair_of(i, turn.b0, role.owned)[0]
-        at_state = STATES + ((turn.b0 - role.owned.begin) * U + pair) * (1 + N)
-        d_h = shared[at_state]
+        shared, pair = thread.shared, pair_of(role.owned, turn.b0, i)[0]
+        at = state_at(role.owned, turn.b0, pair)
+        d_h = shared[at]
         if A > 0 and turn.step > 0:
             d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + pair % U, 0, role.split)[0]
-        private = load_private(shared, at_state + 1, 1)
+        private = load_private(shared, at + 1, 1)
         if masked and thread.code_after[i] == RESET:  # nothing comes from the step after
-            d_h, private = number(0), no_private()
-        shared[at_state] = d_h
+            d_h, private = zero, no_private()
+        shared[at] = d_h
         return whole(d_h, private)
 
-    return jit(carried, BACKEND)
+    return carried
 
 
-@cache
+@device_function
 def _make_output(tile, inputs, drops):
-    """A device function output_of(thread, role, turn, i): the gradient of the output, of the thread's i-th pair, a
-    valid one."""
+    """Make output_of(thread, role, turn, i): the gradient of the output, of the thread's i-th pair, a valid one."""
     dtype, U, PARTIALS, ROW_STRIDE = tile.dtype, tile.units, tile.partials, tile.row_stride
-    widen, sums, pair_of = storage.widen(dtype), products.make_sums(tile, 1, inputs), block.make_pair(tile)
+    widen, sums, pair_of = storage.widen(dtype), products.make_sums(tile, 1, inputs), make_pair(tile)
     dropout_factor = block.make_dropout_factor(dtype)
 
     def output_of(thread, role, turn, i):
-        pair, unit, b, _ = pair_of(i, turn.b0, role.owned)
+        pair, unit, b, _ = pair_of(role.owned, turn.b0, i)
         output = widen(thread.dy[i])
         if inputs and not role.reads:
             output = sums(thread.shared, PARTIALS + pair // U * ROW_STRIDE + unit, role.split, role.working)[0]
             if drops and role.mask >= 0:
                 row = turn.t * role.owned.batch + b
                 position = row * role.d_output.width + role.d_output.column + unit
-                output *= dropout_factor(position, role.options.masks, role.mask, role.options.scale)
+                output *= dropout_factor(position, role.options, role.mask)
         return output
 
-    return jit(output_of, BACKEND)
+    return output_of
 
 
-@cache
+def gathers(cell, tile):
+    """Whether what comes to a pair is gathered before the cell, in `Thread.came`."""
+    return len(cell.stages) > 0 or tile.projects
+
+
+@device_function
 def make_d_state(cell, tile, inputs, masked):
-    """A device function d_state_of(thread, role, turn, i): the gradient of the state that comes from later steps, of
-    the thread's i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has
-    gathered."""
-    if not cell.stages and not tile.projects:
+    """Make d_state_of(thread, role, turn, i): the gradient of the state that comes from later steps, of the thread's
+    i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has gathered."""
+    if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
-    return _make_gathered(cell)
-
-
-def _make_gathered(cell):
-    """`make_d_state`, of what has been gathered."""
     load, M = units.loader(cell.num_states, BACKEND), 1 + cell.num_states
-    return jit(lambda thread, role, turn, i: load(thread.came, i * M + 1, 1), BACKEND)
+    return lambda thread, role, turn, i: load(thread.came, i * M + 1, 1)
 
 
-@cache
+@device_function
 def make_gather(cell, tile, inputs, drops, masked):
-    """A device function gather(thread, role, turn): what comes to the thread's pairs from later steps and from above,
-    to where the functions of a cell with stages find it."""
+    """Make gather(thread, role, turn): what comes to the thread's pairs from later steps and from above, to where the
+    functions of a cell with stages find it."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
-    store, pair_of, P, M = (
-        units.storer(cell.num_states, BACKEND),
-        block.make_pair(tile),
-        tile.pairs,
-        1 + cell.num_states,
-    )
+    store, pair_of, P, M = units.storer(cell.num_states, BACKEND), make_pair(tile), tile.pairs, 1 + cell.num_states
 
     def gather(thread, role, turn):
         for i in range(P):
-            _, _, _, valid = pair_of(i, turn.b0, role.owned)
+            _, _, _, valid = pair_of(role.owned, turn.b0, i)
             if valid:
                 thread.came[i * M] = output_of(thread, role, turn, i)
                 store(thread.came, i * M + 1, 1, carried(thread, role, turn, i))
 
-    return jit(gather, BACKEND)
+    return gather
 
 
-@cache
+@device_function
 def make_arguments(cell, tile, inputs, drops, masked):
-    """A device function arguments_of(thread, role, turn, i, d_state): the arguments of the cell's backward for the
-    thread's i-th pair, a valid one, and of those of its stages.
+    """Make arguments_of(thread, role, turn, i, d_state): the arguments of the cell's backward for the thread's i-th
+    pair, a valid one, and of those of its stages. d_state: what `make_d_state`'s function returns.
 
     Args:
         inputs, drops, masked: as of `forward.make_forward`.
-
-    Args of arguments_of:
-        d_state: what `make_d_state`'s function returns.
     """
     dtype, N, K, Q = tile.dtype, cell.num_private, cell.num_saved, cell.num_sums
     number, SEQUENCES, D_SUMS, M = np.dtype(compute_dtype(dtype)).type, np.uint64(tile.sequences), tile.stages, 2 + N
@@ -123,15 +113,13 @@ def make_arguments(cell, tile, inputs, drops, masked):
     load_private, whole, no_state = of_state.load_private, of_state.whole, of_state.zero
     draw, settings_of = make_draw(cell.noise, dtype, True), make_settings_of(len(cell.settings) > 0)
     load_saved, load_per_unit = units.loader(K, BACKEND, widen), block.make_load_parameters(cell, tile)
-    load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), block.make_pair(tile), Q > 0, tile.units
+    load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), make_pair(tile), Q > 0, tile.units
     load_d_v, S = units.loader(cell.num_products, BACKEND), cell.num_products
-    output_of = _make_output(tile, inputs, drops)
-    if cell.stages or tile.projects:
-        output_of = jit(lambda thread, role, turn, i: thread.came[i * M], BACKEND)
+    output_of = _make_came(M) if gathers(cell, tile) else _make_output(tile, inputs, drops)
 
     def arguments_of(thread, role, turn, i, d_state):
         owned = role.owned
-        pair, unit, b, _ = pair_of(i, turn.b0, owned)
+        pair, unit, b, _ = pair_of(owned, turn.b0, i)
         output = output_of(thread, role, turn, i)
         state = whole(widen(thread.h_before[i]), load_private(thread.c_before, i * N, 1))
         new_state = whole(widen(thread.h_after[i]), load_private(thread.c_after, i * N, 1))
@@ -144,72 +132,76 @@ def make_arguments(cell, tile, inputs, drops, masked):
             sums = whole(number(owned.hidden), load_sums(thread.sums, i * Q, 1))
             d_sums = load_sums(thread.shared, np.uint64(D_SUMS + pair // U), SEQUENCES)
         given = Given(load_per_unit(thread, unit, i), sums, random, settings_of(role.options))
-        d_all = whole(d_state[0] + output, d_state[1:])
-        return (
-            load_saved(thread.saved, i * K, 1),
-            state,
-            new_state,
-            d_all,
-            load_d_v(thread.d_v, i * S, 1),
-            d_sums,
-            given,
-        )
+        d_all, d_v = whole(d_state[0] + output, d_state[1:]), load_d_v(thread.d_v, i * S, 1)
+        return load_saved(thread.saved, i * K, 1), state, new_state, d_all, d_v, d_sums, given
 
-    return jit(arguments_of, BACKEND)
+    return arguments_of
 
 
-@cache
+@device_function
+def _make_came(M):
+    """`_make_output`, of what has been gathered, M numbers of each pair."""
+    return lambda thread, role, turn, i: thread.came[i * M]
+
+
+@device_function
 def make_within(cell, tile, inputs, drops, masked):
-    """A device function within(thread, role, turn): the gradients of all stages of a step, the last one first;
-    of a cell without any it does nothing. What it takes and when it may be called: as `within_forward.make_within`."""
+    """Make within(thread, role, turn): the gradients of all stages of a step, the last one first; of a cell without any
+    it does nothing. What it takes and when it may be called: as `within_forward.make_within`."""
     stages = tuple(stage for stage in reversed(range(len(cell.stages))) if not cell.stages[stage].largest)
     if not stages:
-        return jit(lambda thread, role, turn: None, BACKEND)
-    arguments_of = make_arguments(cell, tile, inputs, drops, masked)
+        return lambda thread, role, turn: None
+    arguments_of, d_state_of = (
+        make_arguments(cell, tile, inputs, drops, masked),
+        make_d_state(cell, tile, inputs, masked),
+    )
+
+    def terms_of(stage):
+        return _make_terms(cell, tile, stage, arguments_of, d_state_of)
 
     def sums_of(numbers):
-        return make_sums(cell, tile, numbers, tuple(_make_terms(cell, tile, stage, arguments_of) for stage in numbers))
+        return make_sums(cell, tile, numbers, tuple(map(terms_of, numbers)))
 
     def product_of(stage):
-        return _make_product(cell, tile, stage, _make_terms(cell, tile, stage, arguments_of), masked)
+        return _make_product(cell, tile, stage, terms_of(stage), masked)
 
-    return make_in_turn(cell, stages, sums_of, product_of)
+    return make_stages(cell, stages, sums_of, product_of)
 
 
-@cache
-def _make_terms(cell, tile, stage, arguments_of):
-    """A device function terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its
-    gates, of the thread's i-th pair."""
-    terms_of, d_state_of = specialise(cell.stages[stage].backward, tile.dtype, BACKEND), _make_gathered(cell)
+@device_function
+def _make_terms(cell, tile, stage, arguments_of, d_state_of):
+    """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates, of the
+    thread's i-th pair."""
+    terms_of = specialise(cell.stages[stage].backward, tile.dtype, BACKEND)
 
     def terms(thread, role, turn, i):
         return terms_of(*arguments_of(thread, role, turn, i, d_state_of(thread, role, turn, i)))
 
-    return jit(terms, BACKEND)
+    return terms
 
 
+@device_function
 def _make_product(cell, tile, stage, gradients_of, masked):
-    """A device function of `make_within`'s arguments: a product stage. The gradients of its gates are published as
-    those of the others; what their product with R gives is that of what was multiplied forward."""
+    """Make run(thread, role, turn): a product stage. The gradients of its gates are published as those of the others;
+    what their product with R gives is that of what was multiplied forward."""
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
     no_gates = units.zeros(count, BACKEND, compute_dtype(dtype))
-    publish, pair_of = exchange.make_publish_all(dtype, tile.aligned, count), block.make_pair(tile)
+    publish, pair_of = exchange.make_publish_all(dtype, tile.aligned, count), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
 
     def run(thread, role, turn):
         owned = role.owned
         for i in range(P):
-            _, unit, b, valid = pair_of(i, turn.b0, owned)
+            _, unit, b, valid = pair_of(owned, turn.b0, i)
             gates, row = no_gates(), (turn.t * owned.batch + b) * A + first_gate
             if valid and not (masked and thread.code_of[i] == SKIP):
                 gates = gradients_of(thread, role, turn, i)
             publish(role.published, row * owned.hidden + owned.unit + unit, owned.hidden, gates, valid)
         multiply(thread, role, turn)
         for i in range(P):
-            number, _, _, valid = pair_of(i, turn.b0, owned)
+            number, _, _, valid = pair_of(owned, turn.b0, i)
             if valid:
                 thread.d_v[i * S + product] = sums(thread, role, number)[0]
-        return True
 
-    return jit(run, BACKEND)
+    return run

@@ -25,14 +25,14 @@ from numbarnn.compile.specialise import backward_function, forward_function
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
 from numbarnn.kernels.step import unit_sums
-from numbarnn.kernels.step.given import (
+from numbarnn.kernels.step.groups import backward_arguments, forward_arguments, gradients_of_cell
+from numbarnn.kernels.step.unit_values import (
     make_backward_rows,
     make_forward_rows,
-    make_given_backward,
-    make_given_forward,
+    make_values_backward,
+    make_values_forward,
     make_where,
 )
-from numbarnn.kernels.step.groups import backward_arguments, forward_arguments, gradients_of_cell
 
 
 @cache
@@ -41,7 +41,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     `masked` it reads the step mask."""
     forward, narrow = forward_function(cell, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
-    given = make_given_forward(cell, dtype, masked, draws=save)
+    values_of = make_values_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
     store_private = units.storer(cell.num_private, BACKEND)
     store_saved = units.storer(cell.num_saved, BACKEND, narrow)
@@ -69,7 +69,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
             h_row, c_row = states.h[t + 1, b], states.c[t + 1 if save or states.c.shape[0] > 2 else (t + 1) % 2, b]
             add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, state = given(rows, parameters, options, where, j, H)
+                arguments, state = values_of(rows, parameters, options, where, j, H)
                 new_state, kept = forward(*arguments)
                 if masked and where.code == SKIP:
                     new_state = state
@@ -88,7 +88,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
     of the gradient of m, and there is no dy; `with_states`: every step's private states have a gradient."""
     backward, narrow = backward_function(cell, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
-    given = make_given_backward(cell, dtype, masked, projected, with_states)
+    values_of = make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
     store_gates, store_recurrent, store_per_unit = (units.storer(count, BACKEND, narrow) for count in counts)
@@ -117,7 +117,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
             where = where_of(options, direction, t, before, b)
             add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, carried = given(rows, parameters, options, where, j, H)
+                arguments, carried = values_of(rows, parameters, options, where, j, H)
                 d_ax, d_ah, d_before, d_own = backward(*arguments)
                 if masked and where.code == SKIP:
                     d_ax, d_ah, d_before, d_own = no_gates(), no_recurrent(), carried, no_per_unit()

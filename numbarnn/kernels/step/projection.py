@@ -10,8 +10,8 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
-from numbarnn.kernels.step.given import make_where
 from numbarnn.kernels.step.groups import Options
+from numbarnn.kernels.step.unit_values import make_where
 
 
 @cache

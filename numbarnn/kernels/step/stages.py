@@ -12,14 +12,14 @@ from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.step import groups, unit_sums
-from numbarnn.kernels.step.given import (
+from numbarnn.kernels.step.pointwise import backward_config, backward_flags, forward_config
+from numbarnn.kernels.step.unit_values import (
     make_backward_rows,
     make_forward_rows,
-    make_given_backward,
-    make_given_forward,
+    make_values_backward,
+    make_values_forward,
     make_where,
 )
-from numbarnn.kernels.step.pointwise import backward_config, backward_flags, forward_config
 
 
 @cache
@@ -28,7 +28,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     step mask; `draws`: noise is drawn."""
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
-    given = make_given_forward(cell, dtype, masked, draws)
+    values_of = make_values_forward(cell, dtype, masked, draws)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
     G, product = cell.num_gates, cell.product_number(stage)
 
@@ -52,7 +52,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
             v_row = saved.v[t if save else 0, b]
             add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, _ = given(rows, parameters, options, where, j, H)
+                arguments, _ = values_of(rows, parameters, options, where, j, H)
                 v_row[v_first + j] = narrow(vector_of(*arguments))
 
     words = [f"{cell.name}_stage{stage}_forward", *["drawing"] * draws, *["masked"] * masked]
@@ -65,7 +65,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
     `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, BACKEND), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
-    given = make_given_backward(cell, dtype, masked, projected, with_states)
+    values_of = make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
     store_gates, no_gates = units.storer(count, BACKEND, narrow), units.zeros(count, BACKEND, compute_dtype(dtype))
@@ -90,7 +90,7 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
             where = where_of(options, direction, t, before, b)
             add_up(rows, parameters, options, where, H)
             for j in range(np.uintp(cuda.grid(1)), H, np.uintp(cuda.gridsize(1))):
-                arguments, _ = given(rows, parameters, options, where, j, H)
+                arguments, _ = values_of(rows, parameters, options, where, j, H)
                 gates = gradients_of(*arguments)
                 if masked and where.code == SKIP:
                     gates = no_gates()

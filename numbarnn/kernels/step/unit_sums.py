@@ -6,8 +6,6 @@ threads of the block take part. Where a stage wants the largest of the terms (`S
 larger of two.
 """
 
-from functools import cache
-
 import numba
 import numpy as np
 from numba import cuda
@@ -15,9 +13,9 @@ from numba import cuda
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import units
 from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
-from numbarnn.compile.specialise import jit, specialise
-from numbarnn.kernels.in_turn import in_turn
-from numbarnn.kernels.step.given import make_given_backward, make_given_forward
+from numbarnn.compile.specialise import specialise
+from numbarnn.kernels.device import device_function, in_turn
+from numbarnn.kernels.step.unit_values import make_values_backward, make_values_forward
 
 THREADS_PER_BLOCK, PARTS = (4, 2) if TINY_LAUNCHES else (256, 16)  # a block's threads; of each sum so many parts
 SHARED_BYTES = 48 * 1024
@@ -37,45 +35,45 @@ def _shared_numbers(cell, stages, size):
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
-    """A device function (rows, parameters, options, where, H), arguments as of `given.make_given_forward`, that writes
+    """Make (rows, parameters, options, where, H), arguments as of `unit_values.make_values_forward`, that writes
     the sums of some stages, one stage after the other, to the row of sums.
 
     Args:
         stages: their numbers; may be none.
     """
     functions = tuple(cell.stages[stage].forward for stage in stages)
-    return _make_sums(cell, stages, functions, make_given_forward(cell, dtype, masked, draws), dtype)
+    return _make_sums(cell, stages, functions, make_values_forward(cell, dtype, masked, draws), dtype)
 
 
 def make_backward_sums(cell, stages, dtype, flags):
-    """The same of the gradients of sums: arguments as of `given.make_given_backward`, written to the row of d_sums.
+    """The same of the gradients of sums, as of `unit_values.make_values_backward`, written to the row of d_sums.
 
     Args:
         flags: (masked, projected, with_states).
     """
     functions = tuple(cell.stages[stage].backward for stage in stages)
-    return _make_sums(cell, stages, functions, make_given_backward(cell, dtype, *flags), dtype)
+    return _make_sums(cell, stages, functions, make_values_backward(cell, dtype, *flags), dtype)
 
 
-@cache
-def _make_sums(cell, stages, functions, given, dtype):
+@device_function
+def _make_sums(cell, stages, functions, values_of, dtype):
     """What `make_forward_sums` and `make_backward_sums` return: it writes to the last of `rows`, which is sums in
     `ForwardRows` and d_sums in `BackwardRows`."""
     if not stages:
-        return jit(lambda rows, parameters, options, where, H: None, BACKEND)
-    phases = tuple(_make_phase(cell, *each, given, dtype) for each in zip(stages, functions, strict=True))
+        return lambda rows, parameters, options, where, H: None
+    phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
     run, scalar = in_turn(phases), getattr(numba, compute_dtype(dtype))
     size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
 
     def fill_in(rows, parameters, options, where, H):
         run(cuda.shared.array(size, scalar), rows, parameters, options, where, H)
 
-    return jit(fill_in, BACKEND)
+    return fill_in
 
 
-@cache
-def _make_phase(cell, stage, function, given, dtype):
-    """A device function for the sums of one stage, which sees those of the phases before."""
+@device_function
+def _make_phase(cell, stage, function, values_of, dtype):
+    """Make for the sums of one stage, which sees those of the phases before."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
     largest = cell.stages[stage].largest
     terms_of, add_across = specialise(function, dtype, BACKEND), _make_add_across(count, number, largest)
@@ -85,20 +83,19 @@ def _make_phase(cell, stage, function, given, dtype):
     def phase(shared, rows, parameters, options, where, H):
         terms = none()
         for j in range(np.uintp(cuda.threadIdx.x), H, np.uintp(cuda.blockDim.x)):
-            arguments, _ = given(rows, parameters, options, where, j, H)
+            arguments, _ = values_of(rows, parameters, options, where, j, H)
             terms = add(terms, terms_of(*arguments))
         add_across(rows[-1], first, shared, terms)
-        return True
 
-    return jit(phase, BACKEND)
+    return phase
 
 
-@cache
+@device_function
 def _make_add_across(count, dtype, largest):
-    """A device function add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
+    """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
     the largest. Ends with a barrier, after which all threads see them."""
     none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, BACKEND)
-    add = jit(larger if largest else plus, BACKEND)
+    add = make_add(largest)
 
     def add_across(out, first, shared, terms):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -117,12 +114,10 @@ def _make_add_across(count, dtype, largest):
             out[first + k] = total
         cuda.syncthreads()
 
-    return jit(add_across, BACKEND)
+    return add_across
 
 
-def plus(a, b):
-    return a + b
-
-
-def larger(a, b):
-    return a if a > b or a != a else b
+@device_function
+def make_add(largest):
+    """Make add(a, b): the sum of two terms, or the larger of them; NaN if either is."""
+    return (lambda a, b: a if a > b or a != a else b) if largest else (lambda a, b: a + b)

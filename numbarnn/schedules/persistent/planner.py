@@ -28,9 +28,9 @@ LEAST_GAIN = 0.05
 
 
 def variant(problem, launch):
-    """(inputs, drops, masked), the options of the launch's kernel: see `kernels.persistent.forward.make_forward`."""
-    several = len(launch.layer_range) > 1
-    return several, several and problem.dropping, problem.masked
+    """(inputs, drops, masked, exact), the options of the launch's kernel: see `persistent.forward.make_forward`."""
+    several, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
+    return several, several and problem.dropping, problem.masked, exact
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.kernels import trouble
+from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, INPUT, RECURRENT, STAGE, STAGE_BITS, Block, Options, Warp
 from numbarnn.schedules.persistent import planner, shares
 
@@ -126,7 +126,7 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
         working_warps=sum(1 for share in of_warps if share and share[0].kind < STAGE),
         gates_width=gates * hidden,
         reads_gates=int(layer == (launch.last - 1 if launch.backward else launch.first) and not launch.tile.given),
-        trouble=trouble.waited(layer, direction, launch.backward),
+        timeout=error_flag.timeout_of(layer, direction, launch.backward),
         bias_w=place.b_w,
         bias_r=place.b_r,
         per_unit=place.per_unit,

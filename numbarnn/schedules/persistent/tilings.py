@@ -13,7 +13,7 @@ from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
-from numbarnn.schedules.persistent import nodes, shares
+from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.persistent.costs import Chain
 from numbarnn.schedules.persistent.launch import Launch
 from numbarnn.schedules.persistent.residence import Room, mixed_tile, ways, whole_tile, with_extras
@@ -349,15 +349,13 @@ def parameter_bytes(problem, layers, backward):
     """Bytes of a kernel's parameters, at most: each array is an address, its sizes and strides."""
     places, cell = layers * problem.directions, problem.cell
     if backward:
-        exchanged = places if cell.same_gradient else 2 * places
-        per_unit = places if cell.per_unit else 1
-        arrays = exchanged + 2 * layers + 3 * places + per_unit + 2 + places * (problem.projection > 0)
+        arrays = (places if cell.same_gradient else 2 * places) + 2 * layers + places  # exchanged; h, c; saved
+        arrays += (places if cell.per_unit else 1) + 1 + places * (problem.projection > 0)
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
         arrays += places * (cell.num_products > 0) + layers * (problem.projection > 0)
-        if nodes.states_by_launches(problem):
-            # Initial and final states, one array of all layers of one size; results, two words, numbers (`ends`).
-            arrays += 4 * (1 if len(set(problem.hidden_sizes)) == 1 else layers) + 3 + 2 + 1
+    # First and last states, one array of all layers of one size; two words, a number (`ends`).
+    arrays += 4 * (1 if len(set(problem.hidden_sizes)) == 1 else layers) + 2 + 1
     arrays += 2 * places * (cell.num_sums > 0)
     # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
     numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))

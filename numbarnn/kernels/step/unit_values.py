@@ -1,12 +1,10 @@
-"""What a cell's functions are given, from memory: device functions made per cell, for all kernels with one thread per
-unit.
+"""What a cell's functions get, from memory: device functions made per cell, for all kernels with one thread per unit.
 
 A kernel takes the groups of `numbarnn.kernels.step.groups`, and reads from them the rows of one sequence at one step.
 What a cell or a call does not have is None there, in the groups and in the rows; the factories' flags say so too, as
 Numba has to know it when it compiles.
 """
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ from numbarnn.common.order import RESET
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
-from numbarnn.compile.specialise import jit
+from numbarnn.kernels.device import device_function
 
 
 class Where(NamedTuple):
@@ -62,9 +60,9 @@ class BackwardRows(NamedTuple):
     d_sums: Any
 
 
-@cache
+@device_function
 def make_where(masked):
-    """A device function where(options, direction, t, before, b): a `Where`. `before` is the slot of the state before
+    """Make where(options, direction, t, before, b): a `Where`. `before` is the slot of the state before
     the step: t, or in the second direction t + 2. The next step is then the other of these two slots."""
 
     def where(options, direction, t, before, b):
@@ -72,12 +70,12 @@ def make_where(masked):
         code_after = options.step_mask[2 * (t + 1) - before, b] if masked else 0
         return Where(code, code_after, direction, t, b)
 
-    return jit(where, BACKEND)
+    return where
 
 
-@cache
+@device_function
 def make_forward_rows(cell):
-    """A device function rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` sums have one
+    """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` sums have one
     slot, and c two that steps use in turns, unless the call keeps all of them."""
     has_sums = cell.num_sums > 0
 
@@ -86,12 +84,12 @@ def make_forward_rows(cell):
         sums = saved.sums[t if save else 0, b] if has_sums else None
         return ForwardRows(states.h[before, b], c, scratch.ax[t, b], scratch.ah[b], sums)
 
-    return jit(rows, BACKEND)
+    return rows
 
 
-@cache
+@device_function
 def make_backward_rows(cell, projected, with_states=False):
-    """A device function rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`; `with_states`: every
+    """Make rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`; `with_states`: every
     step's private states have a gradient of their own."""
     has_sums, has_products, has_saved = cell.num_sums > 0, cell.num_products > 0, cell.num_saved > 0
 
@@ -105,42 +103,42 @@ def make_backward_rows(cell, projected, with_states=False):
         gates = saved.gates[t, b] if has_saved else None
         return BackwardRows(*of_states, gates, sums, dy, dh, dc, d_states, d_v, d_sums)
 
-    return jit(rows, BACKEND)
+    return rows
 
 
-@cache
+@device_function
 def make_draw(noise, dtype, draws):
-    """A device function draw(chances, words, position, t), see `units.noise_loader`; where nothing is drawn it returns
+    """Make draw(chances, words, position, t), see `units.noise_loader`; where nothing is drawn it returns
     means."""
     forms = tuple(one.form for one in noise)
     if draws:
         return units.noise_loader(forms, BACKEND, compute_dtype(dtype))
     mean = units.mean_loader(forms, BACKEND, compute_dtype(dtype))
-    return jit(lambda chances, words, position, t: mean(chances), BACKEND)
+    return lambda chances, words, position, t: mean(chances)
 
 
-@cache
+@device_function
 def make_settings_of(has_settings):
-    """A device function settings_of(options): the numbers that a layer was made with; () of a cell without any."""
-    return jit((lambda options: options.settings) if has_settings else (lambda options: ()), BACKEND)
+    """Make settings_of(options): the numbers that a layer was made with; () of a cell without any."""
+    return (lambda options: options.settings) if has_settings else (lambda options: ())
 
 
-@cache
+@device_function
 def make_load_sums(count, dtype):
-    """A device function load(row, H): (H as a number, the row's sums); () of a cell without any."""
+    """Make load(row, H): (H as a number, the row's sums); () of a cell without any."""
     if count == 0:
-        return jit(lambda row, H: (), BACKEND)
+        return lambda row, H: ()
     number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, BACKEND), units.joiner(BACKEND)
     first, next_one = np.uintp(0), np.uintp(1)
-    return jit(lambda row, H: whole(number(H), load(row, first, next_one)), BACKEND)
+    return lambda row, H: whole(number(H), load(row, first, next_one))
 
 
-@cache
-def make_given_forward(cell, dtype, masked, draws):
-    """A device function given(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j,
+@device_function
+def make_values_forward(cell, dtype, masked, draws):
+    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j,
     and of those of its stages; and the state that a skipped step carries on.
 
-    Args of given:
+    Args of values_of:
         rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
         options: `Options`, of which noise, which `draws`, chances and settings are read.
         where: a `Where`.
@@ -155,7 +153,7 @@ def make_given_forward(cell, dtype, masked, draws):
     no_state, whole, N = units.zeros(cell.num_states, BACKEND, number), units.joiner(BACKEND), cell.num_private
     settings_of = make_settings_of(len(cell.settings) > 0)
 
-    def given(rows, parameters, options, where, j, H):
+    def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
         state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
         ax, ah = load_ax(rows.ax, parameters.b_w, j, H), load_ah(rows.ah, parameters.b_r, j, H)
@@ -166,15 +164,15 @@ def make_given_forward(cell, dtype, masked, draws):
         drawn = draw(options.chances, options.noise, position, np.uint64(where.t))
         return (ax, ah, state, Given(per_unit, sums, drawn, settings_of(options))), state
 
-    return jit(given, BACKEND)
+    return values_of
 
 
-@cache
-def make_given_backward(cell, dtype, masked, projected, with_states=False):
-    """A device function given(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j,
+@device_function
+def make_values_backward(cell, dtype, masked, projected, with_states=False):
+    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j,
     and of those of its stages; and the gradient of the state that a skipped step carries on.
 
-    Args of given:
+    Args of values_of:
         rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy. `with_states`: the
             private states after the step have a gradient d_states besides what comes from later steps.
         parameters: `Parameters`, of which per_unit is read. options: as forward's. where: a `Where`.
@@ -189,7 +187,7 @@ def make_given_backward(cell, dtype, masked, projected, with_states=False):
     zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
     settings_of = make_settings_of(len(cell.settings) > 0)
 
-    def given(rows, parameters, options, where, j, H):
+    def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
         state = whole(widen(rows.h_before[h_unit]), load_private(rows.c_before, c_unit, H))
         new_state = whole(widen(rows.h[h_unit]), load_private(rows.c, c_unit, H))
@@ -210,4 +208,4 @@ def make_given_backward(cell, dtype, masked, projected, with_states=False):
         )  # fmt: skip
         return arguments, whole(d_h, d_private)
 
-    return jit(given, BACKEND)
+    return values_of
