@@ -18,13 +18,11 @@ class Given(NamedTuple):
         per_unit: the unit's own parameters.
         sums: empty without sums, else the number of units, then all stages' sums in their order.
         noise: the unit's random numbers in this step.
-        settings: the numbers that the layer was made with, the same for all units and steps (`Cell.settings`).
     """
 
     per_unit: tuple = ()
     sums: tuple = ()
     noise: tuple = ()
-    settings: tuple = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +121,6 @@ class Cell:
 
     All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
     gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
-    Where the cell has `settings`, both take them as one more argument, the last.
 
     A `general` cell may have parameters per unit, `per_unit`, other gates of ah than of ax, random numbers, `noise`,
     and `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
@@ -144,8 +141,6 @@ class Cell:
         stages: further products and sums, in their order.
         per_unit: names of the parameters per unit.
         noise: the `Noise` of each random number that a unit gets in each step.
-        settings: names of numbers that a layer is made with and the equations read, such as bounds of a state. They
-            are arguments of compiled code, which is the same whatever they are.
         heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
         drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
             for all steps, the others times 1 / (1 - p); empty: no weight.
@@ -177,7 +172,6 @@ class Cell:
     general: bool = False
     source: str = ""
     layout: Layout | None = None
-    settings: tuple[str, ...] = ()
 
     def __copy__(self):
         return self

@@ -26,6 +26,10 @@ it was computed from:
 That cuDNN's gradient is (5a), and what it makes of NaN, is an assumption (`tests/support/cudnn_assumptions.py`).
 """
 
+from functools import cache
+from math import inf
+from types import FunctionType
+
 from numbarnn.cells.definition import Cell
 from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, inside, sigmoid, tanh
 
@@ -62,39 +66,44 @@ LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm
 
 
 # ---------------------------------------------------------------------------------------------------- with cell clip
-def clipped_forward(ax, ah, state, settings):
+LCLIP, RCLIP = -inf, inf  # `clipped` gives copies of these functions other ones
+
+
+def clipped_forward(ax, ah, state):
     """One step of one unit: (1), (2), (3a)."""
     (_, c), gates = lstm_forward(ax, ah, state)
-    c = clip(c, settings[0], settings[1])  # (3a)
+    c = clip(c, LCLIP, RCLIP)  # (3a)
     return (gates[3] * tanh(c), c), gates
 
 
-def clipped_nan_forward(ax, ah, state, settings):
+def clipped_nan_forward(ax, ah, state):
     """The same, where a NaN in c becomes lclip."""
     (_, c), gates = lstm_forward(ax, ah, state)
-    c = clip_nan(c, settings[0], settings[1])
+    c = clip_nan(c, LCLIP, RCLIP)
     return (gates[3] * tanh(c), c), gates
 
 
-def clipped_backward(saved, state, new_state, d_state, settings):
+def clipped_backward(saved, state, new_state, d_state):
     """One step of one unit backward: (4) to (7), with (5a)."""
     (di, df, dg, do), _, (_, dc) = lstm_backward(saved, state, new_state, d_state)
-    c, (low, high) = new_state[1], settings
-    di, df, dg = inside(c, low, high, di), inside(c, low, high, df), inside(c, low, high, dg)  # (5a)
+    c = new_state[1]
+    di, df, dg = inside(c, LCLIP, RCLIP, di), inside(c, LCLIP, RCLIP, df), inside(c, LCLIP, RCLIP, dg)  # (5a)
     gates = (di, df, dg, do)
-    return gates, gates, (ZERO, inside(c, low, high, dc))
+    return gates, gates, (ZERO, inside(c, LCLIP, RCLIP, dc))
 
 
-_CLIPPED, _CLIPPED_NAN = (
-    Cell(name, LSTM.gates, LSTM.states, LSTM.saved, forward, clipped_backward, settings=("lclip", "rclip"))
-    for name, forward in (("lstm_clip", clipped_forward), ("lstm_clip_no_nan", clipped_nan_forward))
-)
-
-
-def clipped(propagate_nan=True):
-    """The LSTM whose c is limited to [lclip, rclip], its settings, at each step.
+@cache
+def clipped(lclip, rclip, propagate_nan=True):
+    """Return the LSTM whose c is limited to [lclip, rclip] at each step.
 
     Args:
         propagate_nan: NaN stays NaN; else it becomes lclip.
     """
-    return _CLIPPED if propagate_nan else _CLIPPED_NAN
+
+    def within_bounds(function):
+        names = function.__globals__ | {"LCLIP": float(lclip), "RCLIP": float(rclip)}
+        return FunctionType(function.__code__, names, function.__name__)
+
+    name, forward = ("lstm_clip", clipped_forward) if propagate_nan else ("lstm_clip_no_nan", clipped_nan_forward)
+    functions = within_bounds(forward), within_bounds(clipped_backward)
+    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, *functions)

@@ -16,15 +16,9 @@ def forward_function(cell, dtype, backend):
     forward = specialise(cell.forward, dtype, backend)
     if cell.general:
         return forward
-    if cell.settings:
 
-        def wider(ax, ah, state, given):
-            return forward(ax, ah, state, given.settings)
-
-    else:
-
-        def wider(ax, ah, state, given):
-            return forward(ax, ah, state)
+    def wider(ax, ah, state, given):
+        return forward(ax, ah, state)
 
     return jit(wider, backend)
 
@@ -35,17 +29,10 @@ def backward_function(cell, dtype, backend):
     backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
-    if cell.settings:
 
-        def wider(saved, state, new_state, d_state, d_v, d_sums, given):
-            d_ax, d_ah, d_before = backward(saved, state, new_state, d_state, given.settings)
-            return d_ax, d_ah, d_before, ()
-
-    else:
-
-        def wider(saved, state, new_state, d_state, d_v, d_sums, given):
-            d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
-            return d_ax, d_ah, d_before, ()
+    def wider(saved, state, new_state, d_state, d_v, d_sums, given):
+        d_ax, d_ah, d_before = backward(saved, state, new_state, d_state)
+        return d_ax, d_ah, d_before, ()
 
     return jit(wider, backend)
 
@@ -81,7 +68,8 @@ def specialise(function, dtype, backend):
         known_as = value.__name__ if getattr(value, "__module__", None) == scalar.__name__ else name
         value = replacements.get(known_as, value)
         if isinstance(value, float):
-            value = number(value)
+            with np.errstate(over="ignore"):  # a bound beyond the dtype's range is infinite
+                value = number(value)
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
             value = specialise(value, dtype, backend)
         namespace[name] = value

@@ -87,7 +87,7 @@ def zeros(dtype, *shape):
     return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
 
 
-CLIPPED_LSTM = lstm.clipped()  # the LSTM with cell clip
+CLIPPED_LSTM = lstm.clipped(-1.0, 1.0)  # the LSTM with cell clip
 # Cells that add up over units, and that draw random numbers.
 SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0.1)
 
@@ -129,11 +129,10 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
     per_unit, d_per_unit = (zeros(dtype, V * H), zeros(dtype, T, B, V * H)) if V else (None, None)
     v, d_v = (zeros(dtype, T, B, S * H), zeros(number, B, S * H)) if S else (None, None)
     sums, d_sums = (zeros(number, T, B, Q), zeros(number, B, Q)) if Q else (None, None)
-    settings = (np.dtype(number).type(0),) * len(cell.settings) or None
     noise = zeros("uint64", 6) if cell.noise and save else None
     thresholds, values = (np.uint64(0),) * len(cell.noise), (np.dtype(number).type(0),) * len(cell.noise)
     chances = Chances(thresholds if save else None, values) if cell.noise else None
-    options = Options(zeros("uint8", T + 2, B) if masked else None, noise, settings, chances)
+    options = Options(zeros("uint8", T + 2, B) if masked else None, noise, chances)
     parameters = Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
     states, saved = States(h, c, h if projected else None), Saved(ax if save and cell.num_saved else None, v, sums)
     dah, dy = zeros(dtype, T, B, A * H), zeros(dtype, T, B, H)

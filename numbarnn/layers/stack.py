@@ -97,7 +97,7 @@ class Stack:
         self.cell_clip = checks.cell_clip(cell_clip, self.cell)
         self.clip_propagate_nan = checks.flag(clip_propagate_nan, "clip_propagate_nan")
         if self.cell_clip:
-            self.cell = cells.lstm.clipped(self.clip_propagate_nan)
+            self.cell = cells.lstm.clipped(*self.cell_clip, self.clip_propagate_nan)
         self.input_size = checks.positive_int(input_size, "input_size")
         self.hidden_sizes = checks.hidden_sizes(hidden_size, num_layers)
         self.num_layers = len(self.hidden_sizes)
@@ -165,7 +165,6 @@ class Stack:
             splits_tf32=self.allow_tf32 == "3x",
             profile=self.engine.profile,
             fuses_input=self.engine.fuses_input,
-            settings=self.cell_clip or (),
             units=self.hidden_sizes if self.widths != self.hidden_sizes else (),
             checkpoint_every=self.checkpoint_every or 0,
         )

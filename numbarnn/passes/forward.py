@@ -233,7 +233,7 @@ class ForwardPass(Pass, Reserving):
         """What is out of the ordinary in a layer and direction: `Options`."""
         step_mask = None if self.step_mask is None else self.step_mask[direction]
         noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
-        return Options(step_mask, noise, self.problem.settings_of_kernels, self.problem.chances)
+        return Options(step_mask, noise, self.problem.chances)
 
     # ------------------------------------------------------------------------------------------ before and after them
     def first_copies(self):

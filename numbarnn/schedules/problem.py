@@ -35,7 +35,6 @@ class Problem:
         resets: sequences may begin anew.
         batch_major: x, y, dy and dx have the axes of batch and time exchanged.
         keeps_states: the private states of every step of the last layer are a result too.
-        settings: the numbers that the cell's equations read, as `Cell.settings` names them.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
         splits_tf32: persistent kernels may compute float32 products by tensor cores as three of TF32 numbers each, with
@@ -70,7 +69,6 @@ class Problem:
     batch_major: bool = False
     fuses_input: bool = False
     keeps_states: bool = False
-    settings: tuple[float, ...] = ()
     units: tuple[int, ...] = ()
     checkpoint_every: int = 0
     segment_of: int = 0
@@ -152,12 +150,6 @@ class Problem:
     def state_dtype(self):
         """The dtype in which states accumulate."""
         return compute_dtype(self.dtype)
-
-    @cached_property
-    def settings_of_kernels(self):
-        """The settings as kernels take them: a tuple of NumPy numbers; None where the cell has none."""
-        with np.errstate(over="ignore"):  # a clip beyond the dtype's range clips nothing
-            return tuple(map(np.dtype(self.state_dtype).type, self.settings)) or None
 
     @cached_property
     def chances(self):

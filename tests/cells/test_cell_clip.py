@@ -11,7 +11,7 @@ from numbarnn.compile.specialise import specialise
 
 LOW, HIGH = -0.3, 0.4  # bounds of c
 BOUNDS = LOW, HIGH
-CLIPPED = {"clipped": lstm.clipped(True), "clipped_nan_too": lstm.clipped(False)}
+CLIPPED = {"clipped": lstm.clipped(*BOUNDS), "clipped_nan_too": lstm.clipped(*BOUNDS, False)}
 by_clipped = pytest.mark.parametrize("cell", CLIPPED.values(), ids=CLIPPED)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
@@ -35,13 +35,13 @@ def test_clipped_c_is_the_lstms_within_bounds(cell):
     """On arrays and on numbers; h is computed from the limited c, and what is saved is the LSTM's."""
     ax, ah, state = lstm_points(200)
     (_, free), saved = lstm.LSTM.forward(ax, ah, state)
-    (h, c), kept = cell.forward(ax, ah, state, BOUNDS)
+    (h, c), kept = cell.forward(ax, ah, state)
     assert (free < LOW).sum() > 20 and (free > HIGH).sum() > 20 and ((LOW < free) & (free < HIGH)).sum() > 20
     np.testing.assert_array_equal(c, [clip_by_hand(one, True) for one in free])
     np.testing.assert_array_equal(h, saved[3] * np.tanh(c))
     np.testing.assert_array_equal(kept, saved)
     for k in range(20):
-        one = cell.forward(*(tuple(values[k] for values in part) for part in (ax, ah, state)), BOUNDS)
+        one = cell.forward(*(tuple(values[k] for values in part) for part in (ax, ah, state)))
         np.testing.assert_allclose(one[0], (h[k], c[k]), rtol=1e-15)
 
 
@@ -50,10 +50,10 @@ def test_no_gradient_passes_a_bound(cell):
     """Where c is at a bound, nothing reaches i, f, g and the c before, but o gets what it gets without. Elsewhere all
     is the LSTM's. A c that is there by chance counts as limited."""
     ax, ah, state = lstm_points(200)
-    new_state, saved = cell.forward(ax, ah, state, BOUNDS)
+    new_state, saved = cell.forward(ax, ah, state)
     new_state[1][:2] = LOW, HIGH
     d_state = (np.linspace(-1, 1, 200), np.linspace(0.5, 1.5, 200))
-    d_ax, d_ah, (d_h, d_c) = cell.backward(saved, state, new_state, d_state, BOUNDS)
+    d_ax, d_ah, (d_h, d_c) = cell.backward(saved, state, new_state, d_state)
     free_ax, _, (_, free_c) = lstm.LSTM.backward(saved, state, new_state, d_state)
     at_bound = (new_state[1] == LOW) | (new_state[1] == HIGH)
     assert 50 < at_bound.sum() < 150 and at_bound[:2].all()
@@ -66,21 +66,21 @@ def test_no_gradient_passes_a_bound(cell):
 @pytest.mark.parametrize("propagate_nan", (True, False))
 def test_nan_in_c(propagate_nan):
     """It stays, or becomes the lower bound: on numbers, on arrays, compiled in both dtypes."""
-    cell = lstm.clipped(propagate_nan)
+    cell = lstm.clipped(*BOUNDS, propagate_nan)
     gates, numbers = (0.5,) * 4, (math.nan, -math.inf, math.inf, 3.0, -3.0, 0.1)
-    (h, c), _ = cell.forward(gates, gates, (0.0, np.array(numbers)), BOUNDS)
+    (h, c), _ = cell.forward(gates, gates, (0.0, np.array(numbers)))
     free = lstm.LSTM.forward(gates, gates, (0.0, np.array(numbers)))[0][1]
     expected = [clip_by_hand(one, propagate_nan) for one in free]
     assert math.isnan(expected[0]) == propagate_nan and expected[1:5] == [LOW, HIGH, HIGH, LOW]
     np.testing.assert_array_equal(c, expected)
     assert np.isnan(h[0]) == propagate_nan and np.isfinite(h[1:]).all()
     for number, one in zip(numbers, expected, strict=True):
-        np.testing.assert_array_equal(cell.forward(gates, gates, (0.0, number), BOUNDS)[0][1], one)
+        np.testing.assert_array_equal(cell.forward(gates, gates, (0.0, number))[0][1], one)
     for dtype in ("float32", "float64"):
         of_dtype, forward = np.dtype(dtype).type, callable_from_python(specialise(cell.forward, dtype, "cpu"))
         for number, one in zip(numbers, expected, strict=True):
-            four, bounds = (of_dtype(0.5),) * 4, tuple(map(of_dtype, BOUNDS))
-            (_, found), _ = forward(four, four, (of_dtype(0), of_dtype(number)), bounds)
+            four = (of_dtype(0.5),) * 4
+            (_, found), _ = forward(four, four, (of_dtype(0), of_dtype(number)))
             np.testing.assert_allclose(found, one, rtol=4 * np.finfo(dtype).eps)
 
 
@@ -92,13 +92,12 @@ def test_compiled_backward_equals_the_plain_equations(cell, dtype):
         callable_from_python(specialise(function, dtype, "cpu")) for function in (cell.forward, cell.backward)
     )
     of_dtype, limited = np.dtype(dtype).type, 0
-    bounds = tuple(map(of_dtype, BOUNDS))
     for k in range(60):
         point = [tuple(values[k] for values in part) for part in (ax, ah, state)]
-        new_state, saved = (tuple(map(of_dtype, part)) for part in forward(*point, bounds))  # Python's floats otherwise
+        new_state, saved = (tuple(map(of_dtype, part)) for part in forward(*point))  # Python's floats otherwise
         d_state = of_dtype(0.5), of_dtype(-1.5)
-        found = backward(saved, point[2], new_state, d_state, bounds)
-        plain = cell.backward(*(tuple(map(np.float64, part)) for part in (saved, point[2], new_state, d_state, bounds)))
+        found = backward(saved, point[2], new_state, d_state)
+        plain = cell.backward(*(tuple(map(np.float64, part)) for part in (saved, point[2], new_state, d_state)))
         # ten operations on numbers below 4, and one tanh of 2.5 eps
         for one, other in zip(found, plain, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=16 * np.finfo(dtype).eps)
@@ -106,12 +105,9 @@ def test_compiled_backward_equals_the_plain_equations(cell, dtype):
     assert 10 < limited < 50
 
 
-def test_bounds_are_arguments_of_one_cell():
-    """Of which there is one for either way with NaN."""
-    assert lstm.clipped(True) is lstm.clipped() is not lstm.clipped(False)
+def test_one_cell_for_equal_bounds():
+    assert lstm.clipped(-1, 2.0) is lstm.clipped(-1.0, 2) is not lstm.clipped(-1.0, 2.0, False)
     assert len({cell.name for cell in (lstm.LSTM, *CLIPPED.values())}) == 3
-    for cell in CLIPPED.values():
-        assert cell.settings == ("lclip", "rclip")
-        for bounds in ((-1.0, 2.0), (-1.0, 2.5), (-2.0, 2.0)):
-            (_, c), _ = cell.forward((100.0,) * 4, (100.0,) * 4, (0.0, np.array([-1e3, 1e3])), bounds)
-            np.testing.assert_array_equal(c, bounds)
+    for bounds in ((-1.0, 2.0), (-1.0, 2.5), (-2.0, 2.0)):
+        (_, c), _ = lstm.clipped(*bounds).forward((100.0,) * 4, (100.0,) * 4, (0.0, np.array([-1e3, 1e3])))
+        np.testing.assert_array_equal(c, bounds)

@@ -15,7 +15,7 @@ from numbarnn.compile.specialise import backward_function, forward_function, spe
 from numbarnn.reference.philox import philox4x32
 from reference_problem import central_differences
 
-CLIPPED = {"clipped": lstm.clipped(True), "clipped_nan_too": lstm.clipped(False)}
+CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
@@ -31,15 +31,10 @@ def parts_of(cell, point):
     return tuple(map(tuple, np.split(point, ends)))
 
 
-def settings_of(cell):
-    """The clipped LSTM's bounds."""
-    return (-0.3, 0.4) if cell.settings else ()
-
-
 def arguments_of(cell, point):
     """What its forward takes, of the point's dtype."""
     *others, per_unit = parts_of(cell, point)
-    return *others, Given(per_unit, settings=tuple(map(point.dtype.type, settings_of(cell))))
+    return *others, Given(per_unit)
 
 
 def size_of(cell):
@@ -56,7 +51,7 @@ def step_forward(cell, ax, ah, state, per_unit):
         v = stage.forward(ax, known, state, Given(per_unit))
         for gate in gates_of_stage(cell, number):
             ah[gate] += WEIGHT * v
-    return forward(ax, tuple(ah), state, Given(per_unit, settings=settings_of(cell)))
+    return forward(ax, tuple(ah), state, Given(per_unit))
 
 
 def gates_of_stage(cell, number):
@@ -71,7 +66,7 @@ def step_backward(cell, saved, state, new_state, d_state, per_unit):
         d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), (), Given(per_unit))
         assert len(d_ah) == len(gates_of_stage(cell, number))
         d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
-    given = Given(per_unit, settings=settings_of(cell))
+    given = Given(per_unit)
     d_ax, d_ah, d_before, d_per_unit = backward(saved, state, new_state, d_state, tuple(d_v), (), given)
     return d_ax, (*d_ah, *of_stages), d_before, d_per_unit
 

@@ -19,7 +19,7 @@ from numbarnn.kernels.step.groups import Gradients, Options
 from row_cases import integers, random_step_mask
 from step_buffers import kinds_of_steps, nans, normal, walk
 
-ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped()} | GENERAL
+ALL_CELLS = cells.CELLS | {"lstm_clip": lstm.clipped(-0.3, 0.4)} | GENERAL
 by_direction = pytest.mark.parametrize("direction", (0, 1))
 
 

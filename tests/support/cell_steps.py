@@ -91,10 +91,8 @@ def functions_of(cell):
     forward, backward = (G, A, S), (K, S, S, S)
     if cell.general:
         seen, noise = cell.num_sums + (cell.num_sums > 0), len(cell.noise)
-        given = Given(cell.num_per_unit, seen, noise, len(cell.settings))
+        given = Given(cell.num_per_unit, seen, noise)
         forward, backward = (*forward, given), (*backward, cell.num_products, cell.num_sums, given)
-    elif cell.settings:
-        forward, backward = (*forward, len(cell.settings)), (*backward, len(cell.settings))
     yield from ((cell.forward, forward), (cell.backward, backward))
     for stage in cell.stages:
         yield from ((stage.forward, forward), (stage.backward, backward))
@@ -172,7 +170,6 @@ class Steps:
         self.W_hr = parameters.get("weight_hr")
         self.per_unit = tuple(parameters[name] for name in cell.per_unit)
         self.noise = tuple(noise.mean for noise in cell.noise)
-        assert not cell.settings, "of a layer, which has them"
 
     def read_by_kernels(self, parameters):
         """What the cell's functions are given, by the same names: where it is formed of the parameters, that."""

@@ -92,8 +92,7 @@ def forward_buffers(
     sums = np.full((T if save else 1, B, cell.num_sums), np.nan, dtype) if cell.num_sums else None
     noise = noise_words(0x123456789ABCDEF, 3, 7)[2].copy() if cell.noise and save else None
     saved, scratch = Saved(ax if save else None, v, sums), Scratch(ax, ah)
-    settings = tuple(map(np.dtype(dtype).type, (-0.3, 0.4))) if cell.settings else None  # the clipped LSTM's
-    options = Options(step_mask, noise, settings, chances_of(cell, dtype, save))
+    options = Options(step_mask, noise, chances_of(cell, dtype, save))
     return ForwardBuffers(cell, direction, save, parameters, States(h, c, m), saved, scratch, options)
 
 

@@ -32,7 +32,7 @@ class CellParts:
         self.load_per_unit, self.load_private = _loader(cell.num_per_unit), _loader(cell.num_private)
         self.load_saved, self.load_d_v = _loader(cell.num_saved), _loader(cell.num_products)
         self.load_d_sums, self.load_sums = _loader(cell.num_sums), _sums_loader(cell.num_sums, dtype)
-        self.load_noise, self.load_settings = _noise_loader(cell.noise_forms, dtype), _loader(len(cell.settings))
+        self.load_noise = _noise_loader(cell.noise_forms, dtype)
         self.store_states, self.store_saved = _storer(), _storer()
         self.store_gates, self.store_recurrent = _storer(), _storer()
         self.store_per_unit = _storer()
@@ -50,7 +50,7 @@ class CellParts:
         cell = self.cell
         functions = [(one.forward, one.backward) for one in (cell, *cell.stages)]
         stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
-        layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit, cell.settings
+        layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit
         about = [fingerprint(function) for pair in functions for function in pair]
         about += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
         return f"{self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"

@@ -56,7 +56,6 @@ def _given(cell, zero, rows, b, j, draws):
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, rows.H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
         _noise(cell, zero, rows, rows.position + b * rows.H + j, draws),
-        cell.load_settings(numbers_at(zero, rows.settings), 0, 1),
     )
 
 

@@ -239,9 +239,6 @@ class CpuEngine(HostEngine):
             kept.append(self._memory.empty(shape, dtype))
             return address(kept[-1])
 
-        if buffers.options.settings is not None:
-            kept.append(np.array(buffers.options.settings))
-            call.settings = address(kept[-1])
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
         call.panel_row = panels.PANEL_ROW

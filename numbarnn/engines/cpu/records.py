@@ -29,7 +29,7 @@ _CALL = (
     # `ax_slot` is from one time to the next, 0 where all times have the same memory
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
     "x x_row x_by_steps ax ax_row ax_slot ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask",
-    "settings noise noise_thresholds noise_values",
+    "noise noise_thresholds noise_values",
     # gradients; own_dh is that of own_h
     "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
@@ -56,7 +56,7 @@ Stage = _table("Stage", "is_sums first_gate end_gate first_sum end_sum product s
 # of the first sequence, `.._row` is from one sequence to the next.
 Rows = _table(
     "Rows",
-    "rows first last H t position settings noise noise_thresholds noise_values",
+    "rows first last H t position noise noise_thresholds noise_values",
     "ax ax_row ah ah_row b_w b_r per_unit sums sums_row",
     "h h_row c c_row new_h new_h_row new_c new_c_row saved saved_row",
     "dy dy_row dh dh_row dc dc_row dax dax_row dah dah_row d_per_unit d_per_unit_row d_v d_v_row d_sums d_sums_row",

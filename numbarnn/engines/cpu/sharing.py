@@ -161,7 +161,7 @@ def set_parameters(zero, call, rows):
     """What `rows` has in all steps."""
     rows.H = call.hidden
     rows.b_w, rows.b_r, rows.per_unit = call.b_w, call.b_r, call.per_unit
-    rows.settings, rows.noise = call.settings, call.noise
+    rows.noise = call.noise
     rows.noise_thresholds, rows.noise_values = call.noise_thresholds, call.noise_values
     rows.h_row = rows.new_h_row = call.own_h_row
     rows.c_row = rows.new_c_row = call.c_row

@@ -22,7 +22,6 @@ class Options(NamedTuple):
         step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
         noise: (L * D, 6) uint64, `numbarnn.common.philox.noise_words`.
         masks, scale: of dropout between the launch's layers, `numbarnn.common.philox.dropout_masks`.
-        settings: the numbers that the cell's equations read (`Cell.settings`), a tuple.
         chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`.
     """
 
@@ -30,7 +29,6 @@ class Options(NamedTuple):
     noise: Any = None
     masks: Any = None
     scale: Any = None
-    settings: Any = None
     chances: Any = None
 
 

@@ -17,7 +17,7 @@ from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.context import make_pair
 from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums, make_stages, make_sums
-from numbarnn.kernels.step.unit_values import make_draw, make_settings_of
+from numbarnn.kernels.step.unit_values import make_draw
 
 
 @device_function
@@ -111,7 +111,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
     number, SEQUENCES, D_SUMS, M = np.dtype(compute_dtype(dtype)).type, np.uint64(tile.sequences), tile.stages, 2 + N
     widen, of_state = storage.widen(dtype), block.make_states(cell, dtype)
     load_private, whole, no_state = of_state.load_private, of_state.whole, of_state.zero
-    draw, settings_of = make_draw(cell.noise, dtype, True), make_settings_of(len(cell.settings) > 0)
+    draw = make_draw(cell.noise, dtype, True)
     load_saved, load_per_unit = units.loader(K, BACKEND, widen), block.make_load_parameters(cell, tile)
     load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), make_pair(tile), Q > 0, tile.units
     load_d_v, S = units.loader(cell.num_products, BACKEND), cell.num_products
@@ -131,7 +131,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
         if has_sums:
             sums = whole(number(owned.hidden), load_sums(thread.sums, i * Q, 1))
             d_sums = load_sums(thread.shared, np.uint64(D_SUMS + pair // U), SEQUENCES)
-        given = Given(load_per_unit(thread, unit, i), sums, random, settings_of(role.options))
+        given = Given(load_per_unit(thread, unit, i), sums, random)
         d_all, d_v = whole(d_state[0] + output, d_state[1:]), load_d_v(thread.d_v, i * S, 1)
         return load_saved(thread.saved, i * K, 1), state, new_state, d_all, d_v, d_sums, given
 

@@ -22,7 +22,7 @@ from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.context import make_pair
 from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums, make_stages, make_sums
-from numbarnn.kernels.step.unit_values import make_draw, make_settings_of
+from numbarnn.kernels.step.unit_values import make_draw
 
 
 @device_function
@@ -69,7 +69,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
     load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
-    draw, settings_of = make_draw(cell.noise, dtype, draws), make_settings_of(len(cell.settings) > 0)
+    draw = make_draw(cell.noise, dtype, draws)
     load_sums, pair_of, state_at = units.loader(Q, BACKEND), make_pair(tile), block.make_state_at(cell, tile)
     load_per_unit, short = block.make_load_parameters(cell, tile), len(cell.stages) > 0 or tile.projects
     index = products.make_index(short)
@@ -90,7 +90,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
         sums = ()
         if has_sums:
             sums = whole(number_of(owned.hidden), load_sums(thread.shared, index(TOTALS + number // U), SEQUENCES))
-        return ax, ah, state, Given(load_per_unit(thread, unit, i), sums, random, settings_of(role.options))
+        return ax, ah, state, Given(load_per_unit(thread, unit, i), sums, random)
 
     return arguments_of
 

@@ -87,13 +87,11 @@ class Options(NamedTuple):
     Attributes:
         step_mask: (T + 2, B) uint8, slots as in h, which steps are skipped or begin anew (`numbarnn.common.order`).
         noise: (6,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
-        settings: the numbers that the cell's equations read (`Cell.settings`), a tuple, of the dtype of c.
         chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`; in inference too.
     """
 
     step_mask: Any = None
     noise: Any = None
-    settings: Any = None
     chances: Any = None
 
 

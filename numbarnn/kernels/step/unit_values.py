@@ -118,12 +118,6 @@ def make_draw(noise, dtype, draws):
 
 
 @device_function
-def make_settings_of(has_settings):
-    """Make settings_of(options): the numbers that a layer was made with; () of a cell without any."""
-    return (lambda options: options.settings) if has_settings else (lambda options: ())
-
-
-@device_function
 def make_load_sums(count, dtype):
     """Make load(row, H): (H as a number, the row's sums); () of a cell without any."""
     if count == 0:
@@ -140,7 +134,7 @@ def make_values_forward(cell, dtype, masked, draws):
 
     Args of values_of:
         rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
-        options: `Options`, of which noise, which `draws`, chances and settings are read.
+        options: `Options`, of which noise, which `draws`, and chances are read.
         where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
@@ -151,7 +145,6 @@ def make_values_forward(cell, dtype, masked, draws):
     load_private = units.loader(cell.num_private, BACKEND)
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, draws)
     no_state, whole, N = units.zeros(cell.num_states, BACKEND, number), units.joiner(BACKEND), cell.num_private
-    settings_of = make_settings_of(len(cell.settings) > 0)
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
@@ -162,7 +155,7 @@ def make_values_forward(cell, dtype, masked, draws):
         per_unit, sums = load_per_unit(parameters.per_unit, j, H), load_sums(rows.sums, H)
         position = np.uint64(where.b) * np.uint64(H) + np.uint64(j)
         drawn = draw(options.chances, options.noise, position, np.uint64(where.t))
-        return (ax, ah, state, Given(per_unit, sums, drawn, settings_of(options))), state
+        return (ax, ah, state, Given(per_unit, sums, drawn)), state
 
     return values_of
 
@@ -185,7 +178,6 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
     load_d_states, add = units.loader(cell.num_private, BACKEND, widen), units.adder(cell.num_private, BACKEND)
     no_state, no_private = (units.zeros(count, BACKEND, number) for count in (cell.num_states, cell.num_private))
     zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
-    settings_of = make_settings_of(len(cell.settings) > 0)
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
@@ -204,7 +196,7 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         drawn = draw(options.chances, options.noise, position, np.uint64(where.t))
         arguments = (
             load_saved(rows.gates, j, H), state, new_state, whole(d_output, d_own), load_d_v(rows.d_v, j, H),
-            load_d_sums(rows.d_sums, first, next_one), Given(per_unit, sums, drawn, settings_of(options)),
+            load_d_sums(rows.d_sums, first, next_one), Given(per_unit, sums, drawn),
         )  # fmt: skip
         return arguments, whole(d_h, d_private)
 

@@ -36,7 +36,6 @@ def make_options(problem, launch, step_mask, noise, masks, scale):
         noise=noise if problem.training and problem.cell.noise else None,
         masks=masks if drops else None,
         scale=np.dtype(compute_dtype(problem.dtype)).type(scale) if drops else None,
-        settings=problem.settings_of_kernels,
         chances=problem.chances,
     )
 

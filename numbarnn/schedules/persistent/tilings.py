@@ -357,8 +357,8 @@ def parameter_bytes(problem, layers, backward):
     # First and last states, one array of all layers of one size; two words, a number (`ends`).
     arrays += 4 * (1 if len(set(problem.hidden_sizes)) == 1 else layers) + 2 + 1
     arrays += 2 * places * (cell.num_sums > 0)
-    # One-dimensional; then noise and masks, both tables, scale and sizes; settings, and two numbers of each random one.
-    numbers = max(1, len(cell.settings)) + max(1, 2 * len(cell.noise))
+    # One-dimensional; then noise and masks, both tables, scale and sizes; two numbers of each random one.
+    numbers = max(1, 2 * len(cell.noise))
     return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
