@@ -7,7 +7,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 import textwrap
 from html import escape
 from pathlib import Path
@@ -21,6 +23,7 @@ NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
 COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
 COLORED = re.compile(rf"(?<!\S)({'|'.join(COLORS)})(?!\S)")
+LETTERS_SAID = 2000  # of what a process wrote to its error stream
 MOST_THREADS = 1024  # more than any CPU has cores
 
 
@@ -162,6 +165,24 @@ def environment(simulated=False):
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
+
+
+def run_simulated(arguments, timeout):
+    """Run a command of numbarnn in a process that is the simulator, as Numba reads its switch when it starts.
+
+    Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
+        try:
+            ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
+                                 env=environment(simulated=True))  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return None, None, f"it took more than {timeout} s"
+        found = json.loads(answer.read_text()) if answer.exists() else None
+    said = " ".join(ran.stderr.decode(errors="replace").split())[-LETTERS_SAID:]
+    return ran.returncode, found, said or f"exit code {ran.returncode}"
 
 
 def document(title, body, style, script=""):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime, timezone
-from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,7 +150,6 @@ def core_count():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@cache
 def module_threads():
     """Return whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's".
 

@@ -1,7 +1,6 @@
 """`numbarnn kernels`: compile kernels without a GPU; registers, spills, shared memory; PTX, machine code, source."""
 
 import argparse
-import difflib
 import inspect
 import re
 import time
@@ -46,7 +45,7 @@ def add_arguments(parser):
     about = "print its machine code (SASS) instead, and what is counted in it; needs the extra [sass]"
     output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
     about = "print its Python source instead, without the code that this kernel never runs"
-    output.add_argument("--source", type=source_kernel, metavar="NAME", help=about)
+    output.add_argument("--source", type=shipped_kernel, metavar="NAME", help=about)
 
 
 def run(args):
@@ -117,25 +116,6 @@ def shipped_kernel(name):
         return catalog.find(name, shipped_kernels(capability(ARCHS[-1])))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def source_kernel(name):
-    """An argparse type: the ShippedKernel whose source a name, or its beginning up to a "-", stands for."""
-    everything = shipped_kernels(capability(ARCHS[-1]))
-    for shipped in everything:
-        if str(shipped) == name:
-            return shipped
-    matches = [shipped for shipped in everything if str(shipped).startswith(f"{name}-")]
-    if len({source.reduced(shipped.function) for shipped in matches}) == 1:
-        return matches[0]
-    if matches:
-        names = "\n  ".join(map(str, matches))
-        raise argparse.ArgumentTypeError(f"{name!r} is the name of several kernels; choose one:\n  {names}")
-    names = list(dict.fromkeys(shipped.kernel.name for shipped in everything))
-    similar = difflib.get_close_matches(name, names, n=8) or [each for each in names if name in each]
-    if similar:
-        raise argparse.ArgumentTypeError(f"no kernel is called {name!r}; similar names: {', '.join(similar)}")
-    return shipped_kernel(name)
 
 
 def capability(arch):

@@ -9,6 +9,7 @@ import pytest
 
 import boundaries
 from numbarnn import cli, engines
+from numbarnn.bench import console
 from numbarnn.bench.cases import cases, spreads
 from numbarnn.bench.check import accuracy
 from numbarnn.bench.check import command as check
@@ -208,12 +209,11 @@ def test_the_cpu_engine_passes(run_check):
 
 def child_that(monkeypatch, code):
     """Replaces `python -m numbarnn` in the child process by Python code; `sys.argv[1:]` are its arguments."""
-    popen = check.subprocess.Popen
+    popen = console.subprocess.Popen
     monkeypatch.setattr(
-        check.subprocess, "Popen", lambda command, **options: popen([command[0], "-c", code, *command[3:]], **options)
+        console.subprocess, "Popen", lambda command, **options: popen([command[0], "-c", code, *command[3:]], **options)
     )
-    with check.simulator_checks([["gru"]], ["stepwise"], True) as result:
-        return result()
+    return check.check_simulated(["gru"], ["stepwise"], True)
 
 
 def test_the_simulators_rows_are_merged(monkeypatch):

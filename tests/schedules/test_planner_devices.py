@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from general_cells import GENERAL
+from numbarnn import engines
 from numbarnn.bench import planned
 from numbarnn.bench.cases.shapes import SETS
-from numbarnn.bench.plan import profile_of
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.library import layer_norm_lstm, peephole_lstm
 from numbarnn.cuda import arguments
@@ -205,13 +205,7 @@ def test_profiles_by_name():
             profiles.get(name)
 
 
-def test_profile_of_a_machine_without_gpu(monkeypatch):
-    monkeypatch.setattr("numbarnn.engines.why_not", lambda name: f"no {name} today")
-    with pytest.raises(RuntimeError, match=r"--profile device .*no cuda today.*, --profile a100, h100"):
-        profile_of("device")
-
-
 @pytest.mark.gpu
 def test_profile_of_this_machine():
-    profile = profile_of("device")
+    profile = engines.get("cuda").profile
     assert profile.multiprocessors > 0 and profile.shared_bytes >= 48 * 1024 and profile.registers >= 2**15

@@ -3,7 +3,6 @@
 import boundaries
 from numbarnn.bench.cases import cases
 from numbarnn.bench.check import command as check
-from numbarnn.bench.peers import peers
 from numbarnn.schedules import SCHEDULES
 
 
@@ -16,7 +15,7 @@ def test_quick_cases_cross_every_boundary_of_the_simulated_kernels():
 def test_every_schedule_runs_every_quick_case():
     """`spreads.covering` counts on it."""
     for case, schedules in check.plan_cases("sim", cases.ALL_CELLS, list(SCHEDULES), True):
-        instance = cases.make_instance(case)
+        instance, sizes = cases.make_instance(case), (case.T, case.B, case.input_size)
         for schedule in schedules:
             layer = cases.make_layer(case, "sim", instance.parameters, schedule)
-            assert schedule in layer.explain(peers.input_shape(instance))
+            assert schedule in layer.explain((case.B, case.T, case.input_size) if case.batch_first else sizes)

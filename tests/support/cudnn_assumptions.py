@@ -86,7 +86,7 @@ def one_unit(cx, **chosen):
 
 def _gradient_of_the_clip(cx):
     """Is the gradient of a clipped cell state 0, or passed on as if it had not been clipped?"""
-    cy, dcx, f = one_unit(cx, cell_clip=(-1.0, 1.0))
+    cy, dcx, f = one_unit(cx, cell_clip=1.0)
     return {0.0: "zero", f: "straight through"}.get(dcx, f"dcx = {dcx}") if cy == 1.0 else f"cy = {cy}, not clipped"
 
 

@@ -36,7 +36,7 @@ OPTIONS = {
     "rnn_relu-skip-no_bias": dict(cell="rnn_relu", input_size=5, hidden_size=5, input_mode="skip", bias=False),
     "lstm-projection": dict(cell="lstm", **_BASE, num_layers=2, proj_size=2, bidirectional=True),
     "lstm-projection-skip": dict(cell="lstm", input_size=5, hidden_size=5, proj_size=2, input_mode="skip"),
-    "lstm-clip": dict(cell="lstm", **_BASE, num_layers=2, cell_clip=(-0.25, 0.25)),
+    "lstm-clip": dict(cell="lstm", **_BASE, num_layers=2, cell_clip=0.25),
     "lstm-clip-bounds": dict(cell="lstm", **_BASE, cell_clip=(-0.25, 0.125), clip_propagate_nan=False),
     "gru-packed": dict(cell="gru", **_BASE, layout="seq_major_packed", num_layers=2, bidirectional=True),
     "lstm-tensor_op": dict(cell="lstm", **_BASE, math_type="tensor_op_allow_conversion"),
@@ -80,7 +80,7 @@ def case_of(o, T, B, **options):
     """The `Case` of `cudnn.Options`, and of what these do not say."""
     return Case(
         o.cell, T, B, o.input_size, (o.hidden_size,) * o.num_layers, o.directions, o.bias_mode, o.input_mode,
-        o.proj_size, o.cell_clip, o.clip_propagate_nan, **options,
+        o.proj_size, o.clip_bounds, o.clip_propagate_nan, **options,
     )  # fmt: skip
 
 

@@ -7,15 +7,12 @@ planner refuses (a RuntimeError with the reason) is counted, and is no failure. 
 (`cudnn_peer`); what it refuses, or does otherwise, is noted in its words.
 """
 
-import json
-import subprocess
-import sys
 import time
 import traceback
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from itertools import chain
 
 import numpy as np
 
@@ -40,7 +37,6 @@ QUICK = (
     "gradients of one output alone, and some dtypes of some cells"
 )
 TIMEOUT_S = 1200  # of a simulator's process: about ten times what the full check takes on two slow cores
-LETTERS_SAID = 2000  # of what such a process wrote to its error stream, for the message when it fails
 
 
 def add_arguments(parser):
@@ -64,10 +60,11 @@ def run(args):
     shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
     # At these sizes more threads only wait for each other.
     with console.Progress(args.progress) as progress, torch_threads(1):
-        with simulator_checks(shares, args.schedule, args.quick) as results:
+        with ThreadPoolExecutor(max(1, len(shares))) as pool:
+            simulated_ones = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
             for device in here:
                 comparisons += check_device(device, *chosen, progress)
-            comparisons += results()
+            comparisons += chain.from_iterable(simulated_ones)
     seconds = time.perf_counter() - begin
     summary.print_comparisons(comparisons, args.verbose)
     if args.device == "all" and (problem := install.simulator_lacks()):
@@ -133,40 +130,15 @@ def _run_by(schedule, case):
     return replace(case, dtype="float32") if schedule == "persistent" and case.dtype == "float64" else case
 
 
-@contextmanager
-def simulator_checks(shares, schedules, quick):
-    """Check in the simulator in a process for each share of the cells, as Numba reads its switch when it starts.
-
-    Gives a function that waits for them and returns their comparisons: one failed comparison for a process that did not
-    start, died or took too long.
-    """
-    with ExitStack() as stack:
-        folder, processes = Path(stack.enter_context(TemporaryDirectory())), []
-        for number, cells in enumerate(shares):
-            rows, said = folder / f"{number}.json", folder / f"{number}.txt"
-            command = [sys.executable, "-m", "numbarnn", "check", "--device", "sim", "--progress", "none"]
-            command += ["--cell", ",".join(cells), "--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-            with said.open("wb") as errors:
-                process = subprocess.Popen([*command, "--json", str(rows)], **streams, stderr=errors,
-                                           env=console.environment(simulated=True))  # fmt: skip
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            processes.append((process, rows, said))
-        yield lambda: [comparison for one in processes for comparison in _of_process(*one)]
-
-
-def _of_process(process, rows, said):
-    """Return the comparisons of a simulator's process, when it has ended."""
-    try:
-        code = process.wait(TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return [engine_failure("sim", f"the simulator's process took more than {TIMEOUT_S} s and was stopped")]
-    if code in (0, 1) and rows.exists():
-        return [Comparison.from_row(row) for row in json.loads(rows.read_text())]
-    words = " ".join(said.read_text(errors="replace").split())[-LETTERS_SAID:]
-    message = f"the simulator's process ended with exit code {code} and no results; it said: {words}"
-    return [engine_failure("sim", message)]
+def check_simulated(cells, schedules, quick):
+    """Return the comparisons of some cells in the simulator; one failed comparison where its process did not start,
+    died or took too long."""
+    arguments = ["check", "--device", "sim", "--progress", "none", "--cell", ",".join(cells)]
+    arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
+    code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
+    if code in (0, 1) and rows is not None:
+        return [Comparison.from_row(row) for row in rows]
+    return [engine_failure("sim", f"the simulator's process ended without results: {said}")]
 
 
 # -------------------------------------------------------------------------------------------------------- how it is run

@@ -75,11 +75,6 @@ class _Values(Values):
         return self.arrays.as_tensor(array, dtype=self.dtype)
 
 
-def _joined(weights, biases):
-    """(one matrix, one bias or None, rows of each gate): the gates' own, one after another."""
-    return torch.cat(weights), biases and torch.cat(biases), [len(one) for one in weights]
-
-
 class LoopNetwork:
     """Layers of one direction of a traced cell; parameters: as a numbarnn layer's `state_dict`.
 
@@ -91,28 +86,17 @@ class LoopNetwork:
         self.leaves = {name: numpy_to_torch(array, device) for name, array in parameters.items()}
         structure, dtype = cell.structure, next(iter(self.leaves.values())).dtype
         nodes = reachable(structure.outputs)
-        self._numbers = [(node, node.data) for node in nodes if node.op == "const"]
-        self._numbers += [(node, float(H)) for node in nodes if node.op == "units"]
-        self._numbers += [(node, node.data[1].mean) for node in structure.noise]
-        # (node, function, arguments) of each operation; of a product the whole of those with its vector, by `_products`
-        self._work, done = [], set()
-        of_vector = {product.vector: list(product.gates.values()) for product in structure.products}
-        first = next((node.args[0] for node in structure.recurrent.values()), None)
-        stages = {getattr(stage, "vector", None): number for number, stage in enumerate(structure.stages)}
-        # vector -> which of the gates of R h multiply it, and their nodes
-        self._groups = {}
-        for vector, own in of_vector.items():
-            number = cell.first_of_stage(stages[vector])
-            self._groups[vector] = slice(number, number + len(own)), own
-        if first is not None:
-            self._groups[first] = slice(0, cell.num_recurrent), list(structure.recurrent.values())
-        for node in nodes:
-            if node.op == "product":
-                if node.args[0] not in done:
-                    done.add(node.args[0])
-                    self._work.append((node.args[0], None, ()))
-            elif node.args:
-                self._work.append((node, operation(node.op, dtype), node.args))
+        self._known = {node: node.data for node in nodes if node.op == "const"}
+        self._known |= {node: float(H) for node in nodes if node.op == "units"}
+        self._known |= {node: node.data[1].mean for node in structure.noise}
+        self._state = {node: node.data for node in nodes if node.op == "state"}
+        self._products = {}  # vector -> number in R and node of all gates that multiply it
+        for number, node in enumerate(structure.all_recurrent.values()):
+            self._products.setdefault(node.args[0], []).append((number, node))
+        # (node, function, arguments) of each operation; the first product of a vector stands for all of them
+        firsts = {own[0][1] for own in self._products.values()}
+        self._work = [(node, None if node.op == "product" else operation(node.op, dtype), node.args)
+                      for node in nodes if node.args and (node.op != "product" or node in firsts)]  # fmt: skip
 
     def __call__(self, x, states):
         """x (T, B, I), states one (L, B, H) each -> y (T, B, H), and the final states, a list per layer."""
@@ -128,20 +112,19 @@ class LoopNetwork:
         W, R, b_w, b_r, W_hr = (kinds.get(kind) for kind in ("W", "R", "b_w", "b_r", "W_hr"))
         if cell.heads > 1:
             R = [torch.block_diag(*gate.chunk(cell.heads)) for gate in R]
-        known = dict(self._numbers)
-        known |= dict(zip(structure.per_unit.values(), kinds["per_unit"], strict=True))
-        products = {v: (*_joined(R[part], b_r and b_r[part]), own) for v, (part, own) in self._groups.items()}
-        state_nodes = {node.data: node for node in reachable(structure.outputs) if node.op == "state"}
-        sizes, ys = [H, *(part.shape[-1] for part in state[1:])], []
-        weights, bias, rows_of_x = _joined(W, b_w)
-        for gates_of_x in linear(x, weights, bias).unbind(0):
+        known = self._known | dict(zip(structure.per_unit.values(), kinds["per_unit"], strict=True))
+        products = {vector: (torch.cat([R[k] for k, _ in own]), b_r and torch.cat([b_r[k] for k, _ in own]))
+                    for vector, own in self._products.items()}  # fmt: skip
+        sizes, ys, rows_of_x = [H, *(part.shape[-1] for part in state[1:])], [], list(map(len, W))
+        for gates_of_x in linear(x, torch.cat(W), b_w and torch.cat(b_w)).unbind(0):
             values = known | dict(zip(structure.gates.values(), gates_of_x.split(rows_of_x, -1), strict=True))
-            values |= {node: state[number] for number, node in state_nodes.items()}
+            values |= {node: state[number] for node, number in self._state.items()}
             for node, function, arguments in self._work:
                 if function is None:
-                    weights, bias, rows, gates = products[node]
-                    vector = values[node].expand(-1, weights.shape[1])
-                    values |= dict(zip(gates, linear(vector, weights, bias).split(rows, -1), strict=True))
+                    (weights, bias), own = products[arguments[0]], self._products[arguments[0]]
+                    vector = values[arguments[0]].expand(-1, weights.shape[1])
+                    parts = linear(vector, weights, bias).split([len(R[k]) for k, _ in own], -1)
+                    values |= {gate: part for (_, gate), part in zip(own, parts, strict=True)}
                 else:
                     values[node] = function(*[values[argument] for argument in arguments])
             new = zip(structure.outputs, sizes, strict=True)

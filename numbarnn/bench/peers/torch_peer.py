@@ -13,11 +13,11 @@ import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import layer_of, pack_states, renamed, unpack_states
+from numbarnn.bench.cases.cases import layer_of, pack_states, renamed
 from numbarnn.bench.peers.contender import Contender, installed, torch
 from numbarnn.common import precision
 from numbarnn.weights.network import infer
@@ -84,62 +84,12 @@ def torch_results(instance, masks=None):
 
     Each layer is a module of its own, so that layers may differ in size and the masks are given.
     """
-    case = instance.case
-    if any(name in case.uses for name in LACKS):
+    if any(name in instance.case.uses for name in LACKS):
         return None
-    modules = [torch_module(instance, range(k, k + 1)) for k in range(case.L)]
-    x = numpy_to_torch(sequences.filled(instance.x, instance.padding)).requires_grad_()
-    h0 = torch_states(case, instance.h0, case.outputs)
-    c0 = torch_states(case, instance.c0, case.hidden) if case.cell == "lstm" else None
-    y, hy, cy = x, [], []
-    for k, module in enumerate(modules):
-        state = (h0[k],) if c0 is None else (h0[k], c0[k])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # only slower
-            y, state = run_module(module, y, state, instance)
-        hy.append(state[0])
-        cy += state[1:]
-        if masks is not None and k < case.L - 1:
-            y = y * numpy_to_torch(np.asarray(masks[k], dtype=case.dtype))
-    given = [(y, sequences.filled(instance.dy, instance.padding))] if instance.dy is not None else []
-    given += [pair for pair in zip(hy, instance.dhy or (), strict=False)]
-    given += [pair for pair in zip(cy, instance.dcy or (), strict=False)]
-    torch.autograd.backward([output for output, _ in given], [numpy_to_torch(array) for _, array in given])
-    results = {"y": y, "hy": hy, "dx": x.grad, "dhx": [h.grad for h in h0]}
-    results |= {"cy": cy, "dcx": [c.grad for c in c0]} if c0 is not None else {}
-    for k, module in enumerate(modules):
-        gradients = {renamed(name, k): p.grad for name, p in module.named_parameters()}
-        results |= {name: gradient for name, gradient in gradients.items() if name in instance.parameters}
-    return {quantity: torch_to_numpy(value) for quantity, value in results.items()}
-
-
-def run_module(module, x, state, instance):
-    """y and the final states, a tuple, of one module: x (T, B, I), with the instance's lengths where it has them.
-
-    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
-    """
-
-    def run(x, state):
-        y, final = module(x, state if len(state) == 2 else state[0])
-        return y, final if len(state) == 2 else (final,)
-
-    if instance.lengths is None:
-        return run(x, state)
-    kept = torch.from_numpy(np.flatnonzero(instance.lengths))
-    lengths = torch.from_numpy(instance.lengths)[kept]
-    packed = torch.nn.utils.rnn.pack_padded_sequence(x[:, kept], lengths, enforce_sorted=False)
-    y, final = run(packed, tuple(part[:, kept] for part in state))
-    y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, padding_value=instance.case.padding_value, total_length=len(x))
-    padding = torch.full((*x.shape[:2], y.shape[2]), instance.case.padding_value, dtype=y.dtype)
-    ends = zip(state, final, strict=True)
-    return padding.index_copy(1, kept, y), tuple(before.index_copy(1, kept, after) for before, after in ends)
-
-
-def torch_states(case, states, sizes):
-    """Per-layer initial states as leaf tensors; zeros of these sizes where none are given."""
-    if states is None:
-        states = [np.zeros((case.D, case.B, size), precision.numpy_dtype(case.dtype)) for size in sizes]
-    return [numpy_to_torch(state).requires_grad_() for state in states]
+    contender = torch_contender(replace(instance, case=replace(instance.case, chain=True)), True, masks=masks)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # only slower
+        return contender.results(contender.call())
 
 
 def torch_to_numpy(value):
@@ -159,35 +109,63 @@ def numpy_to_torch(array, device="cpu"):
     return torch.from_numpy(array).to(device)
 
 
-def torch_contender(instance, train, device="cpu"):
+def torch_contender(instance, train, device="cpu", masks=None):
     """nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward.
 
-    In a chain there is a module for each layer. Sequences of several lengths are packed before, and padded after.
+    In a chain there is a module for each layer; masks: as of `torch_results`, of a chain.
     """
-    case, rnn = instance.case, torch.nn.utils.rnn
-    links = [range(k, k + 1) for k in range(case.L)] if case.chain else [range(case.L)]
-    modules, parameters, states = [torch_module(instance, layers, device) for layers in links], {}, []
-    for layers, module in zip(links, modules, strict=True):
+    case, modules, parameters, states = instance.case, [], {}, []
+    for first in range(case.L) if case.chain else [0]:
+        layers = range(first, first + 1 if case.chain else case.L)
+        module = torch_module(instance, layers, device)
         module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
-        module.train(train)
-        parameters |= {renamed(name, layers.start): p for name, p in module.named_parameters()}
-        given = [pack_states(s[layers.start : layers.stop]) for s in (instance.h0, instance.c0) if s]
-        states.append([numpy_to_torch(part, device) for part in given])
-    lengths = None if instance.lengths is None else torch.from_numpy(instance.lengths)
+        modules.append(module.train(train))
+        named = {renamed(name, first): p for name, p in module.named_parameters()}
+        parameters |= {name: p for name, p in named.items() if name in instance.parameters}
+        states.append([numpy_to_torch(part, device) for part in given_states(instance, layers)])
+    factors = [numpy_to_torch(np.asarray(mask, dtype=case.dtype)) for mask in masks or ()]
 
     def forward(y, states):
         finals = []
-        if lengths is not None:
-            y = rnn.pack_padded_sequence(y, lengths, enforce_sorted=False)
-        for module, state in zip(modules, states, strict=True):
-            y, final = module(y, state)
+        for k, (module, state) in enumerate(zip(modules, states, strict=True)):
+            y, final = run_module(module, y, state, instance)
             finals.append(final)
-        if lengths is not None:
-            y, _ = rnn.pad_packed_sequence(y, total_length=case.T)
+            y = y * factors[k] if k < len(factors) else y
         return y, finals
 
     made = contender_of(TORCH, forward, instance, states, parameters, train, device)
     return replace(made, note="call by call, as its users call it" if device.startswith("cuda") else None)
+
+
+def given_states(instance, layers):
+    """h of some layers, and c of an LSTM: (layers * D, B, H), zeros where none are given."""
+    case, sizes = instance.case, [(instance.h0, instance.case.outputs)]
+    sizes += [(instance.c0, case.hidden)] if case.cell == "lstm" else []
+    zeros = partial(np.zeros, dtype=precision.numpy_dtype(case.dtype))
+    return [pack_states([states[k] if states else zeros((case.D, case.B, widths[k])) for k in layers])
+            for states, widths in sizes]  # fmt: skip
+
+
+def run_module(module, x, state, instance):
+    """y and the final states of one module: x (T, B, I), with the instance's lengths where it has them.
+
+    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
+    """
+    if instance.lengths is None:
+        return module(x, state)
+    rnn, value, lengths = torch.nn.utils.rnn, instance.case.padding_value, torch.from_numpy(instance.lengths)
+    if lengths.min() > 0:
+        y, final = module(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False), state)
+        return rnn.pad_packed_sequence(y, padding_value=value, total_length=len(x))[0], final
+    kept, parts = torch.nonzero(lengths)[:, 0], state if isinstance(state, tuple) else (state,)
+    packed = rnn.pack_padded_sequence(x[:, kept], lengths[kept], enforce_sorted=False)
+    chosen = tuple(part[:, kept] for part in parts)
+    y, final = module(packed, chosen if isinstance(state, tuple) else chosen[0])
+    y, _ = rnn.pad_packed_sequence(y, padding_value=value, total_length=len(x))
+    padding = torch.full((*x.shape[:2], y.shape[2]), value, dtype=y.dtype)
+    pairs = zip(parts, final if isinstance(state, tuple) else (final,), strict=True)
+    finals = tuple(before.index_copy(1, kept, after) for before, after in pairs)
+    return padding.index_copy(1, kept, y), finals if isinstance(state, tuple) else finals[0]
 
 
 def contender_of(name, forward, instance, states, parameters, train, device):
@@ -198,32 +176,44 @@ def contender_of(name, forward, instance, states, parameters, train, device):
         states: of each module its initial h or [h, c]: (layers * D, B, H), or (B, H) where it takes one step.
         parameters: by the instance's names.
     """
-    case, x, dy = instance.case, numpy_to_torch(instance.x, device), numpy_to_torch(instance.dy, device)
+    case, x = instance.case, numpy_to_torch(instance.x, device)
     leaves = [x, *(part for state in states for part in state)]
     for tensor in leaves:
         tensor.requires_grad_(train)
     initial = [tuple(state) if case.has_c else state[0] for state in states]
-    together = torch.cat if states[0][0].dim() == 3 else torch.stack
+    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays]
+                    for arrays in ([instance.dy] if instance.dy is not None else [], instance.dhy or [],
+                                   instance.dcy or []))  # fmt: skip
 
-    def by_layer(names, parts_of_modules):
-        """Quantity -> a list per layer."""
-        parts = map(together, zip(*parts_of_modules, strict=True))
-        return {name: unpack_states(case, torch_to_numpy(part)) for name, part in zip(names, parts, strict=False)}
+    def by_layer(names, modules):
+        """Quantity -> a list of (D, B, H) per layer, of a list of states per module."""
+        parts = [[part if part.dim() == 3 else part[None] for part in same] for same in zip(*modules, strict=True)]
+        return {name: [piece for part in same for piece in part.split(case.D)]
+                for name, same in zip(names, parts, strict=False)}  # fmt: skip
+
+    def final_states(finals):
+        return by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
+
+    def backward(y, finals):
+        found, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
+        pairs += [*zip(found.get("hy", ()), dhy, strict=False), *zip(found.get("cy", ()), dcy, strict=False)]
+        torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
 
     def results(returned):
         y, finals = returned
-        found = {"y": torch_to_numpy(y)} | by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
+        found = {"y": y} | final_states(finals)
         if train:
-            found |= {"dx": torch_to_numpy(x.grad)} | {name: torch_to_numpy(p.grad) for name, p in parameters.items()}
+            found |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
             found |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
-        return found
+        return {quantity: torch_to_numpy(value) for quantity, value in found.items()}
 
-    call = torch_call(lambda: forward(x, initial), [*leaves, *parameters.values()], dy if train else None)
+    leaves += parameters.values()
+    call = torch_call(lambda: forward(x, initial), leaves, backward if train else None)
     return Contender(name, call, results, torch_synchronize(device))
 
 
-def torch_call(forward, leaves, dy=None):
-    """What a contender of PyTorch's calls: forward() -> (y, state), without gradients; with dy also y.backward(dy)."""
+def torch_call(forward, leaves, backward=None):
+    """What a contender of PyTorch's calls: forward() -> (y, states), without gradients; or also backward(y, states)."""
     no_grad = torch.no_grad
 
     def inference():
@@ -234,10 +224,10 @@ def torch_call(forward, leaves, dy=None):
         for leaf in leaves:
             leaf.grad = None
         y, final = forward()
-        y.backward(dy)
+        backward(y, final)
         return y, final
 
-    return inference if dy is None else forward_and_backward
+    return forward_and_backward if backward else inference
 
 
 def torch_synchronize(device):

@@ -110,7 +110,8 @@ class OwnInstance:
             found = {name: torch_to_numpy(value) for name, value in found.items()}
             return found | network.gradients() if train else found
 
-        call = torch_call(lambda: network(x, states), [x, *states, *weights], dy if train else None)
+        backward = (lambda y, _: y.backward(dy)) if train else None
+        call = torch_call(lambda: network(x, states), [x, *states, *weights], backward)
         return Contender("loop", call, results, torch_synchronize(device))
 
     def _named(self, form, states):

@@ -7,9 +7,6 @@ shows a record that `--json` wrote. The page is `page.html` with `player.css` an
 
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
 from datetime import datetime, timezone
 from html import escape
 from importlib import import_module
@@ -28,7 +25,6 @@ SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two s
 USUAL = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False,
          "stall": None}  # fmt: skip
 TIMEOUT_S = 1800
-LETTERS_SAID = 300  # of what a failed process said
 SCALES = {  # what a time of the record is
     "turns": "Time is counted in turns: in the simulator all threads of the grid take turns, one at a time. Turns show "
     "who comes before whom; how long something takes on a GPU they do not show.",
@@ -121,23 +117,16 @@ def make(args):
 
 
 def in_the_simulator(args):
-    """Return the Record made by a process of its own, as Numba reads its switch when it starts."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "record.json"
-        command = [sys.executable, "-m", "numbarnn", "trace", "--json", str(answer)]
-        command += ["--shape", str(args.shape), "--cell", args.cell]
-        command += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
-        command += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
-        streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
-        try:
-            ran = subprocess.run(command, **streams, env=console.environment(simulated=True), timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise console.CannotRun(f"the simulator took more than {TIMEOUT_S} s: take a smaller --shape") from None
-        if answer.exists():
-            return record.read(answer)
-        said = " ".join(ran.stderr.split()).removeprefix("numbarnn trace: ")[-LETTERS_SAID:]
-        kind = console.WrongArguments if ran.returncode == 2 else console.CannotRun
-        raise kind(said or f"the simulator's process ended with exit code {ran.returncode}")
+    """Return the Record made by a process of its own."""
+    arguments = ["trace", "--shape", str(args.shape), "--cell", args.cell]
+    arguments += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
+    arguments += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
+    code, found, said = console.run_simulated(arguments, TIMEOUT_S)
+    if found is not None:
+        return record.from_json(found)
+    if code is None:
+        raise console.CannotRun(f"the simulator is stopped, as {said}: take a smaller --shape")
+    raise (console.WrongArguments if code == 2 else console.CannotRun)(said.removeprefix("numbarnn trace: "))
 
 
 def html(made):

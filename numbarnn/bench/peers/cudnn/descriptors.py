@@ -30,7 +30,7 @@ class Options:
 
     Attributes:
         bias: True or "double", False or "none", "input" (only b_w), "recurrent" (only b_r).
-        cell_clip: None, or (lclip, rclip).
+        cell_clip: None, (lclip, rclip), or a number c for (-c, c).
         math_type: a name of MATH_TYPES; None for "tensor_op" in halves, else "fma", which keeps TF32 away.
     """
 
@@ -42,7 +42,7 @@ class Options:
     bias: bool | str = True
     input_mode: str = "linear"
     proj_size: int = 0
-    cell_clip: tuple | None = None
+    cell_clip: tuple | float | None = None
     clip_propagate_nan: bool = True
     dtype: str = "float32"
     algorithm: str = "standard"
@@ -56,6 +56,13 @@ class Options:
     state_size = property(lambda self: self.proj_size or self.hidden_size)
     output_size = property(lambda self: self.directions * self.state_size)
     has_c = property(lambda self: self.cell == "lstm")
+
+    @property
+    def clip_bounds(self):
+        """(lclip, rclip); None without."""
+        if self.cell_clip is None or isinstance(self.cell_clip, tuple):
+            return self.cell_clip
+        return -self.cell_clip, self.cell_clip
 
 
 class Descriptor:
@@ -122,8 +129,8 @@ def set_network(made, chosen, dropout=None):
         inputSize=chosen.input_size, hiddenSize=chosen.hidden_size, projSize=chosen.state_size,
         numLayers=chosen.num_layers, dropoutDesc=dropout, auxFlags=int(chosen.layout == "seq_major_unpacked"),
     )  # fmt: skip
-    if chosen.cell_clip is not None:
-        lclip, rclip = map(float, chosen.cell_clip)
+    if chosen.clip_bounds is not None:
+        lclip, rclip = map(float, chosen.clip_bounds)
         bounds = {"rnnDesc": made.pointer, "clipMode": CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
         nan = PROPAGATE_NAN if chosen.clip_propagate_nan else NOT_PROPAGATE_NAN
         made.library.call("cudnnRNNSetClip_v8", clipNanOpt=nan, **bounds)
