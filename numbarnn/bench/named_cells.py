@@ -72,14 +72,17 @@ _PAPER = re.compile(r"^([A-Z][^\n:;]*? (?:19|20)\d\d\b(?: \(\w+\))?(?:, (?:arXiv
 
 def library_rows():
     """A row of `COLUMNS` for each cell of the library, by name: products are those of a step, the equation is that of
-    the first state."""
+    the first state, with all that it names."""
     return [_row(name, getattr(library, name)) for name in library.__all__]
 
 
 def library_table():
     """The same as a table of Markdown, as the guide has it."""
     lines = [COLUMNS, ["---"] * len(COLUMNS)]
-    lines += [(f"`{name}`", *others, f"`{equation}`") for name, *others, equation in library_rows()]
+    lines += [
+        (f"`{name}`", *others, "<br>".join(f"`{part}`" for part in equation.split("; ")))
+        for name, *others, equation in library_rows()
+    ]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
@@ -93,11 +96,20 @@ def _row(name, found):
 
 
 def _equation(text):
-    """The expression of the first state that equations return, with the name that it has there, if any."""
-    tree = ast.parse(text)
-    returned = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
-    first = returned.elts[0] if isinstance(returned, ast.Tuple) else returned
-    if isinstance(first, ast.Name):
-        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-        return ast.unparse(next(node for node in reversed(assigned) if ast.unparse(node.targets[0]) == first.id))
-    return ast.unparse(first)
+    """The expression of the first state that equations return, and those of the names in it, the nearest first."""
+    body = ast.parse(text).body[0].body
+    returned = next(node.value for node in ast.walk(body[-1]) if isinstance(node, ast.Return))
+    found = [returned.elts[0] if isinstance(returned, ast.Tuple) else returned]
+    for statement in reversed(body[:-1]):  # a loop is one statement
+        if _names(ast.Store, statement) & _names(ast.Load, *found):
+            found.append(statement)
+    if isinstance(found[0], ast.Name) and len(found) > 1:
+        del found[0]  # h_new = ... says it
+    texts = (ast.get_source_segment(text, part) for part in found)
+    return "; ".join(re.sub(r"\n\s*", "; ", re.sub(r"([:(,])\n\s*", r"\1 ", part)) for part in texts)
+
+
+def _names(context, *nodes):
+    """The names that nodes, and all within them, read (`ast.Load`) or assign to (`ast.Store`)."""
+    inside = (node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Name))
+    return {node.id for node in inside if isinstance(node.ctx, context)}

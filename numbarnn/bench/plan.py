@@ -179,7 +179,8 @@ def print_pass(explanation):
         products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
         expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
         console.say(f"Expected: {expected}.\n")
-    console.say("\n".join([f"Plan ({len(taken.plan.tasks)} tasks)", *task_lines(taken.plan), ""]))
+    count = len(taken.plan.tasks)
+    console.say("\n".join([f"Plan ({count} task{'s' * (count != 1)})", *task_lines(taken.plan), ""]))
 
 
 def print_launches(problem, launches):

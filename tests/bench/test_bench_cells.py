@@ -1,6 +1,7 @@
 """`numbarnn cells`, and the loops in PyTorch that it compares with."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -274,8 +275,13 @@ def test_without_options_the_command_lists_the_library(capsys, tmp_path):
     assert all(row["paper"] for name, row in rows.items() if name != "lstm_with")
     assert rows["cornn"] == {
         "cell": "cornn", "paper": "Rusch and Mishra 2021, arXiv:2010.00951", "states": "y z", "products": 2,
-        "equation": "y + dt * z_new",
+        "equation": "y + dt * z_new; z_new = z + dt * (force - gamma * y - epsilon * z); "
+        "force = tanh(p.R.y @ y + p.R.z @ z + p.W.z @ x + p.b.z)",
     }  # fmt: skip
+    for row in rows.values():  # no gate is named that is not shown
+        names = set(re.findall(r"(?<![.\w])(\w+_new|candidate|[ifogzr])(?!\w)", row["equation"]))
+        names.difference_update(row["states"].split())
+        assert all(re.search(rf"\b{name}\b.* = ", row["equation"]) for name in names)
     assert rows["on_lstm"]["products"] == 3 and rows["sru"]["products"] == 0  # two of them cumsum
     page = (Path(__file__).parents[2] / "notebooks" / "guides" / "own_cells.md").read_text()
     assert f"<!-- table: library -->\n{library_table()}\n<!-- end of table -->" in page

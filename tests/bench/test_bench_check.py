@@ -116,14 +116,23 @@ def test_half_precision_is_checked(run_check, stub, capsys):
     assert words == {"float16", "bfloat16"} if importlib.util.find_spec("ml_dtypes") else {"float16"}
 
 
+@pytest.mark.parametrize("width", (80, 100))
+def test_sentences_wrap_at_the_width_of_the_output(run_check, stub, monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    run_check("--quick", "--cell", "gru", "--schedule", "stepwise")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width and "numbarnn check without --quick runs them all" in " ".join(lines)
+
+
 def test_what_a_schedule_refuses_is_one_line_however_many_cases_and_cells(run_check, stub, monkeypatch, capsys):
     def explain(self, shape):
         raise RuntimeError("needs a GPU")
 
     monkeypatch.setattr("stub_layer.StubLayer.explain", explain)
     run_check("--quick", "--cell", "rnn_tanh,gru,lstm", "--schedule", "persistent", code=1)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "refuse" in line]
-    assert len(lines) == 1 and re.match(r"persistent refuses \d+ cases on cpu, such as .*: needs a GPU", lines[0])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("refuse" in line for line in lines) == 1
+    assert re.search(r"persistent refuses \d+ cases on cpu, such as .*: needs a GPU", " ".join(lines))
 
 
 @pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])

@@ -49,6 +49,13 @@ def test_the_heading_says_that_its_sum_is_of_both_passes(answer, capsys):
     assert "persistent (auto; forward, persistent takes about" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_plan_of_one_task_is_headed_so(capsys):
+    assert (
+        cli.main("plan --hidden 64 --batch 2 --steps 3 --inference --profile h200 --schedule persistent".split()) == 0
+    )
+    assert "Plan (1 task)" in capsys.readouterr().out
+
+
 def test_help_says_that_a_file_of_a_cell_is_run(capsys):
     for command in ("plan", "trace"):
         with pytest.raises(SystemExit):

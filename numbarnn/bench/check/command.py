@@ -75,9 +75,9 @@ def run(args):
     lacks = left_out(here + ["sim"] * simulator, args.cell, args.schedule) if args.quick else ""
     summary.print_comparisons(comparisons, args.verbose)
     if lacks:
-        console.say(lacks)
+        console.say_wrapped(lacks)
     if args.device == "all" and (problem := install.simulator_lacks()):
-        console.say(f"sim is left out: {problem}")
+        console.say_wrapped(f"sim is left out: {problem}")
     summary.print_summary(comparisons, seconds)
     if args.json:
         console.write_json(args.json, [comparison.as_row() for comparison in comparisons])

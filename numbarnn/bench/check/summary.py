@@ -121,7 +121,7 @@ def print_comparisons(comparisons, verbose=False):
     console.print_table("Error against float64", columns, rows, right=NUMBERS)
     columns, rows = table(by_option(comparisons), ("option",))
     console.print_table("By option; a case with several is in each row of theirs", columns, rows, NUMBERS)
-    console.say(LEGEND)
+    console.say_wrapped(LEGEND)
     failures = [comparison for comparison in comparisons if not comparison.ok]
     if failures:
         more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
@@ -135,12 +135,12 @@ def print_summary(comparisons, seconds):
     for group in grouped(refused, lambda c: (c.schedule, c.engine)):
         (schedule, engine), first = group.key, group.members[0]
         cases = f"{len(group.members)} cases on {engine}, such as {first.cell} {first.options}"
-        console.say(f"{schedule} refuses {cases}: {first.message}")
+        console.say_wrapped(f"{schedule} refuses {cases}: {first.message}")
     for peer, said, cases in notes(comparisons)[:ROWS_SHOWN]:
-        console.say(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
+        console.say_wrapped(f"{peer}, {len(cases)} cases such as {cases[0]}: {said}")
     if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
-        console.say(f"without cuDNN: {reason}")
-    console.say(f"numbarnn check: {verdict(comparisons, seconds)}")
+        console.say_wrapped(f"without cuDNN: {reason}")
+    console.say_wrapped(f"numbarnn check: {verdict(comparisons, seconds)}")
 
 
 def verdict(comparisons, seconds):
