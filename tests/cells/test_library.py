@@ -1,6 +1,8 @@
-"""The library's cells against independent loops (cell_loops.py), whose gradients are PyTorch's."""
+"""The library's cells against their equations run by PyTorch (cell_loops.py), whose gradients are its autograd's."""
 
 import inspect
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 import numbarnn
 from cases import Case
+from cell_loops import Loop
 from cell_steps import Steps
 from comparing import assert_close
 from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
@@ -65,8 +68,8 @@ STRUCTURE = {
 }
 
 
-def test_all_cells_have_a_loop():
-    """In cell_loops.py, or those whose kernels read what is formed of parameters in formed_cells.py."""
+def test_all_cells_are_tested():
+    """Here, or those whose kernels read what is formed of parameters with formed_cells.py."""
     formed = {cell.definition for cell, *_ in FORMED.values()}
     for name in library.__all__:
         if not name.endswith(("_with", "highway")):
@@ -152,7 +155,7 @@ def test_hyperparameters(name, values):
     state = [torch.tensor(part) for part in states]
     for x, found, other in zip(problem.x, y, before, strict=True):
         p = {key: torch.tensor(array) for key, array in parameters.items()}
-        state = loop_of(name).step(p, torch.tensor(x), *state, **values)
+        state = Loop(made).step(p, torch.tensor(x), *state)
         np.testing.assert_allclose(found, state[0].numpy(), rtol=1e-13, atol=1e-14)
         assert np.abs(found - other).max() > 1e-3
     assert made.hyperparameters == values and made.name != cell_of(name).name
@@ -214,6 +217,35 @@ def test_derived_equals_hand_written(name):
     for parts, others in zip(found, expected, strict=True):
         for part, other in zip(parts, others, strict=True):
             np.testing.assert_allclose(part, other, rtol=1e-13, atol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------- as papers have them
+RECORDED = Path(__file__).parents[1] / "data" / "library_cells.json"
+
+
+def second_output(name):
+    """y (H,) of the second step of a layer whose parameters, x and states are simple numbers."""
+    made = getattr(library, name)
+    H = 8 if name == "delta_rule" else 4
+    layer = numbarnn.RNN(made if isinstance(made, cells.Cell) else made(), 4, H, dtype="float64", device="cpu")
+
+    def numbers(shape):
+        return (np.sin(np.arange(1.0, 1 + np.prod(shape))) / 2).reshape(shape)
+
+    layer.load_state_dict({key: numbers(value.shape) for key, value in layer.state_dict().items()})
+    shapes = [
+        one[0] if isinstance(one, list) else one for one in (layer.stack.h_shapes(1), *layer.stack.private_shapes(1))
+    ]
+    states = tuple(map(numbers, shapes))
+    return layer(numbers((2, 1, 4)), states if len(states) > 1 else states[0])[0][1, 0]
+
+
+def test_numbers_are_those_of_loops_written_from_the_papers():
+    """Recorded when each cell agreed, values and gradients, with a loop in PyTorch written from its paper."""
+    recorded = json.loads(RECORDED.read_text())
+    assert [*recorded] == library.__all__
+    for name, expected in recorded.items():
+        np.testing.assert_allclose(second_output(name), expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------- factories
