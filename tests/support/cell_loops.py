@@ -48,8 +48,8 @@ FUNCTIONS |= {
     "leaky_relu": lambda a, slope: torch.where(a > 0, a, slope * a),
     "elu": lambda a, alpha: torch.where(a > 0, a, alpha * torch.expm1(a.clamp(max=0))),
     "clip": lambda a, low, high: torch.minimum(torch.maximum(a, low), high),
-    "row_sum": lambda a: a.sum(-1, keepdim=True),
-    "row_max": lambda a: a.detach().amax(-1, keepdim=True),
+    "row_sum": lambda a: a.sum(-1, keepdim=True).expand_as(a),
+    "row_max": lambda a: a.detach().amax(-1, keepdim=True).expand_as(a),
     "stop_gradient": lambda a: a.detach(),
     "custom_derivative": with_derivative,
 }
@@ -76,11 +76,12 @@ class Eager:
     Args:
         parameters: name in the equations -> tensor.
         hidden: H.
-        noise: the random numbers of the step, (B, H) each, in the order in which the equations ask for them.
+        noise: the random numbers of the step, (B, H) each, in the order in which the equations ask for them; None: their
+            means.
     """
 
-    def __init__(self, parameters, hidden, noise=()):
-        self.parameters, self.hidden, self._noise = parameters, hidden, iter(noise)
+    def __init__(self, parameters, hidden, noise=None):
+        self.parameters, self.hidden, self._noise = parameters, hidden, noise and iter(noise)
         self.graph, self.initial, self.columns = self, {}, {}
 
     def value(self, tensor):
@@ -118,7 +119,7 @@ class Eager:
         return self.value(self.parameters[name])._node
 
     def noise(self, noise):
-        return self.value(next(self._noise))
+        return self.value(self.tensor(noise.mean) if self._noise is None else next(self._noise))
 
     def units(self):
         return self.value(torch.tensor(float(self.hidden), dtype=torch.float64))
@@ -152,7 +153,7 @@ class Loop:
     def parameters(self):
         return tuple(self.cell.parameters.shapes())
 
-    def step(self, parameters, x, *states, noise=()):
+    def step(self, parameters, x, *states, noise=None):
         """The new states (B, H), of x (B, I), states and parameters by the equations' names."""
         return run_equations(Eager(parameters, states[0].shape[-1], noise), self.cell, x, states)
 

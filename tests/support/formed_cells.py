@@ -1,4 +1,4 @@
-"""Cells whose matrices are expressions, which have one number per layer, or x itself: published ones and smaller; H is 5."""
+"""Cells whose matrices are expressions, which have one number per layer, or x itself; H is 5."""
 
 import numpy as np
 
