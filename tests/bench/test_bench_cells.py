@@ -202,7 +202,7 @@ def test_cells_are_found(tmp_path):
     ("recurrent_highway", ["is a function, not a Cell"]),
     ("none.py:lstm", ["none.py", "no such file"]),
     ("no_such_module:lstm", ["no_such_module", "ModuleNotFoundError"]),
-    ("numbarnn.cells.library.light:lstm", ["'lstm' of numbarnn.cells.library.light", "qrnn, sru"]),
+    ("numbarnn.cells:sru", ["'sru' of numbarnn.cells is not there", "GRU_RESET_BEFORE"]),
     ("BROKEN:lean", ["CellError", "broken.py"]),
 ])  # fmt: skip
 def test_a_cell_that_is_not_there(text, words, tmp_path, refused):

@@ -76,8 +76,8 @@ class Eager:
     Args:
         parameters: name in the equations -> tensor.
         hidden: H.
-        noise: the random numbers of the step, (B, H) each, in the order in which the equations ask for them; None: their
-            means.
+        noise: the random numbers of the step, (B, H) each, in the order in which the equations ask for them;
+            None: their means.
     """
 
     def __init__(self, parameters, hidden, noise=None):
