@@ -1,5 +1,5 @@
 """The library's equations: those of the built-in cells against torch.nn, and what papers say of others.
-test_library_onnx.py has more."""
+"""
 
 import pytest
 

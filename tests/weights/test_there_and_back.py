@@ -9,7 +9,6 @@ import weights_helpers
 from numbarnn import convert
 from weights_helpers import SIZES, assert_same_layer
 
-
 ON_CPU = {"device": "cpu"}
 
 
