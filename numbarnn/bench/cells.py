@@ -37,19 +37,34 @@ def run(args):
 
 
 def _row(name, found):
-    """Return a row of `COLUMNS`: products are those of a step, the equation is that of the first state."""
+    """Return a row of `COLUMNS`: products are those of a step, the equation is that of the first state and all it
+    names."""
     cell = found if isinstance(found, Cell) else found()  # of a function that makes cells, its first
     made_by = cell.definition if found is cell else found
     paper = _PAPER.search(inspect.getdoc(made_by))
     products = bool(cell.recurrent_gates) + cell.num_products + cell.projected
     called = name if found is cell else f"{name}({', '.join(inspect.signature(found).parameters)})"
-    tree = ast.parse(cell.equations)
-    returned = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
-    first = returned.elts[0] if isinstance(returned, ast.Tuple) else returned
-    if isinstance(first, ast.Name):  # shown with what it is assigned
-        assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-        first = next(node for node in reversed(assigned) if ast.unparse(node.targets[0]) == first.id)
-    return called, paper[1] if paper else "", " ".join(cell.states), products, ast.unparse(first)
+    return called, paper[1] if paper else "", " ".join(cell.states), products, _equation(cell.equations)
+
+
+def _equation(text):
+    """The expression of the first state that equations return, and those of the names in it, the nearest first."""
+    body = ast.parse(text).body[0].body
+    returned = next(node.value for node in ast.walk(body[-1]) if isinstance(node, ast.Return))
+    found = [returned.elts[0] if isinstance(returned, ast.Tuple) else returned]
+    for statement in reversed(body[:-1]):  # a loop is one statement
+        if _names(ast.Store, statement) & _names(ast.Load, *found):
+            found.append(statement)
+    if isinstance(found[0], ast.Name) and len(found) > 1:
+        del found[0]  # h_new = ... says it
+    texts = (ast.get_source_segment(text, part) for part in found)
+    return "; ".join(re.sub(r"\n\s*", "; ", re.sub(r"([:(,])\n\s*", r"\1 ", part)) for part in texts)
+
+
+def _names(context, *nodes):
+    """The names that nodes, and all within them, read (`ast.Load`) or assign to (`ast.Store`)."""
+    inside = (node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Name))
+    return {node.id for node in inside if isinstance(node.ctx, context)}
 
 
 # ------------------------------------------------------------------------------------------------------ finding a cell

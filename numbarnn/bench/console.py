@@ -61,6 +61,16 @@ def say(text="", error=False):
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
+def say_wrapped(text):
+    """Print sentences in the width that tables have."""
+    say(textwrap.fill(text, output_width(), break_long_words=False, break_on_hyphens=False))
+
+
+def output_width():
+    """The terminal's columns; of a file or pipe COLUMNS, or PIPED."""
+    return shutil.get_terminal_size((PIPED, 24)).columns
+
+
 def print_python(text):
     """Print Python source; with rich in colors on a terminal, else as plain text."""
     if not (have_rich() and sys.stdout.isatty()):
@@ -81,7 +91,7 @@ def print_table(title, columns, rows, right=()):
         right: headings of columns of numbers, aligned to the right.
     """
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = shutil.get_terminal_size((PIPED, 24)).columns
+    width = output_width()
     bold, plain = ("\x1b[1m", "\x1b[0m") if terminal else ("", "")
     lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right, width) if rows else ["no rows"]
     if terminal:

@@ -1,6 +1,7 @@
 """`numbarnn cells`; `numbarnn bench --cell` of other cells, and the loops in PyTorch that it compares with."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -144,11 +145,18 @@ def test_the_library_is_listed(capsys, tmp_path):
     assert all(row["paper"] for name, row in rows.items() if name != "lstm_with")
     assert rows["cornn"] == {
         "cell": "cornn", "paper": "Rusch and Mishra 2021, arXiv:2010.00951", "states": "y z", "products": 2,
-        "equation": "y + dt * z_new",
+        "equation": "y + dt * z_new; z_new = z + dt * (force - gamma * y - epsilon * z); "
+        "force = tanh(p.R.y @ y + p.R.z @ z + p.W.z @ x + p.b.z)",
     }  # fmt: skip
+    for row in rows.values():  # no gate is named that is not shown
+        names = set(re.findall(r"(?<![.\w])(\w+_new|candidate|[ifogzr])(?!\w)", row["equation"]))
+        names.difference_update(row["states"].split())
+        assert all(re.search(rf"\b{name}\b.* = ", row["equation"]) for name in names)
     assert rows["on_lstm"]["products"] == 3 and rows["sru"]["products"] == 0  # two of them cumsum
     lines = [COLUMNS, ["---"] * len(COLUMNS)]
-    lines += [(f"`{row['cell']}`", *list(row.values())[1:4], f"`{row['equation']}`") for row in found]
+    for row in found:
+        equation = "<br>".join(f"`{part}`" for part in row["equation"].split("; "))
+        lines.append((f"`{row['cell']}`", *list(row.values())[1:4], equation))
     table = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
     page = (Path(__file__).parents[2] / "notebooks" / "guides" / "own_cells.md").read_text()
     assert f"<!-- table: library -->\n{table}\n<!-- end of table -->" in page

@@ -33,7 +33,7 @@ by_cell = pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}), ids=("one", "stack"))
 def test_agrees_with_a_loop(name, options):
     """Small calls, bound; and one that is not bound as it is given lengths that are all T."""
-    if options and CELLS[name][2] == "H":
+    if options and CELLS[name][1] == "H":
         options = {"num_layers": 3}  # else the second layer's x is wider than its h
     layer = layer_of(name, **options)
     given = problem(name, layer)
@@ -147,12 +147,20 @@ def test_a_matrix_of_two_vectors_of_different_sizes_is_refused():
     tied = nr.cell(lambda x, h, p: nr.tanh(p.W @ x + p.W @ h), name="tied")
     for make in (nr.RNN, nrt.Recurrent, nr.gradcheck):
         for inputs, units in ((5, 12), (12, 5)):
-            with pytest.raises(ValueError, match=rf"p.W multiplies x and h .*size {inputs} and hidden size {units}"):
+            with pytest.raises(
+                ValueError, match=rf"p.W stands in p.W @ x and p.W @ h .*size {inputs} and hidden size {units}"
+            ):
                 make(tied, inputs, units)
-    with pytest.raises(ValueError, match=r"layer 1: p.W multiplies x and h .* input size 10 and hidden size 5 must"):
+    for function, products in (
+        (lambda x, h, p: nr.tanh(p.W.T @ h + p.W @ x), r"p.W @ x and p.W.T @ h"),
+        (lambda x, h, p: nr.tanh((p.W + p.R) @ h + p.W @ x), r"p.W @ x and \(p.W \+ p.R\) @ h"),
+    ):
+        with pytest.raises(ValueError, match=rf"p.W stands in {products} .*input size 5 and hidden size 12 must be"):
+            nr.RNN(nr.cell(function), 5, 12)
+    with pytest.raises(ValueError, match=r"layer 1: p.W stands in p.W @ x and .* input size 10 and hidden size 5 must"):
         nr.RNN(tied, 5, 5, num_layers=2, bidirectional=True)
     context = nr.cell(lambda x, h, s, p: (nr.tanh(p.W @ x + p.R @ h), p.Q @ nr.sized(s, 3) + p.Q @ x), name="context")
-    with pytest.raises(ValueError, match=r"p.Q multiplies x and s .*input size 4 and 3 must be equal"):
+    with pytest.raises(ValueError, match=r"p.Q stands in p.Q @ x and p.Q @ s .*input size 4 and 3 must be equal"):
         nr.RNN(context, 4, 6)
     nr.gradcheck(tied, 5, 5, num_layers=2)
     nr.gradcheck(context, 3, 6)

@@ -1,6 +1,8 @@
-"""The library's cells against independent loops (cell_loops.py), whose gradients are PyTorch's."""
+"""The library's cells against their equations run by PyTorch (cell_loops.py), whose gradients are its autograd's."""
 
 import inspect
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +14,11 @@ import torch
 
 import numbarnn
 from cases import Case
-from cell_steps import Steps
-from comparing import assert_close
+from cell_loops import Loop
 from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
 from formed_cells import CELLS as FORMED
 from numbarnn import cells
-from numbarnn.cells import functions, library, tracing
+from numbarnn.cells import functions, library
 from numbarnn.cells.definition import Given
 from own_cells import OWN
 from problems import make_problem
@@ -65,8 +66,8 @@ STRUCTURE = {
 }
 
 
-def test_all_cells_have_a_loop():
-    """In cell_loops.py, or those whose kernels read what is formed of parameters in formed_cells.py."""
+def test_all_cells_are_tested():
+    """Here, or those whose kernels read what is formed of parameters with formed_cells.py."""
     formed = {cell.definition for cell, *_ in FORMED.values()}
     for name in library.__all__:
         if not name.endswith(("_with", "highway")):
@@ -85,33 +86,12 @@ def test_structure(name):
     assert len(cell.saved) == saved
 
 
-# ------------------------------------------------------------------------------------------ the generated functions
-def steps_of(cell, problem):
-    """The cell's functions in a plain loop over time, with the problem's parameters."""
-    return Steps(cell, own_parameters(problem.parameters, 0, 0), problem.case.hidden[0])
-
-
+# ------------------------------------------------------------------------------------------------ the equations
 def loops_parameters(problem):
     """The problem's under the names of the loop."""
     case = problem.case
     own = own_parameters(problem.parameters, 0, 0)
     return by_loops_names(case.definition, loop_of(case.cell), own, case.hidden[0])
-
-
-@pytest.mark.parametrize("save", ("gates", "minimal"))
-@pytest.mark.parametrize("name", LIBRARY)
-def test_derived_functions(name, save):
-    """Forward and backward, in float64."""
-    case = Case(name, T=5, dtype="float64")
-    problem = make_problem(case)
-    cell = tracing.cell(case.definition, save=save)
-    assert len(cell.saved) <= len(case.definition.saved)
-    steps = steps_of(cell, problem)
-    y, finals = steps.forward(problem.x, [part[0][0] for part in problem.states])
-    dx, d_states, gradients = steps.backward(problem.dy, [part[0][0] for part in problem.d_states])
-    finals, d_states = (problem.form([[part[None]] for part in parts]) for parts in (finals, d_states))
-    values = {"y": y, **problem.named(finals, "{}y"), "dx": dx, **problem.named(d_states, "d{}x")}
-    assert_close(case, values | {f"d{n}_l0": gradient for n, gradient in gradients.items()}, problem.expected())
 
 
 CHOSEN = {"phased_lstm_half_open": {"open_ratio": 0.5}}
@@ -144,17 +124,15 @@ def test_equations_run_on_arrays(name):
     [("janet", {"beta": 0.25}), ("cornn", {"dt": 0.3, "gamma": 2.0, "epsilon": 0.5}), ("lem", {"dt": 1.0})],
 )
 def test_hyperparameters(name, values):
-    """A cell made anew with other ones computes what its loop does with them, and not what it did before."""
-    problem, made = make_problem(Case(name, T=5, dtype="float64")), tracing.cell(cell_of(name), **values)
-    parameters, states = loops_parameters(problem), [part[0][0] for part in problem.states]
-    y, _ = steps_of(made, problem).forward(problem.x, states)
-    before, _ = steps_of(cell_of(name), problem).forward(problem.x, states)
-    state = [torch.tensor(part) for part in states]
-    for x, found, other in zip(problem.x, y, before, strict=True):
-        p = {key: torch.tensor(array) for key, array in parameters.items()}
-        state = loop_of(name).step(p, torch.tensor(x), *state, **values)
-        np.testing.assert_allclose(found, state[0].numpy(), rtol=1e-13, atol=1e-14)
-        assert np.abs(found - other).max() > 1e-3
+    """A cell made anew with other ones computes what its equations do with them, and not what it did before."""
+    made, x = numbarnn.cell(cell_of(name), **values), np.random.default_rng(0).standard_normal((5, 2, 3))
+    layer, before = (numbarnn.RNN(one, 3, 4, dtype="float64", device="cpu", seed=0) for one in (made, cell_of(name)))
+    parameters = {key.removeprefix("l0."): torch.tensor(array) for key, array in layer.named.items()}
+    expected, _ = Loop(made).run(
+        [parameters], torch.tensor(x), [torch.zeros(1, 2, 4, dtype=torch.float64)] * made.num_states
+    )
+    np.testing.assert_allclose(layer(x)[0], expected.numpy(), rtol=1e-12, atol=1e-14)
+    assert np.abs(before(x)[0] - layer(x)[0]).max() > 1e-3
     assert made.hyperparameters == values and made.name != cell_of(name).name
 
 
@@ -214,6 +192,35 @@ def test_derived_equals_hand_written(name):
     for parts, others in zip(found, expected, strict=True):
         for part, other in zip(parts, others, strict=True):
             np.testing.assert_allclose(part, other, rtol=1e-13, atol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------- as papers have them
+RECORDED = Path(__file__).parents[1] / "data" / "library_cells.json"
+
+
+def second_output(name):
+    """y (H,) of the second step of a layer whose parameters, x and states are simple numbers."""
+    made = getattr(library, name)
+    H = 8 if name == "delta_rule" else 4
+    layer = numbarnn.RNN(made if isinstance(made, cells.Cell) else made(), 4, H, dtype="float64", device="cpu")
+
+    def numbers(shape):
+        return (np.sin(np.arange(1.0, 1 + np.prod(shape))) / 2).reshape(shape)
+
+    layer.load_state_dict({key: numbers(value.shape) for key, value in layer.state_dict().items()})
+    shapes = [
+        one[0] if isinstance(one, list) else one for one in (layer.stack.h_shapes(1), *layer.stack.private_shapes(1))
+    ]
+    states = tuple(map(numbers, shapes))
+    return layer(numbers((2, 1, 4)), states if len(states) > 1 else states[0])[0][1, 0]
+
+
+def test_numbers_are_those_of_loops_written_from_the_papers():
+    """Recorded when each cell agreed, values and gradients, with a loop in PyTorch written from its paper."""
+    recorded = json.loads(RECORDED.read_text())
+    assert [*recorded] == library.__all__
+    for name, expected in recorded.items():
+        np.testing.assert_allclose(second_output(name), expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------- factories

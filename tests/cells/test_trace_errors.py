@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import numbarnn
 from child import in_child
 from numbarnn.cells import functions
 from numbarnn.cells.definition import Given
-from numbarnn.cells.functions import clip, drop_connect, dropout, elu, heads, leaky_relu, where, zoneout
+from numbarnn.cells.functions import clip, drop_connect, dropout, elu, heads, leaky_relu, sigmoid, tanh, where, zoneout
 from numbarnn.cells.tracing import CellError, cell
 
 
@@ -49,6 +50,14 @@ EQUATIONS = {
     ),
     "entry": ("return h[0]", r"a part of the traced value 'h', by \[...\]: .*A constant matrix selects units, np.eye"),
     "part_of_x": ("return p.W.a @ x + x[-1]", "a part of the input x, by .* constant matrix selects"),
+    "entry_set": ("h[0] = 1\nreturn h", "a part of the traced value 'h' is set: a value .*where", "h[0] = 1"),
+    "entry_of_a_parameter_set": ("p.b[0] = 1\nreturn h", "a part of the parameter p.b is set: a", "p.b[0] = 1"),
+    "entry_deleted": ("del h[0]\nreturn h", "a part of the traced value 'h' is set", "del h[0]"),
+    "parameter_set_by_key": ('p["b"] = 1\nreturn h', "p.b = ...: parameters are learned", 'p["b"] = 1'),
+    "all_parameters_left": ("return p @ x", r"p, all parameters \(p.name is one\) @ the input x; left of @ stands"),
+    "all_parameters_right": ("return p.W.a @ p", r"p.W.a @ p, all parameters \(p.name is one\); expected x, a state"),
+    "all_parameters_times": ("return p * x", r"p, all parameters \(p.name is one\) in an equation"),
+    "function_of_all_parameters": ("return tanh(p)", r"tanh of p, all parameters \(p.name is one\)"),
     "called": ("return p.W(x) + p.W.b @ h", "the parameter p.W is called as a function; .* left of @: p.W.name @ x"),
     "part_of_a_parameter": ("return p.W[0] @ x", r"p.W\[0\]: a parameter has no parts by number; several .* p.W.a"),
     "function_of_a_matrix": (
@@ -70,6 +79,7 @@ EQUATIONS = {
     "numpy_square": ("return np.square(h)", r"NumPy's square of .*; use a \*\* 2"),
     "numpy_sum": ("return h / np.sum(h)", "NumPy's sum of .*use numbarnn.sum"),
     "numpy_max": ("return h - np.max(h)", r"NumPy's max of .*use numbarnn.maximum\(a, b\) of two values; there is no"),
+    "numpy_min": ("return h - np.min(h)", r"there is no smallest of .*; smoothly, it is -numbarnn.logsumexp\(-k \* a"),
     "numpy_einsum": ('return np.einsum("i,i", h, h)', r"NumPy's einsum of .*; use p.R.name @ a, or numbarnn.sum"),
     "numpy_concatenate": ("return np.concatenate([x, h])", "NumPy's concatenate of .*; use a matrix for each part"),
     "numpy_log1p": ("return np.log1p(h)", r"NumPy's log1p of .*; use numbarnn.log\(1 \+ a\)"),
@@ -107,7 +117,7 @@ EQUATIONS = {
         "p.u has 3 columns here and 2 elsewhere",
     ),
     "different_sizes": (
-        "return p.W.a @ x + (columns(p.u, 2) @ p.v + columns(p.w, 3) @ p.v) @ h", "p.v stands where .*: 2 and 3 are",
+        "return p.W.a @ x + (columns(p.u, 2) @ p.v + columns(p.w, 3) @ p.v) @ h", "p.v stands in .*: 2 and 3 are",
     ),
     "narrow_of_a_value": ("return columns(p.U.a, 2) @ tanh(p.V.a @ h)", "p.U.a, of 2 columns, @ a value of all units"),
     "matrix_as_a_value": ("return (p.R.a @ p.R.b) * h", r"\(p.R.a @ p.R.b\), a matrix, as a value; matrices stand"),
@@ -139,9 +149,9 @@ EQUATIONS = {
     ),
     "forgotten_at": (
         "a = p.W * x\nreturn tanh(a + p.R * h)",
-        "p.W, by its name a matrix, is multiplied element by element: .* p.W @ vector; .* such as p.w", "a = p.W * x",
+        "p.W, by its name a matrix, is multiplied element by element: .* p.W @ vector; .* p.diag", "a = p.W * x",
     ),
-    "forgotten_at_of_a_gate": ("return tanh(p.W.a @ x + h * p.R.a)", r"p.R.a, by its name .*; .* such as p.r.a"),
+    "forgotten_at_of_a_gate": ("return tanh(p.W.a @ x + h * p.R.a)", r"p.R.a, by its name .*; .* such as p.diag"),
     "forgotten_at_in_another_group": ("return tanh(p.V.a @ x + p.V.b * h)", "p.V.b, by its name a matrix"),
     "assignment": ("p.b = 3\nreturn h", "p.b = ...: parameters are learned", "p.b = 3"),
     "assignment_in_a_group": ("p.b.a = 3\nreturn h", "p.b.a = ...: parameters are learned", "p.b.a = 3"),
@@ -217,7 +227,8 @@ def drawn_by_numpy():
     return np.random.rand()  # noqa: NPY002 - as users write it
 
 
-DRAWN = np.random.default_rng(0)
+drawing = np.random.default_rng
+DRAWN = drawing(0)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +250,62 @@ def test_random_numbers_of_the_equations_are_refused(function):
 
 def test_random_numbers_that_are_the_same_in_every_run_are_constants():
     noise = DRAWN.normal(size=4)
-    cell(lambda x, h, p: p.W.a @ x + noise * h + np.random.default_rng(0).normal(size=4) * h)
     cell(lambda x, h, p, noise=noise: p.W.a @ x + noise * h + np.nan * h)
+    of_any_size = numbarnn.constant(lambda H: np.random.default_rng(0).normal(size=(H, H)))
+    cell(lambda x, h, p: p.W.a @ x + of_any_size @ h + numbarnn.constant(lambda H: np.random.default_rng(1).normal(H)))
+
+
+def seeded():
+    return random.Random(0).random()
+
+
+def seeded_first(x, h, p):
+    np.random.seed(0)  # noqa: NPY002
+    return p.W.a @ x + np.random.normal() * h  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda x, h, p: p.W.a @ x + np.random.default_rng(0).normal(size=4) * h,
+        lambda x, h, p: p.W.a @ x + drawing(0).normal(size=(4, 4)) @ h,
+        lambda x, h, p: p.W.a @ x + np.random.RandomState(0).normal() * h,
+        lambda x, h, p: p.W.a @ x + seeded() * h,
+        seeded_first,
+    ),
+)
+def test_generators_that_the_equations_seed_are_refused(function):
+    """They would give every step the same numbers."""
+    with pytest.raises(CellError, match=r"the equations seed a generator .* Draw outside and pass them in") as caught:
+        cell(function)
+    assert "test_trace_errors.py" in str(caught.value) and re.search("Random|drawing|default|seed", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    (
+        (lambda x, h, p: tanh(p.U * x + p.V @ h), "p.U, by its name a matrix, is multiplied element by element"),
+        (lambda x, h, p: tanh(p.W @ x + p.V * h), "p.V, by its name .* left of @, p.V @ vector; .* p.diagonal"),
+        (lambda x, h, p: tanh(p.w.a @ x + h * p.w.b), "p.w.b, by its name a matrix, is multiplied"),
+        (lambda x, h, p: tanh(p.W @ x + p.R), "p.R, by its name a matrix, is added, .* p.R @ vector; .* p.bias"),
+        (lambda x, h, p: (1 - tanh(p.W.a @ x - p.R.a)) * h, "p.R.a, by its name a matrix, is added"),
+    ),
+)
+def test_a_matrix_of_which_at_may_be_forgotten_is_warned_of(function, message):
+    """By its name it is one, but nothing else in the equations proves it."""
+    with pytest.warns(UserWarning, match=message) as caught:
+        cell(function)
+    assert caught[0].filename == __file__ and caught[0].lineno == function.__code__.co_firstlineno
+    assert "test_trace_errors.py" in str(caught[0].message)
+
+
+def test_names_of_parameters_per_unit_are_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cell(lambda x, h, p: tanh(p.B @ x + p.a * h + p.D))
+        cell(lambda x, h, p: tanh(p.Dense.W @ x + p.Dense.peep * h + p.Dense.b))
+        cell(lambda x, h, p: tanh(p.W.a @ x + p.u * h + p.A * sigmoid(h)))
+        cell(lambda x, h, p: tanh(p.w @ x + p.v * h) * p.Gain)
 
 
 def test_a_value_of_another_cell():

@@ -1,83 +1,56 @@
-"""Derived functions: forward against the equations themselves on NumPy, backward against differences of these."""
+"""Derived functions against the equations themselves, run by PyTorch: values, and gradients by autograd."""
 
 import numpy as np
 import pytest
 
-from cell_steps import Steps, callable_from_python, each, flat_numbers, functions_of, types_inside
-from numbarnn.cells import library
-from numbarnn.cells.tracing import cell
-from numbarnn.cells.tracing.saving import CHOICES
-from numbarnn.compile.specialise import specialise
-from trace_cases import FUNCTIONS, equations_on_numpy, random_parameters
+torch = pytest.importorskip("torch")
 
-STEP = 1e-6
+from cell_loops import Loop  # noqa: E402
+from cell_steps import Steps, callable_from_python, each, flat_numbers, functions_of, types_inside  # noqa: E402
+from equations import by_loops_names  # noqa: E402
+from numbarnn.cells import library  # noqa: E402
+from numbarnn.cells.tracing import cell  # noqa: E402
+from numbarnn.cells.tracing.saving import CHOICES  # noqa: E402
+from numbarnn.compile.specialise import specialise  # noqa: E402
+from numbarnn.weights import WeightSpace  # noqa: E402
+from trace_cases import FUNCTIONS  # noqa: E402
+
+T, B, H, INPUTS = 3, 2, 3, 2
 MORE = {"slstm": library.slstm, "highway": library.recurrent_highway(3), "lem": library.lem, "gru": library.gru}
 CELLS = {
     f"{name}-{save}": cell(function, save=save) for save in CHOICES for name, function in (FUNCTIONS | MORE).items()
 }
-by_cell = pytest.mark.parametrize("traced", CELLS.values(), ids=CELLS)
 
 
-class Problem:
-    """Small random arrays for a cell, and a loss: outputs and final states times random numbers."""
+@pytest.mark.parametrize("traced", CELLS.values(), ids=CELLS)
+def test_derived_functions_equal_the_equations(traced):
+    random, names = np.random.default_rng(0), traced.states
+    options = {"num_ah": traced.num_ah, "per_unit": traced.per_unit, "layout": traced.parameters}
+    space = WeightSpace(traced.num_gates, INPUTS, (H,), 1, traced.bias, **options)
+    parameters = {name.removesuffix("_l0"): 0.7 * random.normal(size=shape) for name, shape in space.shapes.items()}
+    x, states = random.normal(size=(T, B, INPUTS)), [0.5 + random.random((B, H)) for _ in names]
+    dy, d_states = random.normal(size=(T, B, H)), [random.normal(size=(B, H)) for _ in names]
+    steps = Steps(traced, parameters, H)
+    y, finals = steps.forward(x, states)
+    dx, d_before, gradients = steps.backward(dy, d_states)
 
-    T, B, H, inputs = 3, 2, 3, 2
-
-    def __init__(self, traced, seed=0):
-        random = np.random.default_rng(seed)
-        self.cell = traced
-        self.values = random_parameters(traced, random, self.inputs, self.H)
-        self.parameters = tuple(self.values)
-        self.values |= {"x": random.normal(size=(self.T, self.B, self.inputs))}
-        self.values |= {f"{name} before": 0.5 + random.random((self.B, self.H)) for name in traced.states}
-        self.dy = random.normal(size=(self.T, self.B, self.H))
-        self.d_states = [random.normal(size=(self.B, self.H)) for _ in traced.states]
-
-    def arguments(self, values):
-        parameters = {name: values[name] for name in self.parameters}
-        return parameters, values["x"], [values[f"{name} before"] for name in self.cell.states]
-
-    def loss(self, values):
-        y, finals = equations_on_numpy(self.cell, *self.arguments(values))
-        return (y * self.dy).sum() + sum((d * s).sum() for d, s in zip(self.d_states, finals, strict=True))
-
-    def gradients(self):
-        parameters, x, states = self.arguments(self.values)
-        steps = Steps(self.cell, parameters, self.H)
-        y, finals = steps.forward(x, states)
-        dx, d_states, gradients = steps.backward(self.dy, self.d_states)
-        return (
-            y,
-            finals,
-            {"x": dx, **{f"{n} before": d for n, d in zip(self.cell.states, d_states, strict=True)}, **gradients},
+    leaves = {name: torch.tensor(array, requires_grad=True) for name, array in parameters.items()}
+    x, states = torch.tensor(x, requires_grad=True), [torch.tensor(one[None], requires_grad=True) for one in states]
+    loop = Loop(traced)
+    expected, ends = loop.run([by_loops_names(traced, loop, leaves, H)], x, states)
+    (
+        (expected * torch.tensor(dy)).sum()
+        + sum((e[0] * torch.tensor(d)).sum() for e, d in zip(ends, d_states, strict=True))
+    ).backward()
+    found = [y, *finals, dx, *d_before, *(gradients[name] for name in leaves)]
+    wanted = [expected.detach(), *(end[0].detach() for end in ends)]
+    leaves = [x, *states, *leaves.values()]
+    wanted += [torch.zeros_like(leaf.data) if leaf.grad is None else leaf.grad for leaf in leaves]
+    for one, other in zip(found, wanted, strict=True):
+        other = other.numpy().reshape(
+            np.shape(other)[1:] if np.ndim(other) == 3 and len(other) == 1 else np.shape(other)
         )
-
-
-@by_cell
-def test_forward_equals_the_equations(traced):
-    problem = Problem(traced)
-    y, finals, _ = problem.gradients()
-    expected_y, expected = equations_on_numpy(traced, *problem.arguments(problem.values))
-    np.testing.assert_allclose(y, expected_y, rtol=1e-12, atol=1e-12)
-    for one, other in zip(finals, expected, strict=True):
-        np.testing.assert_allclose(np.broadcast_to(one, other.shape), other, rtol=1e-12, atol=1e-12)
-
-
-@by_cell
-def test_backward_is_the_derivative(traced):
-    """Along random directions of each quantity. Errors of central differences are about 1e-12 + 1e-16 / STEP; the loss
-    is a sum of some 20 terms, whose third derivatives may be large."""
-    problem, random = Problem(traced), np.random.default_rng(1)
-    _, _, gradients = problem.gradients()
-    assert set(gradients) == set(problem.values)
-    for name, gradient in gradients.items():
-        for _ in range(3):
-            direction = random.normal(size=problem.values[name].shape)
-            above, below = (
-                problem.loss(problem.values | {name: problem.values[name] + move * direction}) for move in (STEP, -STEP)
-            )
-            found = (np.broadcast_to(gradient, direction.shape) * direction).sum()
-            np.testing.assert_allclose(found, (above - below) / (2 * STEP), rtol=2e-6, atol=2e-7, err_msg=name)
+        np.testing.assert_allclose(np.broadcast_to(one, other.shape), other, rtol=1e-10, atol=1e-12)
 
 
 # -------------------------------------------------------------------------------------------------------- compiled

@@ -1,11 +1,12 @@
-"""The loops that the library's cells are tested against: those of the built-in cells against torch.nn, and what papers
-say of others. test_library_onnx.py has more."""
+"""The library's equations: those of the built-in cells against torch.nn, and what papers say of others."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from cell_loops import LOOPS  # noqa: E402
+from cell_loops import Loop  # noqa: E402
+from equations import loop_of  # noqa: E402
+from numbarnn import cell, cells  # noqa: E402
 
 T, B, I, H = 6, 3, 4, 5  # noqa: E741 - the legend's letters
 
@@ -16,13 +17,18 @@ def numbers(*shape):
 
 def make(name, directions=1):
     """(loop, one dict of parameters per direction, x, states), the states positive."""
-    loop = LOOPS[name]
+    loop = loop_of(name)
     generator = torch.Generator().manual_seed(1)
     parameters = [
         {name: torch.randn(shape, dtype=torch.float64, generator=generator) / 2 for name, shape in shapes.items()}
         for shapes in [loop.shapes(I, H)] * directions
     ]
-    return loop, parameters, numbers(T, B, I), [numbers(directions, B, H).abs() + k for k in range(len(loop.states))]
+    return (
+        loop,
+        parameters,
+        numbers(T, B, I),
+        [numbers(directions, B, H).abs() + k for k in range(len(loop.cell.states))],
+    )
 
 
 def pytorchs(kind, gates, parameters, **options):
@@ -45,10 +51,10 @@ def pytorchs(kind, gates, parameters, **options):
 @pytest.mark.parametrize(
     "name, kind, gates, options",
     [
-        ("lstm", "LSTM", "ifgo", {}),
-        ("gru", "GRU", "rzn", {}),
-        ("rnn_tanh", "RNN", "h", {}),
-        ("rnn_relu", "RNN", "h", {"nonlinearity": "relu"}),
+        ("library lstm", "LSTM", "ifgo", {}),
+        ("library gru", "GRU", "rzn", {}),
+        ("library rnn_tanh", "RNN", "h", {}),
+        ("library rnn_relu", "RNN", "h", {"nonlinearity": "relu"}),
     ],
 )
 def test_built_in_cells_are_pytorchs(name, kind, gates, options, directions):
@@ -80,14 +86,14 @@ def test_a_highway_of_depth_one_is_a_coupled_gated_step():
     other = {f"W.{g}": p[f"W.{t}"] for g, t in (("c", "h"), ("g", "t"))}
     other |= {f"{kind}.{g}": p[f"{kind}.{t}1"] for kind in "Rb" for g, t in (("c", "h"), ("g", "t"))}
     other |= {f"{kind}.g": -other[f"{kind}.g"] for kind in "WRb"}  # 1 - σ(a) = σ(-a)
-    expected, _ = LOOPS["ugrnn"].run([other], x, [h])
+    expected, _ = loop_of("ugrnn").run([other], x, [h])
     torch.testing.assert_close(y, expected)
 
 
 def test_coupled_lstm_is_an_lstm_whose_forget_gate_is_opposed():
     loop, (p,), x, states = make("coupled_lstm")
     y, _ = loop.run([p], x, states)
-    expected, _ = LOOPS["lstm"].run([p | {f"{kind}.f": -p[f"{kind}.i"] for kind in "WRb"}], x, states)
+    expected, _ = loop_of("library lstm").run([p | {f"{kind}.f": -p[f"{kind}.i"] for kind in "WRb"}], x, states)
     torch.testing.assert_close(y, expected)
 
 
@@ -112,7 +118,7 @@ def test_lem_with_whole_time_steps_forgets():
     """Gates at 1 (dt = 1): y and z are their candidates."""
     _, (p,), x, (y, z) = make("lem")
     p = p | {f"b.{gate}": torch.full((H,), 50.0).double() for gate in ("slow", "fast")}
-    new_y, new_z = LOOPS["lem"].step(p, x[0], y[0], z[0], dt=1.0)
+    new_y, new_z = Loop(cell(cells.library.lem, dt=1.0)).step(p, x[0], y[0], z[0])
     torch.testing.assert_close(new_z, torch.tanh(x[0] @ p["W.z"].T + y[0] @ p["R.z"].T + p["b.z"]))
     torch.testing.assert_close(new_y, torch.tanh(x[0] @ p["W.y"].T + new_z @ p["R.y"].T + p["b.y"]))
 
@@ -122,7 +128,8 @@ def test_cornn_without_force_and_damping_swings():
     _, (p,), x, _ = make("cornn")
     nothing = {name: torch.zeros_like(value) for name, value in p.items()}
     y, z = torch.ones(B, H).double(), torch.zeros(B, H).double()
+    swinging = Loop(cell(cells.library.cornn, dt=0.01, gamma=1.0, epsilon=0.0))
     for _ in range(628):
-        y, z = LOOPS["cornn"].step(nothing, x[0], y, z, dt=0.01, gamma=1.0, epsilon=0.0)
+        y, z = swinging.step(nothing, x[0], y, z)
     torch.testing.assert_close(y, torch.ones_like(y), atol=1e-2, rtol=0)
     torch.testing.assert_close(z, torch.zeros_like(z), atol=1e-2, rtol=0)

@@ -62,7 +62,7 @@ def test_input_and_hidden_size_differ_unless_the_equations_make_them_equal():
     def tied(x, h, p):
         return numbarnn.tanh(p.W @ x + p.W @ h)
 
-    assert "input_size 4, hidden_size 4: equal, as p.W multiplies x and h\n" in str(numbarnn.gradcheck(tied))
+    assert "input_size 4, hidden_size 4: equal, as p.W stands in p.W @ x and p.W @ h\n" in str(numbarnn.gradcheck(tied))
     for sizes in ((), (4,), (None, 3)):
         said = str(numbarnn.gradcheck(library.ugrnn, *sizes, steps=1, batch=1))
         (input_size, hidden_size), why = re.search(r"input_size (\d), hidden_size (\d): (.*)", said).group(1, 2), said

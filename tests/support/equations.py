@@ -1,9 +1,9 @@
 """What cells must compute: their equations as functions of PyTorch tensors, run step by step in float64; autograd gives
 every gradient. Of cells that `numbarnn.reference` does not know, and a second opinion on it.
 
-Those written by hand are in general_cells.py and sum_cells.py, those of the library in cell_loops.py; "at random" has
-some of the library with random numbers. What the engines cut into gates, stages and products is one equation there, and
-what they do with lengths and resets is `torch.where`. PyTorch is loaded when something is computed.
+Equations are run by cell_loops.py; cells written by hand have steps of their own in general_cells.py and sum_cells.py.
+"at random" has some of the library with random numbers. What the engines cut into gates, stages and products is one
+equation there, and what they do with lengths and resets is `torch.where`. PyTorch is loaded when something is computed.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from general_cells import GENERAL, STEPS, UNEVEN
+from general_cells import EQUATIONS, GENERAL, STEPS, UNEVEN
 from numbarnn.cells import functions, library
 from numbarnn.cells.tracing import cell as traced
 from own_cells import OWN
@@ -90,10 +90,9 @@ def by_loops_names(cell, loop, own, hidden):
 
 def loop_of(name):
     """The `cell_loops.Loop` of a library cell's name."""
-    import own_loops  # noqa: F401 - adds its own
-    from cell_loops import LOOPS
+    from cell_loops import Loop
 
-    return LOOPS[name.removeprefix("library ")]
+    return Loop(cell_of(name))
 
 
 # -------------------------------------------------------------------------------------------------------- steps
@@ -122,9 +121,28 @@ BUILT_IN = {
 }
 
 
+def step_by_gates(cell):
+    """A step as those of general_cells.py, of a cell's equations: a matrix' product is one of a gate, with its bias."""
+
+    def step(product, states, vectors, noise=()):
+        from cell_loops import Eager, run_equations
+
+        class Gates(Eager):
+            def multiply(self, term, right, options=None):
+                group, _, gate = term.data.partition(".")
+                if group == "W":
+                    return self.value(product[0](cell.gates.index(gate)))
+                return self.value(product[1](cell.gates_of_ah.index(gate), self.tensor(right)))
+
+        per_unit = dict(zip(cell.per_unit, vectors, strict=True))
+        return run_equations(Gates(per_unit, states[0].shape[-1], noise), cell, states[0], states)
+
+    return step
+
+
 def step_of_written(case, own, hidden):
     """A function of a step (x_t, states, noise) -> new states, of a cell written by hand."""
-    step = (STEPS | SUM_STEPS | BUILT_IN)[case.cell]
+    step = (STEPS | SUM_STEPS | BUILT_IN).get(case.cell) or step_by_gates(EQUATIONS[case.cell])
     if case.cell_clip is not None:
         low, high = case.cell_clip if isinstance(case.cell_clip, tuple) else (-case.cell_clip, case.cell_clip)
         step = partial(step, low=low, high=high)
@@ -151,9 +169,7 @@ def step_of_library(case, own, hidden):
     if "weight_ih" not in own:
         own["weight_ih"] = torch.eye(hidden, dtype=torch.float64).repeat(cell.num_gates, 1)
     parameters = by_loops_names(cell, loop, own, hidden)
-    if case.cell.endswith(" at random"):
-        return lambda x, states, noise: loop.step(parameters, x, *states, noise)
-    return lambda x, states, noise: loop.step(parameters, x, *states)
+    return lambda x, states, noise: loop.step(parameters, x, *states, noise=noise)
 
 
 class Run:

@@ -1,5 +1,5 @@
-"""What layers of formed_cells.py must compute: a loop of their steps in PyTorch, in float64, and autograd; and what a
-layer computes, by the same names.
+"""What layers of formed_cells.py must compute: their equations by cell_loops.py, and autograd; and what a layer
+computes, by the same names.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ T, B, INPUTS, H = 5, 3, 3, 5
 
 def inputs_of(name):
     """I of the first layer."""
-    return {"any": INPUTS, "H": H, "more than H": 2 * H - 1}[CELLS[name][2]]
+    return {"any": INPUTS, "H": H, "more than H": 2 * H - 1}[CELLS[name][1]]
 
 
 def layer_of(name, dtype="float64", device="cpu", seed=0, **options):
@@ -30,7 +30,9 @@ def loop(name, layer, leaves, x, states):
     """
     import torch
 
-    step = CELLS[name][1]
+    from cell_loops import Eager, run_equations
+
+    cell = CELLS[name][0]
     states = [[row for part in one for row in part] if isinstance(one, list) else one for one in states]
     finals, D = [], layer.stack.directions
     for number in range(layer.num_layers):
@@ -41,7 +43,7 @@ def loop(name, layer, leaves, x, states):
             w = {key: value for key, value in w.items() if not key.startswith("reverse.")}
             state, y = [part[number * D + direction] for part in states], []
             for x_t in reversed(x) if direction else x:
-                state = step(w, x_t, *state)
+                state = run_equations(Eager(w, H), cell, x_t, state)
                 y.append(state[0])
             outputs.append(torch.stack(y[::-1] if direction else y))
             finals.append(state)

@@ -1,7 +1,7 @@
 """General cells with what the built-in ones do not have: vectors, unequal gates, stages, no R at all. Of `blend`
 backward is written by hand, too; the others' is derived (`of_equations`).
 
-`STEPS` are their equations once more, without gates and stages: functions of PyTorch tensors, for autograd.
+`STEPS` are equations of cells by hand once more, without gates and stages: functions of PyTorch tensors, for autograd.
 """
 
 from dataclasses import fields
@@ -12,10 +12,12 @@ from numbarnn.cells.definition import Stage
 from numbarnn.cells.scalar import d_sigmoid, d_tanh, sigmoid, tanh
 from numbarnn.cells.tracing import cell
 
+EQUATIONS = {}  # name -> the cell as it is made of its equations
+
 
 def of_equations(function):
     """A cell of equations, with the biases and parameters' places that its layer's user wants, as written by hand."""
-    made = cell(function)
+    made = EQUATIONS[function.__name__] = cell(function)
     return Cell(**{one.name: getattr(made, one.name) for one in fields(Cell)} | {"bias": None, "layout": None})
 
 
@@ -87,29 +89,12 @@ def chain(x, h, p):
     return nr.sigmoid(p.R.z @ w) * k + r * (p.R.n @ w)
 
 
-def chain_step(product, states, per_unit):
-    """As `blend_step`."""
-    (x, r), (h,), (passed,) = product, states, per_unit
-    reset = (x(0) + r(0, h)).sigmoid()
-    k = (x(1) + r(1, reset * h)).tanh()
-    w = k + passed * h
-    return (r(2, w).sigmoid() * k + reset * r(3, w),)
-
-
 # ------------------------------------------------------------------------------------ no R; three states, one vector
 @of_equations
 def light(x, h, c, n, p):
     f = nr.sigmoid(p.W.f @ x + p.peep * c)
     new_c, new_n = f * c + (1 - f) * (p.W.g @ x), f * n + (1 - f) * c
     return nr.tanh(new_c) * new_n, new_c, new_n
-
-
-def light_step(product, states, per_unit):
-    """As `blend_step`."""
-    (x, _), (_, c, n), (peep,) = product, states, per_unit
-    f = (x(0) + peep * c).sigmoid()
-    new_c, new_n = f * c + (1 - f) * x(1), f * n + (1 - f) * c
-    return new_c.tanh() * new_n, new_c, new_n
 
 
 # ------------------------------------------------ one product, with as many gates as x has; three vectors: an LSTM
@@ -121,14 +106,6 @@ def peephole(x, h, c, p):
     return nr.sigmoid(p.W.o @ x + p.R.o @ h + p.peep_o * new_c) * nr.tanh(new_c), new_c
 
 
-def peephole_step(product, states, per_unit):
-    """As `blend_step`."""
-    (x, r), (h, c), (peep_i, peep_f, peep_o) = product, states, per_unit
-    i, f = (x(0) + r(0, h) + peep_i * c).sigmoid(), (x(1) + r(1, h) + peep_f * c).sigmoid()
-    c = f * c + i * (x(2) + r(2, h)).tanh()
-    return (x(3) + r(3, h) + peep_o * c).sigmoid() * c.tanh(), c
-
-
 # -------------------------------------------------------------------- no stages; fewer gates of ah than of ax, a vector
 @of_equations
 def fewer(x, h, c, p):
@@ -136,14 +113,6 @@ def fewer(x, h, c, p):
     u, w = nr.tanh(p.W.u @ x + p.R.u @ h), nr.sigmoid(p.W.w @ x)
     new_c = s * c + w * u
     return w * nr.tanh(new_c), new_c
-
-
-def fewer_step(product, states, per_unit):
-    """As `blend_step`."""
-    (x, r), (h, c), (peep,) = product, states, per_unit
-    s, u, w = (x(0) + peep * c).sigmoid(), (x(1) + r(0, h)).tanh(), x(2).sigmoid()
-    c = s * c + w * u
-    return w * c.tanh(), c
 
 
 # ------------------------------------------------------------------------------- no stages; more gates of ah than of ax
@@ -154,20 +123,6 @@ def more(x, h, p):
     return (1 - z) * nr.tanh(p.W.u @ x + r * k) + z * h
 
 
-def more_step(product, states, per_unit):
-    """As `blend_step`."""
-    (x, r), (h,) = product, states
-    u, z = (x(0) + r(0, h).sigmoid() * r(1, h)).tanh(), r(2, h).sigmoid()
-    return ((1 - z) * u + z * h,)
-
-
 GENERAL = {"blend": BLEND, "chain": chain, "light": light, "peephole": peephole}
 UNEVEN = {"fewer": fewer, "more": more}
-STEPS = {
-    "blend": blend_step,
-    "chain": chain_step,
-    "light": light_step,
-    "peephole": peephole_step,
-    "fewer": fewer_step,
-    "more": more_step,
-}
+STEPS = {"blend": blend_step}

@@ -1,7 +1,7 @@
 """General cells that add up over the units of a sequence, or draw random numbers. Of `ladder`, `noisy` and `drawn`
 backward is written by hand, too; the others' is derived.
 
-`SUM_STEPS` are their equations once more, without stages: functions of PyTorch tensors, for autograd, each
+`SUM_STEPS` are equations of cells by hand once more, without stages: functions of PyTorch tensors, for autograd, each
 (product, states, per_unit, noise=()) -> new states, as in general_cells.py.
 
     noise       (B, H) each, or numbers
@@ -23,12 +23,6 @@ def centred(x, h, p):
     return nr.tanh(a - nr.mean(a))
 
 
-def centred_step(product, states, per_unit, noise=()):
-    (x, r), (h,) = product, states
-    a = x(0) + r(0, h)
-    return ((a - a.mean(dim=1, keepdim=True)).tanh(),)
-
-
 # ------------------------------------------------- two stages of sums in a row, the second needs the first: layer norm
 @of_equations
 def normed(x, h, p):
@@ -37,14 +31,6 @@ def normed(x, h, p):
     d = a - nr.mean(a)
     u = nr.tanh(p.gain * d / nr.sqrt(nr.mean(d * d) + EPSILON) + p.shift)
     return u + z * (h - u)
-
-
-def normed_step(product, states, per_unit, noise=()):
-    (x, r), (h,), (gain, shift) = product, states, per_unit
-    a, z = x(0) + r(0, h), (x(1) + r(1, h)).sigmoid()
-    d = a - a.mean(dim=1, keepdim=True)
-    u = (gain * d / (d.square().mean(dim=1, keepdim=True) + EPSILON).sqrt() + shift).tanh()
-    return ((1 - z) * u + z * h,)
 
 
 # ------- sums (two at once), product, sums, sums, product; a private state, a vector, more gates of ah than of ax
@@ -204,13 +190,6 @@ def noisy_mean(x, h, p):
     return nr.tanh(a - nr.mean(a) + p.R.p @ (nr.dropout(h, 0.5, each_step=False) + nr.mean(a)))
 
 
-def noisy_mean_step(product, states, per_unit, noise):
-    (x, r), (h,), (kept, variational) = product, states, noise
-    a = kept * (x(0) + r(0, h))
-    mean = a.mean(dim=1, keepdim=True)
-    return ((a - mean + r(1, variational * h + mean)).tanh(),)
-
-
 # --------------------------------------------------------- h says what was drawn: more numbers than a Philox has words
 def drawn_forward(ax, ah, state, given):
     n = given.noise
@@ -236,10 +215,7 @@ def drawn_step(product, states, per_unit, noise):
 SUM_CELLS = {"centred": centred, "normed": normed, "ladder": LADDER}
 NOISE_CELLS = {"noisy": NOISY, "noisy_mean": noisy_mean, "drawn": DRAWN}
 SUM_STEPS = {
-    "centred": centred_step,
-    "normed": normed_step,
     "ladder": ladder_step,
     "noisy": noisy_step,
-    "noisy_mean": noisy_mean_step,
     "drawn": drawn_step,
 }

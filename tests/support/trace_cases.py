@@ -1,13 +1,9 @@
-"""Cells written to be hard to trace, and their equations run as plain NumPy."""
-
-import numpy as np
+"""Cells written to be hard to trace."""
 
 from numbarnn.cells.functions import (  # isort: skip
     clip, cos, dropout, elu, exp, hard_sigmoid, hard_tanh, layer_norm, leaky_relu, log, maximum, mean, minimum, relu,
     sigmoid, sin, softplus, softsign, sqrt, sum, tanh, where, zoneout,
 )  # fmt: skip
-from numbarnn.layers.named import Named
-from numbarnn.weights import WeightSpace
 
 FUNCTIONS = {}
 
@@ -153,38 +149,3 @@ def random_numbers(x, h, c, p):
     g = dropout(tanh(p.W.g @ x + p.R.g @ h), 0.25)
     c_new = zoneout(0.5 * c + g, c, 0.125)
     return zoneout(dropout(c_new, 0.5, each_step=False), h, 0.1), c_new
-
-
-def equations_on_numpy(cell, parameters, x, states):
-    """(y (T, B, H), final states) by the cell's equations themselves, column by column.
-
-    Args:
-        parameters: with the layer's names without their ending, as `cell_steps.Steps` takes them.
-        x: (T, B, I). states: (B, H) each.
-    """
-    p = Named(space_of(cell, parameters, states[0].shape[1]), flat_of(cell, parameters, states[0].shape[1])).p()
-    outputs, columns = [], [state.T for state in states]
-    for x_t in x:
-        returned = cell.function(x_t.T, *columns, p, **cell.hyperparameters)
-        columns = list(returned) if isinstance(returned, tuple) else [returned]
-        outputs.append(columns[0].T)
-    return np.stack(outputs), [column.T for column in columns]
-
-
-def space_of(cell, parameters, hidden):
-    """The `WeightSpace` of a layer of that cell, of parameters by the names that `Steps` takes."""
-    inputs = parameters["weight_ih"].shape[1]
-    options = {"num_ah": cell.num_ah, "per_unit": cell.per_unit, "layout": cell.parameters}
-    return WeightSpace(cell.num_gates, inputs, (hidden,), 1, cell.bias, **options)
-
-
-def flat_of(cell, parameters, hidden):
-    """Their flat buffer."""
-    space = space_of(cell, parameters, hidden)
-    return np.concatenate([parameters[part.name.removesuffix("_l0")].ravel() for part in space.parameters])
-
-
-def random_parameters(cell, random, inputs, hidden):
-    """Parameters of a layer of that cell, by the names that `Steps` takes."""
-    space = space_of(cell, {"weight_ih": np.empty((0, inputs))}, hidden)
-    return {name.removesuffix("_l0"): 0.7 * random.normal(size=shape) for name, shape in space.shapes.items()}

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from cases import Case
-from numbarnn import cells
-from numbarnn.weights import WeightSpace
-from numbarnn.weights.network import infer
 
 CELLS = ("lstm", "gru", "gru_reset_before", "rnn_tanh", "rnn_relu")
 TORCH_CELLS = tuple(cell for cell in CELLS if cell != "gru_reset_before")
@@ -19,14 +16,6 @@ FORMS = "'gru' applies the reset gate after the recurrent product.*'gru_reset_be
 # Outputs are at most 1 in size (an RNN's with ReLU: a few), each step adds a few roundings: see
 # tests/support/cases.py.
 ROUNDINGS = 16
-
-
-def network(cell, hidden=(5,), D=1, bias="double", input_mode="linear", proj_size=0, dtype="float32", I=4):  # noqa: E741
-    """A network with random parameters, inferred from its state dict."""
-    inputs = hidden[0] if input_mode == "skip" else I
-    space = WeightSpace(cells.get(cell).num_gates, inputs, hidden, D, bias, proj_size, input_mode)
-    flat = np.random.default_rng(3).uniform(-0.5, 0.5, space.size).astype(dtype)
-    return infer(space.views(flat), cell)
 
 
 def make(cell, hidden=(5,), D=1, dtype="float32", I=4, **options):  # noqa: E741
@@ -87,10 +76,3 @@ def assert_same_layer(found, expected):
     """Two layers are of one class, with the same options and the same bits."""
     assert type(found) is type(expected) and repr(found) == repr(expected)
     assert_same_bits(found.state_dict(), expected.state_dict())
-
-
-def assert_same_network(found, expected):
-    """Two networks are the same, with the same bits."""
-    names = ("cell", "input_size", "hidden_sizes", "bidirectional", "bias", "input_mode", "proj_size", "dtype")
-    assert [getattr(found, name) for name in names] == [getattr(expected, name) for name in names]
-    assert_same_bits(found.parameters, expected.parameters)

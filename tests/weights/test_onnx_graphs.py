@@ -338,23 +338,3 @@ def test_numbers_beside_a_model_without_a_path(tmp_path, monkeypatch):
             ValueError, match=r"'W_y' lie in a file beside the model: pass the model's path, which tells"
         ):
             convert.from_onnx(source)
-
-
-def test_a_state_that_the_model_computes_from_its_input_is_told():
-    """The layer starts from zero unless its caller passes the state: silence would be another number."""
-    one = np.ones((1, 1, 1), np.float32)
-    nodes = [
-        helper.make_node("ReduceMean", ["X"], ["h0"], keepdims=1),
-        helper.make_node("RNN", ["X", "W", "R", "", "", "h0"], ["Y"], hidden_size=1),
-    ]
-    float_ = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("X", float_, [1, 1, 1])],
-        [helper.make_tensor_value_info("Y", float_, None)],
-        [onnx.numpy_helper.from_array(one, name) for name in ("W", "R")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with pytest.warns(UserWarning, match=r"computes initial_h \('h0'\) from what it is given.*pass state="):
-        layer = convert.from_onnx(model)
-    y, _ = layer(0.5 * one, one * 0.5)
-    np.testing.assert_allclose(y, np.tanh(1.0), rtol=1e-6)

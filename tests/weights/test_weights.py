@@ -32,19 +32,6 @@ def test_matrices_of_all_pseudo_layers_then_all_biases(G, hidden, D, bias):
     assert space.size == offset
 
 
-def test_offsets_written_out():
-    """An LSTM of 4 inputs and 2 bidirectional layers of 3 units, by hand."""
-    space = WeightSpace(4, 4, (3, 3), 2)
-    offsets = {part.name: part.offset for part in space.parameters}
-    assert offsets == {
-        "weight_ih_l0": 0, "weight_hh_l0": 48, "weight_ih_l0_reverse": 84, "weight_hh_l0_reverse": 132,
-        "weight_ih_l1": 168, "weight_hh_l1": 240, "weight_ih_l1_reverse": 276, "weight_hh_l1_reverse": 348,
-        "bias_ih_l0": 384, "bias_hh_l0": 396, "bias_ih_l0_reverse": 408, "bias_hh_l0_reverse": 420,
-        "bias_ih_l1": 432, "bias_hh_l1": 444, "bias_ih_l1_reverse": 456, "bias_hh_l1_reverse": 468,
-    }  # fmt: skip
-    assert space.size == 480
-
-
 def shapes_and_offsets(space):
     return {part.name: (part.offset, part.shape) for part in space.parameters}
 
@@ -65,28 +52,6 @@ def test_projection_written_out():
         "bias_ih_l1_reverse": (384, (12,)), "bias_hh_l1_reverse": (396, (12,)),
     }  # fmt: skip
     assert space.size == 408
-
-
-def test_skip_input_written_out():
-    """A GRU of 2 layers of 3 units that takes x itself: layer 0 has no W, but its biases."""
-    space = WeightSpace(3, 3, (3, 3), input_mode="skip")
-    assert shapes_and_offsets(space) == {
-        "weight_hh_l0": (0, (9, 3)), "weight_ih_l1": (27, (9, 3)), "weight_hh_l1": (54, (9, 3)),
-        "bias_ih_l0": (81, (9,)), "bias_hh_l0": (90, (9,)), "bias_ih_l1": (99, (9,)), "bias_hh_l1": (108, (9,)),
-    }  # fmt: skip
-    assert space.size == 117
-
-
-@pytest.mark.parametrize("bias, name", [("input", "bias_ih"), ("recurrent", "bias_hh")])
-def test_single_biases_written_out(bias, name):
-    """A bidirectional RNN of 2 inputs and 3 units."""
-    space = WeightSpace(1, 2, (3,), 2, bias)
-    assert shapes_and_offsets(space) == {
-        "weight_ih_l0": (0, (3, 2)), "weight_hh_l0": (6, (3, 3)),
-        "weight_ih_l0_reverse": (15, (3, 2)), "weight_hh_l0_reverse": (21, (3, 3)),
-        f"{name}_l0": (30, (3,)), f"{name}_l0_reverse": (33, (3,)),
-    }  # fmt: skip
-    assert space.size == 36
 
 
 def test_options_together_written_out():
@@ -117,25 +82,6 @@ def test_general_cells_written_out():
     assert {part.kind for part in space.parameters} == {"W", "R", "b_w", "per_unit"}
     assert list(space.views(np.zeros(246)))[:5] == [
         "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "peep_l0", "scale_l0",
-    ]  # fmt: skip
-
-
-def test_more_gates_of_h_than_of_x_written_out():
-    space = WeightSpace(1, 2, (3,), num_ah=2)
-    assert shapes_and_offsets(space) == {
-        "weight_ih_l0": (0, (3, 2)), "weight_hh_l0": (6, (6, 3)), "bias_ih_l0": (24, (3,)), "bias_hh_l0": (27, (6,)),
-    }  # fmt: skip
-    assert space.size == 33
-
-
-@pytest.mark.parametrize("mode", ("linear", "skip"))
-def test_no_products_of_h_written_out(mode):
-    """Neither R nor its bias."""
-    space = WeightSpace(2, 3, (3, 2), input_mode=mode, num_ah=0, per_unit=("peep",))
-    W = [("weight_ih_l0", (6, 3))] if mode == "linear" else []
-    assert [(part.name, part.shape) for part in space.parameters] == [
-        *W, ("weight_ih_l1", (4, 3)),
-        ("bias_ih_l0", (6,)), ("peep_l0", (3,)), ("bias_ih_l1", (4,)), ("peep_l1", (2,)),
     ]  # fmt: skip
 
 

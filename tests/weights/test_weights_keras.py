@@ -8,9 +8,7 @@ import pytest
 import numbarnn as nr
 import weights_helpers
 from numbarnn import convert
-from numbarnn.weights import keras as weights_keras
-from numbarnn.weights.network import with_both_biases
-from weights_helpers import FORMS, SIZES, assert_close, assert_same_bits, assert_same_layer, assert_same_network
+from weights_helpers import FORMS, SIZES, assert_close, assert_same_bits, assert_same_layer
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 
@@ -151,44 +149,35 @@ def test_one_form_of_the_gru_is_not_taken_for_the_other(keras):
 
 
 # ---------------------------------------------------------------- weights as arrays, without Keras
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32", "float64"))
-@pytest.mark.parametrize("bias", ("none", "double"))
-@pytest.mark.parametrize("cell, hidden, D", SIZES)
-def test_there_and_back_as_arrays(cell, hidden, D, bias, dtype):
-    """Every bit of the GRU; of the others b_w + b_r takes the place of b_w."""
-    pytest.importorskip("ml_dtypes")
-    network = weights_helpers.network(cell, hidden, D, bias, dtype=dtype)
-    weights = weights_keras.write(network)
-    assert [len(arrays) for arrays in weights] == [D * (2 if bias == "none" else 3)] * len(hidden)
-    told = cell in ("lstm", "gru") or (cell == "gru_reset_before" and bias != "none")
-    found = weights_keras.read(weights, None if told else cell)
-    if cell == "gru" or bias == "none":
-        return assert_same_network(found, network)
-    assert found.bias == "input"
-    for where in network.pseudo_layers():
-        np.testing.assert_array_equal(
-            found.part("b_w", *where), network.part("b_w", *where) + network.part("b_r", *where)
-        )
-        np.testing.assert_array_equal(found.part("W", *where), network.part("W", *where))
-        np.testing.assert_array_equal(found.part("R", *where), network.part("R", *where))
-    assert_same_network(weights_keras.read(weights_keras.write(found), cell), found)  # from then on, every bit
+@pytest.mark.parametrize("cell", [cell for cell in LAYERS if cell != "gru"])
+def test_two_biases_become_their_sum(cell):
+    layer = weights_helpers.make(cell, (5, 5), 2)
+    weights = convert.to_keras(layer)
+    assert [len(arrays) for arrays in weights] == [6, 6]
+    told = cell in ("lstm", "gru_reset_before")
+    found = convert.from_keras(weights, None if told else cell, device="cpu", batch_first=False)
+    ours, theirs = layer.state_dict(), found.state_dict()
+    assert found.bias_mode == "input"
+    for name, array in theirs.items():
+        both = ours[name] + ours[name.replace("bias_ih", "bias_hh")] if "bias" in name else ours[name]
+        np.testing.assert_array_equal(array, both)
 
 
 def test_order_of_gates_written_out():
     """A GRU of 1 input and 2 units: Keras' columns are z z r r h h, its two biases rows."""
-    network = weights_helpers.network("gru", (2,), I=1)
-    W, b_w, b_r = (network.part(kind, 0) for kind in ("W", "b_w", "b_r"))
-    ((kernel, recurrent, bias),) = weights_keras.write(network)
+    layer = weights_helpers.make("gru", (2,), I=1)
+    W, b_w, b_r = (layer.state_dict()[f"{name}_l0"] for name in ("weight_ih", "bias_ih", "bias_hh"))
+    ((kernel, recurrent, bias),) = convert.to_keras(layer)
     np.testing.assert_array_equal(kernel, [[W[2, 0], W[3, 0], W[0, 0], W[1, 0], W[4, 0], W[5, 0]]])
     np.testing.assert_array_equal(bias, [b_w[[2, 3, 0, 1, 4, 5]], b_r[[2, 3, 0, 1, 4, 5]]])
     assert recurrent.shape == (2, 6) and recurrent.flags.c_contiguous
-    single = weights_keras.write(with_both_biases(weights_helpers.network("gru", (2,), I=1, bias="recurrent")))
-    np.testing.assert_array_equal(single[0][2][0], np.zeros(6))
+    ((_, _, single),) = convert.to_keras(weights_helpers.make("gru", (2,), I=1, bias="recurrent"))
+    np.testing.assert_array_equal(single[0], np.zeros(6))
 
 
 def test_arrays_that_do_not_fit():
-    kernel, recurrent, bias = weights_keras.write(weights_helpers.network("lstm"))[0]
-    gru = weights_keras.write(weights_helpers.network("gru"))[0]
+    kernel, recurrent, bias = convert.to_keras(weights_helpers.make("lstm"))[0]
+    gru = convert.to_keras(weights_helpers.make("gru"))[0]
     for weights, message in (
         ([], "at least one layer, but are empty"),
         ([kernel], r"or twice as many for two directions, but has 1 arrays"),

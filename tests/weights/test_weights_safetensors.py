@@ -8,17 +8,9 @@ import pytest
 
 import weights_helpers
 from numbarnn import convert
-from weights_helpers import SIZES, assert_same_bits, assert_same_layer
+from weights_helpers import assert_same_bits, assert_same_layer
 
 numpy_files = pytest.importorskip("safetensors.numpy")
-
-
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
-@pytest.mark.parametrize("cell, hidden, D", SIZES)
-def test_there_and_back(cell, hidden, D, dtype, tmp_path):
-    layer = weights_helpers.make(cell, hidden, D, dtype)
-    convert.save_safetensors(layer, tmp_path / "layer.safetensors")
-    assert_same_layer(convert.load_safetensors(tmp_path / "layer.safetensors", device="cpu"), layer)
 
 
 def test_options_are_in_the_file_and_can_be_replaced(tmp_path):

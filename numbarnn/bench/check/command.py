@@ -68,7 +68,7 @@ def run(args):
     seconds = time.perf_counter() - begin
     summary.print_comparisons(comparisons, args.verbose)
     if args.device == "all" and (problem := install.simulator_lacks()):
-        console.say(f"sim is left out: {problem}")
+        console.say_wrapped(f"sim is left out: {problem}")
     summary.print_summary(comparisons, seconds)
     if args.json:
         console.write_json(args.json, [comparison.as_row() for comparison in comparisons])

@@ -99,7 +99,7 @@ def print_comparisons(comparisons, verbose=False):
     console.print_table("Error against float64", *table(by_run(comparisons, verbose), headings), NUMBERS)
     title = "By option; a case with several is in each row of theirs"
     console.print_table(title, *table(by_option(comparisons), ("option",)), NUMBERS)
-    console.say(LEGEND)
+    console.say_wrapped(LEGEND)
     if failures := [comparison for comparison in comparisons if not comparison.ok]:
         more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
         rows = [failure_row(comparison) for comparison in failures[:ROWS_SHOWN]]
@@ -118,12 +118,12 @@ def print_summary(comparisons, seconds):
         first, comma = cases[0], "" if cases[0].mode == REFUSED else ","
         where = f" on {first.engine}," if first.mode == REFUSED else ""
         words = f"{len(cases)} cases{where} such as {first.cell} {first.options}: {first.message}"
-        console.say(f"{who}{comma} {words}")
+        console.say_wrapped(f"{who}{comma} {words}")
     if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
-        console.say(f"without cuDNN: {reason}")
+        console.say_wrapped(f"without cuDNN: {reason}")
     failed, total = sum(not one.ok for one in comparisons), sum(one.compared for one in comparisons)
     against = ["float64"] + ["cuDNN"] * any(one.cudnn_error is not None for one in comparisons)
     against += ["PyTorch" if contender.installed("torch") else "nothing else (PyTorch is not installed)"]
     how = f"{failed} of {total} comparisons FAILED" if failed else f"all {total} passed"
     where = ", ".join(sorted({one.engine for one in comparisons})) or "no engine"
-    console.say(f"numbarnn check: {how}, on {where}, against {' and '.join(against)}, in {seconds:.0f} s")
+    console.say_wrapped(f"numbarnn check: {how}, on {where}, against {' and '.join(against)}, in {seconds:.0f} s")

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce, update_wrapper
 from hashlib import sha256
 from importlib import import_module
-from itertools import zip_longest
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
-
-import numpy as np
 
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
@@ -21,6 +18,11 @@ from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
+from numbarnn.cells.tracing.mistakes import (
+    check_names_of_matrices,
+    refuse_changed_constants,
+    refuse_seeded_generators,
+)
 from numbarnn.cells.tracing.parameters import layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.step import step
@@ -253,8 +255,10 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
 
     trace, values, returned = run()
     if trace.constants:
-        _require_same_constants(trace.constants, run()[0].constants)
+        refuse_changed_constants(trace.constants, run()[0].constants)
+        refuse_seeded_generators(function)
     new_states = _new_states(trace, returned, states[:own], source_lines)
+    check_names_of_matrices(new_states, trace.kinds)
     structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
     operations = sum(bool(node.args) for node in reachable(structure.outputs))
     if operations > MOST_OPERATIONS:
@@ -264,24 +268,10 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
             source_lines.last_return,
         )
     used = _check(structure, source_lines)
-    _refuse_matrices_as_vectors(structure, trace.kinds)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
-
-
-def _require_same_constants(first, again):
-    """Refuse equations that draw random numbers: a cell would have those of one run, at every step."""
-    for (value, place), (other, _) in zip_longest(first, again, fillvalue=(None, None)):
-        if np.asarray(value).tobytes() != np.asarray(other).tobytes():
-            raise error(
-                f"the equations have {words(value)} in one run and {words(other)} in the next, as if they drew random "
-                "numbers: a cell is traced once, and each step would have the same ones. Draw outside and pass them "
-                "in: those of each step as a part of x, others as a hyperparameter, f(x, h, p, noise=array). "
-                "numbarnn.dropout and zoneout draw at each step",
-                place,
-            )
 
 
 def _stages(structure, generated, functions):
@@ -368,20 +358,6 @@ def _check(structure, source_lines):
     products = [node.data for node in nodes if node.op in ("input", "product")]
     products += [structure.projection] if structure.projection else []
     return {*names, *biases, *parameters_in([structure.terms[label] for label in products])}
-
-
-def _refuse_matrices_as_vectors(structure, kinds):
-    """Refuse p.W.i * x where p.W.i @ x is meant: with I = H it would compute something."""
-    groups = {name.partition(".")[0] for name, kind in kinds.items() if kind == "matrix" and "." in name} | {"W", "R"}
-    for node in reachable(structure.outputs):
-        vectors = [part.data for part in node.args if part.op == "vector"] if node.op in ("mul", "divide") else []
-        for name in vectors:
-            if name.partition(".")[0] in groups and all(part.op != "const" for part in node.args):
-                raise error(
-                    f"p.{name}, by its name a matrix, is multiplied element by element: a matrix stands left of @, "
-                    f"p.{name} @ vector; one number per unit has another name, such as p.{name.lower()}",
-                    node.place,
-                )
 
 
 class _Source:

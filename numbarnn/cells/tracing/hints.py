@@ -37,9 +37,15 @@ _MATRIX = (
     "constant Kronecker matrices, as in numbarnn.cells.library.delta_rule"
 )
 WRITE |= dict.fromkeys(("outer", "multiply_outer", "ger"), f"v * k, of each unit alone; {_MATRIX}")
-_LARGEST = "there is no largest of all units; smoothly, it is numbarnn.logsumexp(k * a) / k with a large k"
-WRITE |= dict.fromkeys(("max", "amax", "nanmax"), f"numbarnn.maximum(a, b) of two values; {_LARGEST}")
-WRITE |= dict.fromkeys(("min", "amin", "nanmin"), f"numbarnn.minimum(a, b) of two values; {_LARGEST}")
+for _word, _name, _smooth in (
+    ("largest", "max", "numbarnn.logsumexp(k * a) / k"),
+    ("smallest", "min", "-numbarnn.logsumexp(-k * a) / k"),
+):
+    WRITE |= dict.fromkeys(
+        (_name, f"a{_name}", f"nan{_name}"),
+        f"numbarnn.{_name}imum(a, b) of two values; there is no {_word} of all units; smoothly, it is {_smooth} with a "
+        "large k",
+    )
 _BY_MATRIX = "a constant matrix of all n units (numbarnn.constant(lambda n: ...) for any n): {} @ a"
 for _name, _matrix in {
     "roll": "np.roll(np.eye(n), 1, axis=0)", "flip": "np.eye(n)[::-1]", "flipud": "np.eye(n)[::-1]",

@@ -38,8 +38,17 @@ class Parameters:
     def __getitem__(self, key):
         raise error(f"p[{key!r}]: parameters have names: p.name, or getattr(p, name)")
 
+    def __setitem__(self, key, value):
+        raise _set(key)
+
     def __iter__(self):
         raise error("p cannot be unpacked: the equations say which parameters there are, by p.name")
+
+    def _what(self):
+        return "p, all parameters (p.name is one)"
+
+    def __array_ufunc__(self, ufunc, *_, **__):
+        raise error(f"{ufunc.__name__} of {self._what()}")
 
 
 def _set(name):

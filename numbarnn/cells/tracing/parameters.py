@@ -37,7 +37,7 @@ def layout_of(structure, place, input_name):
         )
         rows[kind] = tuple(name for name in plain if name not in placed)
         placed.update(plain)
-    sizes = _Sizes(structure.columns, place, _multiplied(gates, structure.terms, input_name))
+    sizes = _Sizes(structure.columns, place, _products(gates, structure.terms, input_name))
     unusual = any(shape != usual[kind] for kind in usual for shape in shapes[kind])
     if unusual and structure.heads > 1:
         raise error("numbarnn.heads beside states of other sizes than H; take matrices without heads", place)
@@ -82,14 +82,14 @@ def _are_rows(terms):
     return tuple(term.data for term in terms) if all(term.op == "parameter" for term in terms) else None
 
 
-def _multiplied(gates, terms, input_name):
-    """Name of a parameter -> what it multiplies, in words, where that is more than one vector."""
+def _products(gates, terms, input_name):
+    """Name of a parameter -> the products that it is a part of, as equations have them."""
     found = {}
     for node in (node for own in gates.values() for node in own.values()):
         vector = (node.args[0].name or "a computed value") if node.args else input_name
-        if terms[node.data].op == "parameter":
-            found.setdefault(terms[node.data].data, []).append(vector)
-    return {name: " and ".join(vectors) for name, vectors in found.items() if len(vectors) > 1}
+        for name in parameters_in((terms[node.data],)):
+            found.setdefault(name, []).append(f"{term_text(terms[node.data])} @ {vector}")
+    return {name: " and ".join(dict.fromkeys(products)) for name, products in found.items()}
 
 
 def _vector(name):
@@ -111,15 +111,15 @@ class _Sizes:
 
     Args:
         columns: name -> number of columns, where it is said.
-        multiplied: name -> what it multiplies, where it multiplies several vectors.
+        products: name -> the products that it is a part of, in words.
 
     Attributes:
         shapes: name -> [rows, columns], letters or ints.
         equal: what has to be equal besides.
     """
 
-    def __init__(self, columns, place, multiplied):
-        self.shapes, self.equal, self._place, self._multiplied = {}, [], place, multiplied
+    def __init__(self, columns, place, products):
+        self.shapes, self.equal, self._place, self._products = {}, [], place, products
         for name, count in columns.items():
             self.shapes[name] = [None, count]
 
@@ -149,9 +149,8 @@ class _Sizes:
             if term.data.startswith(SCALARS):
                 return term, rows, columns
             shape = self.shapes.setdefault(term.data, [None, None])
-            why = f"p.{term.data} stands where matrices have these sizes"
-            if term.data in self._multiplied:
-                why = f"p.{term.data} multiplies {self._multiplied[term.data]} (else take a matrix for each)"
+            products = self._products.get(term.data, "a projection")
+            why = f"p.{term.data} stands in {products} (else take a matrix for each)"
             shape[:] = self._one(shape[0], rows, why), self._one(shape[1], columns, why)
             return term, *shape
         if op in ("eye", "lower"):

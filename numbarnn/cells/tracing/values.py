@@ -63,7 +63,7 @@ class Traced:
     def __rmatmul__(self, other):
         if isinstance(other, np.ndarray) and other.ndim == 2:
             return self._trace.multiply(Term("constant", data=Constant(other)), self)
-        if hasattr(other, "term"):  # a constant of H
+        if hasattr(type(other), "term"):  # a constant of H
             return self._trace.multiply(other.term(), self)
         raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
@@ -93,7 +93,15 @@ class Traced:
             "known yet; sums over all units are numbarnn.sum and numbarnn.mean"
         )
 
-    __len__ = __iter__ = __contains__ = __setitem__ = _no_array
+    __len__ = __iter__ = __contains__ = _no_array
+
+    def _no_change(self, *_):
+        raise error(
+            f"a part of {self._what()} is set: a value does not change. Make a new one, where(condition, a, b) of each "
+            "unit, or with a constant mask of n units: mask * a + (1 - mask) * h"
+        )
+
+    __setitem__ = __delitem__ = _no_change
 
     def __getitem__(self, key):
         raise error(
@@ -209,7 +217,7 @@ def is_condition(node):
 
 def words(value):
     """What a value is, in words."""
-    if isinstance(value, Traced):
+    if hasattr(type(value), "_what"):
         return value._what()
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}"
