@@ -16,7 +16,7 @@ from numbarnn.schedules.explain import explain, residences, step_lines, task_lin
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
-TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
+TILE_AS_JSON = {"rows_per_unit": "groups", "n8": "tiles"}  # fields by the names that readers of the JSON know
 DEVICE = "device"  # the profile that is the one of the GPU in this machine
 
 
