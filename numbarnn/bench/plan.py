@@ -16,9 +16,9 @@ from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
+TILE_AS_JSON = {"rows_per_unit": "groups", "n8": "tiles"}  # fields by the names that readers of the JSON know
 DEVICE = "device"  # the profile that is the one of the GPU in this machine
 OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
-TILE_AS_JSON = {"rows_per_unit": "groups", "octets": "tiles"}  # fields by the names that readers of the JSON know
 
 
 def add_arguments(parser):

@@ -21,7 +21,7 @@ from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import error_flag
-from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
+from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
 from numbarnn.kernels.step.groups import (
@@ -162,108 +162,57 @@ def stage_kernels_of(cell, dtype):
         yield ShippedKernel(backward, dtype, "", threads[1], backward_arguments(of_backward))
 
 
-def sequence_kernels(dtype):
-    """What fills the step mask (listed once, as it has no dtype), select, and gather."""
-    T, B, N = 3, 2, 4
-    fill, threads = np.dtype(compute_dtype(dtype)).type(0), THREADS_PER_BLOCK
+def array_kernels(dtype):
+    """Those of `kernels.arrays`, and of steps with a projection: each with the layouts of its launches. What is
+    of no dtype is listed once, and what moves 16 bits for float16 alone."""
+    T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
+    bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
+
+    def shipped(kernel, layouts, *arguments, threads=THREADS_PER_BLOCK):
+        return ShippedKernel(kernel, dtype, layouts, threads, arguments)
+
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
-        yield ShippedKernel(masks.make_step_mask_kernel(), dtype, "", threads, arguments)
-    step_mask, (select, _) = zeros("uint8", T, B), masks.make_select(dtype)
-    contiguous, strided = zeros(dtype, T, B, N), zeros(dtype, B, T, N).transpose(1, 0, 2)
+        yield shipped(masks.make_step_mask_kernel(), "", *arguments)
+        results, told = (zeros("uint16", 5),) * error_flag.RESULTS, np.zeros(1, np.int64)
+        threads = error_flag.THREADS_PER_BLOCK
+        yield shipped(error_flag.make_poison(), "", results, told, told, np.int64(0), threads=threads)
+    contiguous, strided = zeros(dtype, T, B, H), zeros(dtype, B, T, H).transpose(1, 0, 2)
     for layouts, out, x in (
         ("contiguous_from_contiguous", contiguous, contiguous),
         ("contiguous_from_strided", contiguous, strided),
         ("strided_from_contiguous", strided, contiguous),
     ):
-        yield ShippedKernel(select, dtype, layouts, threads, (out, x, step_mask, fill))
-    gather, _ = masks.make_gather(dtype)
-    arguments = zeros(dtype, 2, N), zeros(dtype, 3, N), zeros("int64", 2), fill
-    yield ShippedKernel(gather, dtype, "", threads, arguments)
-
-
-def projection_kernels(dtype):
-    """Of one direction's columns of h and dy: all of them, or those of one of two."""
-    T, B, P, threads = 3, 2, 4, THREADS_PER_BLOCK
-    step_mask, dht, dh = zeros("uint8", T + 2, B), zeros(dtype, T, B, P), zeros(compute_dtype(dtype), B, P)
-    for layouts, columns in (("contiguous", P), ("columns", 2 * P)):
-        h, dy = zeros(dtype, T + 2, B, columns)[:, :, :P], zeros(dtype, T, B, columns)[:, :, :P]
-        if dtype != "bfloat16":  # what is carried as float16 is 16 bits
-            yield ShippedKernel(projection.make_carry(), dtype, layouts, threads, (h, step_mask))
-        for masked in (False, True):
-            gradients = Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=dht)
-            arguments = projection.join_arguments(gradients, Options(step_mask if masked else None))
-            yield ShippedKernel(projection.make_join(dtype, masked), dtype, layouts, threads, arguments)
-
-
-def skip_kernels(dtype):
-    """Between x, contiguous, and one row per gate: contiguous, or the first columns of wider rows."""
-    M, H, G, threads = 6, 5, 3, THREADS_PER_BLOCK
-    x = zeros(dtype, M, H)
-    for layouts, columns in (("contiguous", G * H), ("columns", (G + 1) * H)):
-        gates = zeros(dtype, M, columns)[:, : G * H]
-        if dtype != "bfloat16":  # what is spread as float16 is 16 bits
-            yield ShippedKernel(repeat.make_spread(), dtype, layouts, threads, (gates, x))
-        for accumulate in (False, True):
-            yield ShippedKernel(repeat.make_sum_gates(dtype, accumulate), dtype, layouts, threads, (x, gates))
-
-
-def block_kernels(dtype):
-    """Blocks on the diagonal as a dense matrix, both contiguous."""
-    if dtype != "bfloat16":  # what is spread as float16 is 16 bits
-        arguments = zeros(dtype, 6, 4), zeros(dtype, 6, 2)
-        yield ShippedKernel(blocks.make_spread_blocks(), dtype, "", THREADS_PER_BLOCK, arguments)
-
-
-def column_sum_kernels(dtype):
-    """Column sums of contiguous rows, and of a range of their columns."""
-    rows, H = zeros(dtype, 2, 10), 5
-    for layouts, x in (("contiguous", rows), ("columns", rows[:, :H])):
-        arguments = (zeros(dtype, x.shape[1]), x)
-        yield ShippedKernel(
-            column_sums.make_add_column_sums(dtype), dtype, layouts, column_sums.ROWS * column_sums.COLUMNS, arguments
+        yield shipped(masks.make_select(dtype)[0], layouts, out, x, step_mask[:T], fill)
+    yield shipped(masks.make_gather(dtype)[0], "", zeros(dtype, 2, H), zeros(dtype, 3, H), zeros("int64", 2), fill)
+    rows, dh = zeros(dtype, T, H), zeros(compute_dtype(dtype), B, H)
+    for layouts, wider in (("contiguous", 1), ("columns", 2)):  # of one direction, or of one of two; of rows of gates
+        h, dy = (zeros(dtype, slots, B, wider * H)[:, :, :H] for slots in (T + 2, T))
+        gates = zeros(dtype, T, wider * G * H)[:, : G * H]
+        if bits:
+            yield shipped(projection.make_carry(), layouts, h, step_mask)
+            yield shipped(copies.make_spread(), layouts, gates, rows)
+        for flag in (False, True):
+            gradients = Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=contiguous)
+            arguments = projection.join_arguments(gradients, Options(step_mask if flag else None))
+            yield shipped(projection.make_join(dtype, flag), layouts, *arguments)
+            yield shipped(copies.make_sum_gates(dtype, flag), layouts, rows, gates)
+        add, threads = column_sums.make_add_column_sums(dtype), column_sums.ROWS * column_sums.COLUMNS
+        yield shipped(add, layouts, zeros(dtype, H), zeros(dtype, T, wider * H)[:, :H], threads=threads)
+    if bits:
+        yield shipped(copies.make_spread_blocks(), "", zeros(dtype, 6, 4), zeros(dtype, 6, 2))
+    flat, mask, threads = zeros(dtype, 5), np.zeros(6, np.uint64), dropout.THREADS_PER_BLOCK
+    yield shipped(dropout.make_dropout(dtype), "", flat, flat, mask, number(1), np.uint64(0), threads=threads)
+    pairs = [(dtype, dtype)] * bits + [(dtype, "float32"), ("float32", dtype)] * is_half(dtype)
+    for names, ways in product(pairs, product(("contiguous", "strided"), repeat=2)):
+        kernel = copies.make_copy(*(names if names[0] != names[1] else ()))
+        out, x = (
+            zeros(name, 2, 3, 4 * (1 + (way == "strided")))[:, :, :4] for name, way in zip(names, ways, strict=True)
         )
+        yield shipped(kernel, "_from_".join(ways), out, x)
 
 
-def dropout_kernels(dtype):
-    """Dropout, of flat contiguous arrays."""
-    flat, mask, scale = zeros(dtype, 5), np.zeros(6, np.uint64), np.dtype(compute_dtype(dtype)).type(1)
-    arguments = (flat, flat, mask, scale, np.uint64(0))
-    yield ShippedKernel(dropout.make_dropout(dtype), dtype, "", dropout.THREADS_PER_BLOCK, arguments)
-
-
-def layout_kernels(dtype):
-    """Copies between contiguous and strided arrays of a dtype; of 16 bits also from float32 and to it."""
-    if dtype != "bfloat16":  # a copy of float16 is one of 16 bits
-        yield from _copies(copies.make_copy(), dtype, dtype, dtype)
-    if is_half(dtype):
-        for out, x in ((dtype, "float32"), ("float32", dtype)):
-            yield from _copies(copies.make_copy(out, x), dtype, out, x)
-
-
-def _copies(kernel, dtype, out_dtype, x_dtype):
-    arrays = []
-    for each in (out_dtype, x_dtype):
-        arrays.append({"contiguous": zeros(each, 2, 3, 4), "strided": zeros(each, 2, 3, 8)[:, :, :4]})
-    for out_name, out in arrays[0].items():
-        for x_name, x in arrays[1].items():
-            layouts = f"{out_name}_from_{x_name}"
-            yield ShippedKernel(kernel, dtype, layouts, THREADS_PER_BLOCK, (out, x))
-
-
-def poison_kernels(dtype):
-    """What makes the results of a failed call NaN: flat arrays of any dtype; listed once."""
-    if dtype == DTYPES[0]:
-        told = np.zeros(1, np.int64)
-        arguments = (zeros("uint16", 5),) * error_flag.RESULTS, told, told, np.int64(0)
-        yield ShippedKernel(error_flag.make_poison(), dtype, "", error_flag.THREADS_PER_BLOCK, arguments)
-
-
-# Functions dtype -> ShippedKernels.
-LISTS = [
-    pointwise_kernels, stage_kernels, sequence_kernels, projection_kernels, skip_kernels, block_kernels,
-    column_sum_kernels, dropout_kernels, poison_kernels, layout_kernels,
-]  # fmt: skip
+LISTS = [pointwise_kernels, stage_kernels, array_kernels]  # functions dtype -> ShippedKernels
 
 
 def shipped_kernels():

@@ -29,7 +29,7 @@ def sized(dtype, **options):
 TILED = {  # name -> candidates, and which tile one of their launches must have
     **{f"{dtype} {place}": (sized(dtype), lambda tile, place=place: tile.resident == place)
        for dtype in ("float16", "float32") for place in ("registers", "shared", "registers+shared")},
-    **{f"float16 {count} sets of sequences": (sized("float16"), lambda tile, count=count: tile.octets == count)
+    **{f"float16 {count} sets of sequences": (sized("float16"), lambda tile, count=count: tile.n8 == count)
        for count in (1, 2, 3, 4)},
     "float16 16 warps": (sized("float16"), lambda tile: tile.warps == 16),
     "float16 input within the kernel": ([case("float16", 1, input_size=64, T=2)], lambda tile: tile.given),

@@ -236,7 +236,7 @@ def test_planned_kernels_cover_what_there_is(cc):
     assert {shipped.dtype for shipped in found} == set(catalog.DTYPES) - {"float64"}
     launches = [shipped.kernel.source_key for shipped in found]
     maths = "math='fma'", "math='mma'", "math='tf32x3'"
-    for word in (*maths, " aligned=True", " aligned=False", "octets=1"):
+    for word in (*maths, " aligned=True", " aligned=False", "n8=1"):
         assert any(word in key for key in launches), word
     some = "[1-9][0-9]*"  # chunks: all in registers, some in shared memory, by the tensor cores and by FMA
     for shared, math in ((0, "mma"), (some, "mma"), (some, "fma")):

@@ -160,12 +160,12 @@ def test_fewer_turns_where_weights_are_in_shared_memory(changed):
     launches = {}
     changed.setattr(tilings, "MIXED_GAIN", 1.0)
     for most, backward in product((2, 4), BOTH_PASSES):
-        changed.setattr(planner, "MOST_OCTETS", most)
+        changed.setattr(planner, "MOST_N8", most)
         planner.forget()
         problem = problem_of("lstm", "float16", (1024,), 64)
         (launches[most, backward],) = check_launches(problem, backward)
     for (most, backward), launch in launches.items():
-        assert (launch.tile.resident, launch.sequences, launch.tile.octets) == ("shared", 32, most)
+        assert (launch.tile.resident, launch.sequences, launch.tile.n8) == ("shared", 32, most)
         assert launch.tile.gathered == {(4, True): 2}.get((most, backward), 4)  # forward all of a warp's
     for backward in BOTH_PASSES:
         before, after = (launches[most, backward].estimate for most in (2, 4))
@@ -174,20 +174,20 @@ def test_fewer_turns_where_weights_are_in_shared_memory(changed):
 
 def test_as_many_sequences_at_once_as_are_estimated_to_be_the_fastest(changed):
     """Of 40 four sets of 8 would multiply 24 that are not there."""
-    octets = {}
+    n8 = {}
     for batch in (16, 24, 40, 64):
         problem = problem_of("lstm", "float16", (1024,), batch)
         profile = replace(problem.profile, multiprocessors=64)  # the whole batch in a block
         (launch,) = planner.plan_launches(replace(problem, profile=profile), profile, False)
-        octets[batch], found = launch.tile.octets, launch.estimate.step
+        n8[batch], found = launch.tile.n8, launch.estimate.step
         steps = []
         for most in (2, 3, 4):
-            changed.setattr(planner, "MOST_OCTETS", most)
+            changed.setattr(planner, "MOST_N8", most)
             planner.forget()
             steps.append(planner.plan_launches(problem, profile, False)[0].estimate.step)
         assert found == min(steps) == steps[-1] and steps == sorted(steps, reverse=True)
         assert launch.sequences == batch
-    assert octets == {16: 2, 24: 3, 40: 3, 64: 4}
+    assert n8 == {16: 2, 24: 3, 40: 3, 64: 4}
 
 
 @by_grid

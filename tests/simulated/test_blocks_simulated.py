@@ -10,7 +10,7 @@ from cases import Case
 from comparing import check
 from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
-from numbarnn.kernels.arrays import blocks
+from numbarnn.kernels.arrays import copies
 from problems import dense
 
 
@@ -19,7 +19,7 @@ from problems import dense
 def test_spread_blocks(gates, heads, size, width, dtype):
     x = np.random.default_rng(0).standard_normal((gates * heads * size, width)).astype(dtype)
     out = np.full((len(x), heads * width), np.nan, dtype)
-    blocks.spread_blocks(out, x, gates)
+    copies.spread_blocks(out, x, gates)
     np.testing.assert_array_equal(out, dense(x, gates, heads), strict=True)
 
 
@@ -27,7 +27,7 @@ def test_spread_blocks(gates, heads, size, width, dtype):
 def test_spread_blocks_is_right_for_any_grid(grid, threads):
     x = np.random.default_rng(0).standard_normal((12, 2))
     out = np.full((12, 6), np.nan)
-    blocks.make_spread_blocks().bind(LaunchConfig(grid, threads), out, x)(2)
+    copies.make_spread_blocks().bind(LaunchConfig(grid, threads), out, x)(2)
     np.testing.assert_array_equal(out, dense(x, 2, 3))
 
 

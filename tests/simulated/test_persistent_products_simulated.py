@@ -84,10 +84,10 @@ SKIPS = RESET(T=4, B=2, hidden=(9,), lengths=(2, 4))
 MUTANTS = mutants_of_late_warps(ONE) | {
     "what they multiply not waited for": (
         ONE, exchange, "make_wait", WRONG,
-        replaced("== GIVEN) or found", "== GIVEN) or role.share.kind >= STAGE or found")
+        replaced("== GIVEN) or found", "== GIVEN) or role.warp.kind >= STAGE or found")
     ),
     "all warps of the first stage": (
-        TWO, within, "make_multiply", LIVELOCK, replaced("share.kind == kind", "share.kind >= STAGE")
+        TWO, within, "make_multiply", LIVELOCK, replaced("warp.kind == kind", "warp.kind >= STAGE")
     ),
     "sums of other warps": (
         ONE, within, "make_stage_sums", WRONG, replaced("begin, end = begin_of(role)", "begin, end = 0")

@@ -191,9 +191,9 @@ def test_more_sequences_at_once_give_the_same_bits(small, monkeypatch, case):
     monkeypatch.setattr(residence, "_free_registers", lambda tile, room: 0)  # so that weights are in shared memory
     problem, found = make_problem(case), []
     for most in (2, 4):
-        small(MOST_OCTETS=most, multiprocessors=100)
+        small(MOST_N8=most, multiprocessors=100)
         turning = [launch for launch in launches_of(case) if launch.backward or len(case.hidden) == 1]
-        assert {launch.tile.octets for launch in turning} == {most}
+        assert {launch.tile.n8 for launch in turning} == {most}
         layer = problem.layer("sim", schedule="persistent")
         found.append(infer(layer, problem) | train(layer, problem)[0])
     assert_same_bits(*found, "fewer turns")

@@ -17,8 +17,8 @@ from problems import make_problem
 from running import infer
 
 BARRIER = "        cuda.syncthreads()\n"
-MULTIPLIES = "        if role.share.kind == kind:\n"
-LATE = "        for _ in range(60 * (role.share.kind == kind)):\n            products.mma.ptx.sleep(0)\n"
+MULTIPLIES = "        if role.warp.kind == kind:\n"
+LATE = "        for _ in range(60 * (role.warp.kind == kind)):\n            products.mma.ptx.sleep(0)\n"
 
 
 def mutants_of_late_warps(case):

@@ -250,9 +250,9 @@ _SIM = _KERNELS | {
     "products on tensor cores":
         _launched(lambda launch, case: launch.tile.math == "mma"),
     "products on tensor cores, more sequences than a tile":
-        _launched(lambda launch, case: launch.tile.math == "mma" and case.B > tile.OCTET),
+        _launched(lambda launch, case: launch.tile.math == "mma" and case.B > tile.N8),
     "products by multiply-adds, more sequences than a tile":
-        _launched(lambda launch, case: launch.tile.math == "fma" and case.B > tile.OCTET),
+        _launched(lambda launch, case: launch.tile.math == "fma" and case.B > tile.N8),
 }  # fmt: skip
 
 #: Device -> name of each boundary -> whether a `Layer` crosses it.

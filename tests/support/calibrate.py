@@ -108,17 +108,17 @@ def as_recorded():
     """Estimates of the kernels that the records are of, by the numbers that were fitted to them."""
     factors = {name: one.fitted / one.value for name, one in calibration.numbers().items() if one.fitted is not None}
     factors["NODE_US"] = 0.0  # no node was spared: the time of all is in the fitted numbers
-    before = planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN
+    before = planner.MOST_N8, planner.LEAST_GAIN, tilings.MIXED_GAIN
     # Each warp had one accumulator, and tilings were compared without the wait for it.
     accumulators, clocks = residence.MOST_ACCUMULATORS, costs.MMA_CLOCKS
     residence.MOST_ACCUMULATORS, costs.MMA_CLOCKS = 1, 0
     # Nor did blocks multiply the input themselves, or have weights in two places.
-    planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = 2, 1.0, 1.0
+    planner.MOST_N8, planner.LEAST_GAIN, tilings.MIXED_GAIN = 2, 1.0, 1.0
     try:
         with scaled(factors):
             yield
     finally:
-        planner.MOST_OCTETS, planner.LEAST_GAIN, tilings.MIXED_GAIN = before
+        planner.MOST_N8, planner.LEAST_GAIN, tilings.MIXED_GAIN = before
         residence.MOST_ACCUMULATORS, costs.MMA_CLOCKS = accumulators, clocks
         _forget()
 

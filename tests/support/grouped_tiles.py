@@ -8,7 +8,7 @@ from itertools import count
 from cases import Case
 from numbarnn import engines
 from numbarnn.kernels.persistent import backward, forward
-from numbarnn.kernels.persistent.tile import OCTET
+from numbarnn.kernels.persistent.tile import N8
 from numbarnn.schedules.persistent import planner, residence, tilings
 from numbarnn.schedules.persistent import schedule as schedule
 
@@ -81,7 +81,7 @@ class GroupedTile:
     def choose(self, monkeypatch, device, profile):
         """Let the planner choose that tile and see that it does: in each kernel a warp gathers three groups or more."""
         monkeypatch.setattr(tilings, "_math", lambda problem, profile: self.math)
-        words = WORDS_OF_A_GROUP * (2 if self.case.B > OCTET else 1)
+        words = WORDS_OF_A_GROUP * (2 if self.case.B > N8 else 1)
         looking = lambda tile, *_: replace(tile, groups_ahead=int(self.ahead))  # noqa: E731
         monkeypatch.setattr(residence, "looking_ahead", looking)
         choose(

@@ -7,7 +7,7 @@ from math import gcd
 from numbarnn.common.precision import is_half
 from numbarnn.cuda.machine_code import Instruction, Loop, widths
 from numbarnn.kernels.persistent.fma import SEQUENCES_AT_ONCE
-from numbarnn.kernels.persistent.tile import STRIP
+from numbarnn.kernels.persistent.tile import M16
 from numbarnn.schedules.persistent.planner import variant
 
 # Most instructions of a lane per word of its weights, what a kernel begins with included: above what was counted of the
@@ -171,7 +171,7 @@ def require_products(tile, steps):
         assert 128 in widths(steps.loop.instructions, "LDS"), "nothing is loaded from shared memory 16 bytes at once"
     else:
         name = "HMMA.16816" if tile.math == "mma" else "HMMA.1688"
-        promised = {name: tile.rows // STRIP * tile.chunks * 2 * tile.octets * (3 if tile.math == "tf32x3" else 1)}
+        promised = {name: tile.rows // M16 * tile.chunks * 2 * tile.n8 * (3 if tile.math == "tf32x3" else 1)}
         assert steps.products == promised, f"a step multiplies by {steps.products}, {promised} expected"
         found = dependent_products(steps)
         if tile.math != "tf32x3":
@@ -195,15 +195,15 @@ def require_exchange(tile, steps, published):
     """Assert that what blocks exchange is seen by all of them: 16 bytes at once are loaded, those of the next group
     before anything is done with this one's, and a word is stored for each of the `published` numbers of a unit, or two.
     """
-    others, of_group = steps.accesses("LDG", False), tile.octets * tile.gathered
-    found, promised = len(steps.looks), tile.octets * tile.chunks
+    others, of_group = steps.accesses("LDG", False), tile.n8 * tile.gathered
+    found, promised = len(steps.looks), tile.n8 * tile.chunks
     assert found == promised, f"{found} loads of 16 bytes that others wrote, {promised} expected"
     asked = [of_group * min(tile.groups, group + 1 + tile.groups_ahead) for group in range(tile.groups)]
     promised = [number for number in asked for _ in range(of_group)]
     found = sorted(asked_for_before_use(steps))
     assert found == promised, f"loads of 16 bytes before each is used: {found}, {promised} expected"
     again = steps.accesses("LDG", True)[128] - len(steps.looks)
-    promised = tile.octets * sum(
+    promised = tile.n8 * sum(
         tile.gathered * (1 + min(tile.groups_ahead, tile.groups - 1 - group)) for group in range(tile.groups)
     )
     assert again == promised, f"{again} loads of 16 bytes look again, {promised} expected"

@@ -11,7 +11,7 @@ from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
-from numbarnn.kernels.arrays import blocks, column_sums, copies, dropout, masks, repeat
+from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.error_flag import CALLER, CALLERS, explain, poison
 
 _lock = threading.RLock()  # of what engines note about calls
@@ -67,9 +67,9 @@ class KernelEngine(Engine):
     fill_step_mask = staticmethod(masks.fill_step_mask)
     select = staticmethod(masks.select)
     gather = staticmethod(masks.gather)
-    spread = staticmethod(repeat.spread)
-    sum_gates = staticmethod(repeat.sum_gates)
-    spread_blocks = staticmethod(blocks.spread_blocks)
+    spread = staticmethod(copies.spread)
+    sum_gates = staticmethod(copies.sum_gates)
+    spread_blocks = staticmethod(copies.spread_blocks)
     add_column_sums = staticmethod(column_sums.add_column_sums)
     forward_steps = staticmethod(steps.forward_steps)
     backward_steps = staticmethod(steps.backward_steps)

@@ -1,1 +1,1 @@
-"""Kernels about arrays alone: copies, masks, repeats, dropout, column sums."""
+"""Kernels about arrays alone: copies, masks, dropout, column sums."""

@@ -1,9 +1,14 @@
-"""Copies between layouts and dtypes: batch-major and time-major, states in and out of their slots."""
+"""Copies between layouts and dtypes; x once per gate (CUDNN_SKIP_INPUT: x stands for W x); blocks on the diagonal.
+
+Every kernel is 2-D: grid-stride over columns (x) and rows (y), so that any grid is correct.
+"""
 
 from functools import cache
 
+import numpy as np
 from numba import cuda
 
+from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
 from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda.launch import Kernel
@@ -23,7 +28,6 @@ def make_copy(out_dtype=None, x_dtype=None):
 
         Writes   out (X, Y, Z), any strides; rounded to nearest even where it has 16 bits and x has 32
         Reads    x (X, Y, Z), any strides: a transpose is a copy of a view
-        Launch   2-D, grid-stride over z (x of the grid) and y (y of the grid), loop over x; any grid is correct
         """
         X, Y, Z = x.shape
         for i in range(X):
@@ -42,3 +46,87 @@ def copy(out, x):
     while out.ndim < 3:
         out, x = out[None], x[None]
     make_copy(*dtypes).bind(launch_config(*x.shape[1:]), storage.stored(out), storage.stored(x))()
+
+
+@cache
+def make_spread():
+    """The kernel for any dtype."""
+
+    @cuda.jit
+    def spread_kernel(out, x, gates):
+        """out[m, g H + j] = x[m, j]
+
+        Writes   out (M, G*H), rows at any stride
+        Reads    x (M, H), rows at any stride; gates = G
+        """
+        M, H = x.shape
+        for m in range(cuda.blockIdx.y, M, cuda.gridDim.y):
+            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
+                for g in range(gates):
+                    out[m, g * H + j] = x[m, j]
+
+    return Kernel(spread_kernel, "spread")
+
+
+def spread(out, x, gates):
+    """out (M, G*H) = x (M, H) for each of G gates."""
+    make_spread().bind(launch_config(*x.shape), storage.stored(out), storage.stored(x))(gates)
+
+
+@cache
+def make_sum_gates(dtype, accumulate):
+    """The kernel for one dtype."""
+    widen, narrow = storage.widen(dtype), storage.narrow(dtype)
+    zero = np.dtype(compute_dtype(dtype)).type(0)
+
+    @cuda.jit
+    def sum_gates_kernel(out, x, gates):
+        """out[m, j] = sum over g of x[m, g H + j], or += with `accumulate`
+
+        Writes   out (M, H), contiguous
+        Reads    x (M, G*H), rows at any stride; gates = G
+        """
+        M, H = out.shape
+        for m in range(cuda.blockIdx.y, M, cuda.gridDim.y):
+            for j in range(cuda.grid(1), H, cuda.gridsize(1)):
+                total = widen(out[m, j]) if accumulate else zero
+                for g in range(gates):
+                    total += widen(x[m, g * H + j])
+                out[m, j] = narrow(total)
+
+    return Kernel(sum_gates_kernel, "sum_gates_accumulate" if accumulate else "sum_gates")
+
+
+def sum_gates(out, x, gates, accumulate):
+    """out (M, H) = the sum over gates of x (M, G*H), or +=."""
+    kernel = make_sum_gates(x.dtype.name, accumulate)
+    kernel.bind(launch_config(*out.shape), storage.stored(out), storage.stored(x))(gates)
+
+
+@cache
+def make_spread_blocks():
+    """The kernel for any dtype."""
+
+    @cuda.jit
+    def spread_blocks_kernel(out, x, gates):
+        """out[g H + j, k P/n + i] = x[g H + j, i] for head k = j div (H/n), and 0 for the other heads
+
+        Writes   out (G*H, P), contiguous
+        Reads    x (G*H, P/n), contiguous; gates = G; n divides H and P
+        """
+        (rows, columns), width = out.shape, x.shape[1]
+        H, size = rows // gates, rows // gates * width // columns
+        for row in range(cuda.blockIdx.y, rows, cuda.gridDim.y):
+            first = row % H // size * width
+            for column in range(cuda.grid(1), columns, cuda.gridsize(1)):
+                if first <= column and column < first + width:
+                    out[row, column] = x[row, column - first]
+                else:
+                    out[row, column] = 0
+
+    return Kernel(spread_blocks_kernel, "spread_blocks")
+
+
+def spread_blocks(out, x, gates):
+    """out (G*H, P) = the dense matrix of x (G*H, P/n), for each of G gates the blocks of n heads."""
+    make_spread_blocks().bind(launch_config(*out.shape), storage.stored(out), storage.stored(x))(gates)

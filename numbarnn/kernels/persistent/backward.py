@@ -60,7 +60,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     multiplies, separate, draws = inputs or A > 0, not cell.same_gradient, len(cell.noise) > 0
     PARTIALS, BETWEEN_WARPS, gathers = tile.partials, tile.between_warps, within_backward.gathers(cell, tile)
     # Sizes of local arrays: constants, and at least 1.
-    words, octets, on_the_way = max(1, tile.fragment_words), tile.octets, tile.chunks_on_the_way
+    words, n8, on_the_way = max(1, tile.fragment_words), tile.n8, tile.chunks_on_the_way
     stored_number, PK, PN, PV = block.stored_number(dtype), max(1, P * K), max(1, P * N), max(1, P * V)
     PQ, P_CAME, PS = P * Q, P * (2 + N), P * cell.num_products
     of_h = cell.num_recurrent  # gates of ah that are not a stage's
@@ -106,7 +106,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
         directions, steps, batch, limit = sizes
         thread = Thread(
             cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32),
-            cuda.local.array(words, np.uint32), cuda.local.array((octets, on_the_way, 4), np.uint32),
+            cuda.local.array(words, np.uint32), cuda.local.array((n8, on_the_way, 4), np.uint32),
             cuda.local.array(P, np.uint8), cuda.local.array(PV, number), cuda.local.array(P, np.uint8), (), (), (),
             cuda.local.array(PK, stored_number), cuda.local.array(P, stored_number), cuda.local.array(P, stored_number),
             cuda.local.array(PN, number), cuda.local.array(PN, number), cuda.local.array(P, stored_number),
@@ -115,7 +115,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
         )  # fmt: skip
         shared, timed_out = thread.shared, thread.timed_out
 
-        row, owned, share, matrix, operand, split, working = decode(tables, batch)
+        row, owned, warp, split, working = decode(tables, batch)
         layer, direction, hidden, unit0 = row[BLOCK.layer], row[BLOCK.direction], owned.hidden, owned.unit
         place, width = layer * directions + direction, row[BLOCK.width] if projects else hidden
         outputs_owned = outputs_of(owned, row[BLOCK.outputs]) if projects else owned
@@ -127,7 +127,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
         if projects:
             outputs = Outputs(outputs_owned, Rows(within_step.projected[place], width, unit0))
         role = Role(
-            row, owned, share, matrix, weights, (dah + dax + within_step.projected)[operand], limit, error_flag, split,
+            row, owned, warp, weights, (dah + dax + within_step.projected)[warp.operand], limit, error_flag, split,
             working, row[BLOCK.stage_warps], row[BLOCK.reads_gates] != 0, options,
             options.noise[row[BLOCK.noise]] if draws else (), row[BLOCK.mask],
             within_step.words[place] if has_sums else (), within_step.sums[place] if has_sums else (),
@@ -159,8 +159,8 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                 look_up(thread.code_of, options.step_mask, (slots + t + 1) * batch, b0, owned.end)
                 look_up(thread.code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, owned.end)
             # 1. The products, each warp its part: none from later steps at first, none from above at last
-            works = multiplies and share.columns > 0 and not ((has_products or projects) and share.kind >= STAGE)
-            if works and (step > 0 if share.kind == RECURRENT else step < steps):
+            works = multiplies and warp.columns > 0 and not ((has_products or projects) and warp.kind >= STAGE)
+            if works and (step > 0 if warp.kind == RECURRENT else step < steps):
                 multiply(thread, role, turn)
             cuda.syncthreads()
             if projects:

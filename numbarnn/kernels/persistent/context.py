@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda
 
 from numbarnn.kernels.device import device_function
-from numbarnn.kernels.persistent.columns import BLOCK, WARP, Options
+from numbarnn.kernels.persistent.columns import BLOCK, WARP, Options, Warp
 
 Array = Number = Any
 
@@ -40,29 +40,6 @@ class Owned(NamedTuple):
     begin: Number
     end: Number
     batch: Number
-
-
-class Share(NamedTuple):
-    """What a warp multiplies at each step, of its row of `warps`: see `columns.Warp`."""
-
-    kind: Number
-    shift: Number
-    width: Number
-    column: Number
-    columns: Number
-
-
-class Matrix(NamedTuple):
-    """A warp's part of its block's tile, where it stands in the flat buffer of all weights: see `columns.Warp`; `at` is
-    its `weights`. All but `at` are int32: what is multiplied then takes one instruction."""
-
-    at: Number
-    units: Number
-    rows_per_unit: Number
-    gate_stride: Number
-    unit_stride: Number
-    column_stride: Number
-    columns: Number
 
 
 class Rows(NamedTuple):
@@ -120,7 +97,7 @@ class Thread(NamedTuple):
         shared: shared memory, laid out as `Tile` says.
         timed_out: shared (1,) int32, whether a warp of the block has waited too long.
         registers: (fragment_words,), the lane's weights.
-        loaded: (octets, chunks on the way, 4), what the thread's warp multiplies, see `exchange.make_look`.
+        loaded: (n8, chunks on the way, 4), what the thread's warp multiplies, see `exchange.make_look`.
         code_of: the step mask of the thread's pairs; code_after: backward, that of the step after.
         per_unit: the pairs' parameters per unit.
         now: forward, x Wᵀ of the pairs, as stored.
@@ -161,8 +138,8 @@ class Role(NamedTuple):
 
     Attributes:
         row: the block's of `blocks`, `columns.Block`.
-        owned, share, matrix: of the block, and of the warp. weights: the flat buffer of all weights.
-        operand: the exchanged array that the warp multiplies.
+        owned: what follows from it. warp: the warp's of `warps`; all but weights, shift, width and column are int32.
+        weights: the flat buffer of all weights. operand: the exchanged array that the warp multiplies.
         limit, error_flag: how often a warp looks for numbers, at most; once the flag is set nobody waits any more.
         split, working: the first warps, before `split`, leave sums of the recurrent product, those before `working`
             the others.
@@ -178,8 +155,7 @@ class Role(NamedTuple):
 
     row: Array
     owned: Owned
-    share: Share
-    matrix: Matrix
+    warp: Warp
     weights: Array
     operand: Array
     limit: Number
@@ -200,22 +176,20 @@ class Role(NamedTuple):
 
 @device_function
 def make_decode():
-    """Make decode(tables, batch) -> (row, owned, share, matrix, operand, split, working): the block's row of `blocks`,
-    and what follows from it and from the warp's; operand: the number of the array."""
-    short = np.int32
+    """Make decode(tables, batch) -> (row, owned, warp, split, working): the block's row of `blocks`, and what follows
+    from it; the warp's of `warps`."""
+    short = np.int32  # what is multiplied then takes one instruction
 
     def decode(tables, batch):
         blocks, warps = tables
         row, part = blocks[cuda.blockIdx.x], warps[cuda.blockIdx.x, cuda.threadIdx.x // 32]
         owned = Owned(row[BLOCK.unit], row[BLOCK.units], row[BLOCK.hidden], row[BLOCK.sequence], row[BLOCK.end], batch)
-        columns = short(part[WARP.columns])
-        share = Share(short(part[WARP.kind]), part[WARP.shift], part[WARP.width], part[WARP.column], columns)
-        matrix = Matrix(
-            part[WARP.weights], short(part[WARP.units]), short(part[WARP.rows_per_unit]),
-            short(part[WARP.gate_stride]), short(part[WARP.unit_stride]), short(part[WARP.column_stride]), columns,
+        warp = Warp(
+            short(part[WARP.kind]), part[WARP.operand], part[WARP.shift], part[WARP.width], part[WARP.column],
+            short(part[WARP.columns]), part[WARP.weights], short(part[WARP.units]), short(part[WARP.rows_per_unit]),
+            short(part[WARP.gate_stride]), short(part[WARP.unit_stride]), short(part[WARP.column_stride]),
         )  # fmt: skip
-        split, working = short(row[BLOCK.recurrent_warps]), short(row[BLOCK.working_warps])
-        return row, owned, share, matrix, part[WARP.operand], split, working
+        return row, owned, warp, short(row[BLOCK.recurrent_warps]), short(row[BLOCK.working_warps])
 
     return decode
 

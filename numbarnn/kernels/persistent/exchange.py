@@ -5,7 +5,7 @@ number is there as soon as it is anything else: one trip through the L2 cache pe
 Numbers that happen to have these bits, a NaN that no arithmetic yields, are stored as the usual NaN. Every wait is
 bounded.
 
-What a warp multiplies at a step, its operand, are some columns of some rows of an exchanged array: `context.Share`.
+What a warp multiplies at a step, its operand, are some columns of some rows of an exchanged array: `columns.Warp`.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from numbarnn.cuda import ptx
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.error_flag import OTHER_LAYER, WITHIN, make_report
 from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, RECURRENT, STAGE
-from numbarnn.kernels.persistent.tile import OCTET
+from numbarnn.kernels.persistent.tile import N8
 
 UNWRITTEN = 0xFFFFFFFF  # a word that nobody has written yet (0xFFFF where numbers are exchanged one by one)
 POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
@@ -167,10 +167,10 @@ def make_publish_all(dtype, aligned, count):
 # ---- waiting for an operand
 @device_function
 def _make_words():
-    """Make words(loaded, octet, place): the four words of a row and chunk, as a tuple."""
+    """Make words(loaded, n, place): the four words of a row and chunk, as a tuple."""
 
-    def words(loaded, octet, place):
-        return loaded[octet, place, 0], loaded[octet, place, 1], loaded[octet, place, 2], loaded[octet, place, 3]
+    def words(loaded, n, place):
+        return loaded[n, place, 0], loaded[n, place, 1], loaded[n, place, 2], loaded[n, place, 3]
 
     return words
 
@@ -186,7 +186,7 @@ def make_look(tile, group, again=False):
         again: it looks again, only for the pieces that were not there.
     """
     load, load_missing = (make(tile.dtype, tile.aligned, tile.whole) for make in (make_load, make_load_missing))
-    octets, gathered, place = tile.octets, tile.gathered, tile.place_of(group)
+    n8, gathered, place = tile.n8, tile.gathered, tile.place_of(group)
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
     skipped, in_simulator = group * tile.gathered * tile.chunk_elements, BACKEND == "python"
     sleep, sleep_ns, words = ptx.sleep, np.uint32(SLEEP_NS), _make_words()
@@ -194,22 +194,22 @@ def make_look(tile, group, again=False):
     def look(thread, role, turn):
         if in_simulator:
             sleep(sleep_ns)  # others run before this thread looks
-        share, loaded, lane = role.share, thread.loaded, cuda.threadIdx.x % 32
-        slot = turn.t + share.shift
+        warp, loaded, lane = role.warp, thread.loaded, cuda.threadIdx.x % 32
+        slot = turn.t + warp.shift
         own = skipped + lane % 4 * piece_elements  # four lanes share a row
-        for octet in range(octets):
-            b = min(turn.b0 + octet * OCTET + lane // 4, role.owned.end - 1)
-            valid = (slot * role.owned.batch + b) * share.width + share.column
+        for n in range(n8):
+            b = min(turn.b0 + n * N8 + lane // 4, role.owned.end - 1)
+            valid = (slot * role.owned.batch + b) * warp.width + warp.column
             for chunk in range(gathered):
                 skip = own + chunk * chunk_elements
-                left = share.columns - skip
+                left = warp.columns - skip
                 if again:
-                    before = words(loaded, octet, place + chunk)
+                    before = words(loaded, n, place + chunk)
                     four = load_missing(role.operand, valid + skip, left, valid, before)
                 else:
                     four = load(role.operand, valid + skip, left, valid)
                 for k in range(4):
-                    loaded[octet, place + chunk, k] = four[k]
+                    loaded[n, place + chunk, k] = four[k]
 
     return look
 
@@ -221,8 +221,8 @@ def make_time_out():
     report = make_report()
 
     def time_out(thread, role, turn, within):
-        other = OTHER_LAYER if role.share.kind != RECURRENT else 0
-        kind = WITHIN if within or role.share.kind >= STAGE else other
+        other = OTHER_LAYER if role.warp.kind != RECURRENT else 0
+        kind = WITHIN if within or role.warp.kind >= STAGE else other
         report(role.error_flag, role.row[BLOCK.timeout] + turn.step + kind)
         thread.timed_out[0] = 1
 
@@ -237,7 +237,7 @@ def make_wait(tile, group):
     """
     newest, largest, words = make_newest(tile.dtype, tile.aligned), ptx.largest, _make_words()
     sleep, sleep_ns, error_of, time_out = ptx.sleep, np.uint32(SLEEP_NS), ptx.load, make_time_out()
-    octets, gathered, place, given = tile.octets, tile.gathered, tile.place_of(group), tile.given
+    n8, gathered, place, given = tile.n8, tile.gathered, tile.place_of(group), tile.given
     last = max(group, min(group + tile.groups_ahead, tile.groups - 1))
     look_again = in_turn(tuple(make_look(tile, one, again=True) for one in range(group, last + 1)))
 
@@ -245,10 +245,10 @@ def make_wait(tile, group):
         polls = 0
         while True:
             found = np.uint32(0)
-            for octet in range(octets):
+            for n in range(n8):
                 for chunk in range(gathered):
-                    found = largest(found, newest(words(thread.loaded, octet, place + chunk)))
-            if (given and role.share.kind == GIVEN) or found != UNWRITTEN:
+                    found = largest(found, newest(words(thread.loaded, n, place + chunk)))
+            if (given and role.warp.kind == GIVEN) or found != UNWRITTEN:
                 return
             polls += 1
             asks = polls > POLLS_BEFORE_SLEEP

@@ -12,7 +12,7 @@ from numba import cuda
 from numbarnn.cuda import ptx
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
-from numbarnn.kernels.persistent.tile import OCTET, next_power_of_two
+from numbarnn.kernels.persistent.tile import N8, next_power_of_two
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
 # That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
@@ -77,7 +77,7 @@ def _make_piece_load(tile, number, own_rows, k_lanes):
         first_row, first_column = lane // k_lanes * own_rows, (number * k_lanes + lane % k_lanes) * 4
         for r in range(0, own_rows, rows):
             for k in range(0, 4, columns):
-                found = numbers(role.weights, role.matrix, first_row + r, first_column + k)
+                found = numbers(role.weights, role.warp, first_row + r, first_column + k)
                 for n in range(at_once):
                     at = (r + n) * 4 + k if rows == at_once else r * 4 + k + n
                     thread.registers[fragment + at] = as_word(found[n])
@@ -186,7 +186,7 @@ def _make_load_to_shared(tile):
                 index = min(begin + n * 32, total - 1)
                 line, place = index // sets, index % sets * at_once
                 row, column = (place, line) if backward else (line, place)
-                found = numbers(role.weights, role.matrix, row, column)
+                found = numbers(role.weights, role.warp, row, column)
                 for k in range(at_once):
                     held[n, k] = found[k]
             for n in range(LOADED_AT_ONCE):
@@ -239,8 +239,8 @@ def _make_fma_group(tile, group):
 def _make_stage(tile, group):
     """Make stage(thread, sums), which puts a group of gathered chunks into shared memory. Its arguments are those of
     what multiplies a group, in whose place it stands for weights in registers."""
-    store, octets, gathered, stride, sequences = (
-        ptx.store_shared_words, tile.octets, tile.gathered, tile.staged_stride, tile.sequences,
+    store, n8, gathered, stride, sequences = (
+        ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip
     chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
     skipped = group * gathered * chunk_elements if tile.register_chunks else 0
@@ -249,9 +249,9 @@ def _make_stage(tile, group):
     def stage(thread, sums):
         loaded, lane, warp = thread.loaded, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
         row = staged + (warp * sequences + lane // 4) * stride + skipped + lane % 4 * piece_elements
-        for n in range(octets):
+        for n in range(n8):
             for chunk in range(gathered):
-                at, words = row + n * OCTET * stride + chunk * chunk_elements, place + chunk
+                at, words = row + n * N8 * stride + chunk * chunk_elements, place + chunk
                 four = (loaded[n, words, 0], loaded[n, words, 1], loaded[n, words, 2], loaded[n, words, 3])
                 store(thread.shared, at, four)
 

@@ -61,7 +61,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     has_sums, has_products, draws = cell.num_sums > 0, cell.num_products > 0, save and len(cell.noise) > 0
     PARTIALS, BETWEEN_WARPS, keeps_biases = tile.partials, tile.between_warps, tile.keeps_biases
     # Sizes of local arrays: constants, and at least 1.
-    words, octets, on_the_way = max(1, tile.fragment_words), tile.octets, tile.chunks_on_the_way
+    words, n8, on_the_way = max(1, tile.fragment_words), tile.n8, tile.chunks_on_the_way
     stored_number, PG, PV, PB, PRE = block.stored_number(dtype), P * G, P * V, P * tile.unit_biases, P * (G + A)
 
     product, decode, keep_order = products.make_product(tile), context.make_decode(), ptx.keep_order
@@ -102,7 +102,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
         directions, steps, batch, limit = sizes
         thread = Thread(
             cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32),
-            cuda.local.array(words, np.uint32), cuda.local.array((octets, on_the_way, 4), np.uint32),
+            cuda.local.array(words, np.uint32), cuda.local.array((n8, on_the_way, 4), np.uint32),
             cuda.local.array(P, np.uint8) if masked else (), cuda.local.array(PV, number) if V > 0 else (), (),
             cuda.local.array(PG, stored_number), cuda.local.array(PRE, number) if staged else (),
             cuda.local.array(PB, number) if keeps_biases else (),
@@ -110,7 +110,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
         positions = cuda.local.array(P, np.int64)  # where the output of the thread's pairs goes
         shared, timed_out, now = thread.shared, thread.timed_out, thread.now
 
-        row, owned, share, matrix, operand, split, working = decode(tables, batch)
+        row, owned, warp, split, working = decode(tables, batch)
         layer, direction, hidden, unit0 = row[BLOCK.layer], row[BLOCK.direction], owned.hidden, owned.unit
         reads_gates, mask = row[BLOCK.reads_gates] != 0, row[BLOCK.mask]
         place = layer * directions + direction
@@ -127,7 +127,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
             of_layer = dropped[layer if drops and mask >= 0 else 0] if drops else ()
             outputs = Outputs(outputs_of(owned, row[BLOCK.outputs]), h_rows, 2 * direction, of_layer)
         role = Role(
-            row, owned, share, matrix, weights, (h + dropped + within_step.v + within_step.projected)[operand], limit,
+            row, owned, warp, weights, (h + dropped + within_step.v + within_step.projected)[warp.operand], limit,
             error_flag, split, working, row[BLOCK.stage_warps], reads_gates, options,
             options.noise[row[BLOCK.noise]] if draws else (), mask, within_step.words[place] if has_sums else (),
             within_step.sums[place] if save and has_sums else (), within_step.v[place] if has_products else (), outputs,
@@ -161,7 +161,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
                 _, unit, b, _ = pair_of(owned, b0, i)
                 positions[i] = ((t + 1) * batch + b) * m_rows.width + m_rows.column + unit
             # 1. The products, each warp its part
-            if multiplies and share.columns > 0 and not ((has_products or projects) and share.kind >= STAGE):
+            if multiplies and warp.columns > 0 and not ((has_products or projects) and warp.kind >= STAGE):
                 multiply(thread, role, turn)
             cuda.syncthreads()
             if staged:

@@ -4,13 +4,13 @@ of two TF32 numbers, with errors like those of float32 products (`_make_split_gr
 The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4 g + q loads, of row g, the q-th 16
 bytes of each chunk of 64 bytes. As the order of the columns does not matter to a product, if it is the same for the
 weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no number passes through shared memory. Likewise
-it holds, of two rows of a strip of weights, the q-th 16 bytes of each chunk, which it loads from memory at once: the
+it holds, of two of 16 rows of weights (m16), the q-th 16 bytes of each chunk, which it loads from memory at once: the
 rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
 loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
 
-A fragment, what a lane holds of a strip of 16 rows, is four words: of its first row, of its second, and of the same
-rows the next word; fragments are numbered by strip, chunk and half of the chunk. Whether a chunk's are in registers or
-in shared memory is known when the kernel is made (`_make_fragment`).
+A fragment, what a lane holds of 16 rows, is four words: of its first row, of its second, and of the same rows the
+next word; fragments are numbered by m, the number of the 16 rows, by k-chunk and half of the chunk. Whether a chunk's
+are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
 """
 
 from types import SimpleNamespace
@@ -21,22 +21,22 @@ from numba import cuda
 from numbarnn.cuda import ptx
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
-from numbarnn.kernels.persistent.tile import OCTET, STRIP
+from numbarnn.kernels.persistent.tile import M16, N8
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_two_rows
 
 
 def make_product(tile):
     """By `mma`; see `products.make_product`."""
-    strips = range(tile.rows // STRIP)  # each lane loads for itself, as fragments have no addresses
-    loads = [_make_load_to_registers(tile, strip, chunk) for strip in strips for chunk in range(tile.register_chunks)]
+    m16 = range(tile.rows // M16)  # each lane loads for itself, as fragments have no addresses
+    loads = [_make_load_to_registers(tile, m, chunk) for m in m16 for chunk in range(tile.register_chunks)]
     loads += [_make_load_to_shared(tile)] * (tile.shared_chunks > 0)
     return SimpleNamespace(load=in_turn(tuple(loads)), step=_make_step(tile))
 
 
 @device_function
 def _make_step(tile):
-    octets, strips = tile.octets, tile.rows // STRIP
-    all_sums = tile.accumulators * octets  # of a strip: those of each accumulator, then the next one's
+    n8, m16 = tile.n8, tile.rows // M16
+    all_sums = tile.accumulators * n8  # of each m: those of each accumulator, then the next one's
     row_stride, zero, PARTIALS, between_warps = tile.row_stride, np.float32(0), tile.partials, tile.between_warps
     store_pair, backward = ptx.store_shared_pair, tile.backward
     # By this instruction all places are one address and constants; an index in brackets may count from the end.
@@ -56,27 +56,27 @@ def _make_step(tile):
     def step(thread, role, turn):
         shared, lane = thread.shared, cuda.threadIdx.x % 32
         partial = PARTIALS + cuda.threadIdx.x // 32 * between_warps
-        sums = cuda.local.array((strips, all_sums, 4), np.float32)
-        for strip in range(strips):
+        sums = cuda.local.array((m16, all_sums, 4), np.float32)
+        for m in range(m16):
             for n in range(all_sums):
                 for k in range(4):
-                    sums[strip, n, k] = zero
+                    sums[m, n, k] = zero
         gather_and_multiply(thread, role, turn, sums)
-        for strip in range(strips):
-            for n in range(octets):
-                for other in range(octets + n, all_sums, octets):
+        for m in range(m16):
+            for n in range(n8):
+                for other in range(n8 + n, all_sums, n8):
                     for k in range(4):
-                        sums[strip, n, k] += sums[strip, other, k]
-                at = partial + (n * OCTET + lane % 4 * 2) * row_stride + strip * STRIP
+                        sums[m, n, k] += sums[m, other, k]
+                at = partial + (n * N8 + lane % 4 * 2) * row_stride + m * M16
                 if backward:
-                    store_pair(shared, at + lane // 4 * 2, (sums[strip, n, 0], sums[strip, n, 2]))
-                    store_pair(shared, at + row_stride + lane // 4 * 2, (sums[strip, n, 1], sums[strip, n, 3]))
+                    store_pair(shared, at + lane // 4 * 2, (sums[m, n, 0], sums[m, n, 2]))
+                    store_pair(shared, at + row_stride + lane // 4 * 2, (sums[m, n, 1], sums[m, n, 3]))
                 else:
                     at += lane // 4
-                    put(shared, at, sums[strip, n, 0])
-                    put(shared, at + row_stride, sums[strip, n, 1])
-                    put(shared, at + 8, sums[strip, n, 2])
-                    put(shared, at + row_stride + 8, sums[strip, n, 3])
+                    put(shared, at, sums[m, n, 0])
+                    put(shared, at + row_stride, sums[m, n, 1])
+                    put(shared, at + 8, sums[m, n, 2])
+                    put(shared, at + row_stride + 8, sums[m, n, 3])
 
     return step
 
@@ -84,17 +84,17 @@ def _make_step(tile):
 # ---- weights
 @device_function
 def _make_two_fragments(tile):
-    """Make two_fragments(role, strip, chunk): the lane's two fragments of a chunk, four words each, as they are
+    """Make two_fragments(role, m, chunk): the lane's two fragments of a chunk, four words each, as they are
     multiplied."""
     pieces, backward, to_tf32, rounds = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32, tile.math == "tf32"
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
 
-    def two_fragments(role, strip, chunk):
+    def two_fragments(role, m, chunk):
         lane = cuda.threadIdx.x & 31
-        first = strip * STRIP + (lane // 4 * 2 if backward else lane // 4)
+        first = m * M16 + (lane // 4 * 2 if backward else lane // 4)
         second = first + (1 if backward else 8)
         column = chunk * chunk_elements + lane % 4 * piece_elements
-        a, b, c, d, e, f, g, h = pieces(role.weights, role.matrix, first, second, column)
+        a, b, c, d, e, f, g, h = pieces(role.weights, role.warp, first, second, column)
         if rounds:
             a, b, c, d = to_tf32(a), to_tf32(b), to_tf32(c), to_tf32(d)
             e, f, g, h = to_tf32(e), to_tf32(f), to_tf32(g), to_tf32(h)
@@ -104,12 +104,12 @@ def _make_two_fragments(tile):
 
 
 @device_function
-def _make_load_to_registers(tile, strip, chunk):
-    """Make load(thread, role), which loads the fragments of one strip and chunk."""
-    two_fragments, at = _make_two_fragments(tile), (strip * tile.register_chunks + chunk) * 8
+def _make_load_to_registers(tile, m, chunk):
+    """Make load(thread, role), which loads the fragments of one m and chunk."""
+    two_fragments, at = _make_two_fragments(tile), (m * tile.register_chunks + chunk) * 8
 
     def load(thread, role):
-        first, second = two_fragments(role, strip, chunk)
+        first, second = two_fragments(role, m, chunk)
         for k in range(4):
             thread.registers[at + k] = first[k]
             thread.registers[at + 4 + k] = second[k]
@@ -121,7 +121,7 @@ def _make_load_to_registers(tile, strip, chunk):
 def _make_load_to_shared(tile):
     """Make load(thread, role), which loads what stays in shared memory, where each lane finds its own."""
     two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
-    chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // STRIP * tile.shared_chunks
+    chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // M16 * tile.shared_chunks
     first_chunk = tile.register_chunks
 
     def load(thread, role):
@@ -143,18 +143,18 @@ def _make_load_to_shared(tile):
 
 @device_function
 def _make_fragment(tile, chunk):
-    """Make fragment(thread, strip, half): the four words of the lane's fragment of that strip and half of a chunk."""
+    """Make fragment(thread, m, half): the four words of the lane's fragment of that m and half of a chunk."""
     get, lane_words, in_registers, in_shared = (
         ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
     )  # fmt: skip
 
-    def from_registers(thread, strip, half):
-        registers, at = thread.registers, ((strip * in_registers + chunk) * 2 + half) * 4
+    def from_registers(thread, m, half):
+        registers, at = thread.registers, ((m * in_registers + chunk) * 2 + half) * 4
         return registers[at], registers[at + 1], registers[at + 2], registers[at + 3]
 
-    def from_shared(thread, strip, half):
+    def from_shared(thread, m, half):
         lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
-        number = (strip * in_shared + chunk - in_registers) * 2 + half
+        number = (m * in_shared + chunk - in_registers) * 2 + half
         return get(thread.shared, warp * lane_words * 32 + number * 128 + lane * 4)
 
     return from_registers if chunk < in_registers else from_shared
@@ -164,10 +164,10 @@ def _make_fragment(tile, chunk):
 @device_function
 def _make_mma_group(tile, chunk, place):
     """Make multiply(thread, sums), which adds the product of one chunk, at `place` of the gathered words."""
-    strips, fragment = tile.rows // STRIP, _make_fragment(tile, chunk)
+    m16, fragment = tile.rows // M16, _make_fragment(tile, chunk)
     if tile.math == "tf32x3":
         return _make_split_group(tile, fragment, place)
-    octets, keep_order = tile.octets, ptx.keep_order
+    n8, keep_order = tile.n8, ptx.keep_order
     # Of weights in registers and in shared memory those from there would come all at once, first: ptxas spilled some.
     keeps = tile.register_chunks and chunk >= tile.register_chunks
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
@@ -178,17 +178,17 @@ def _make_mma_group(tile, chunk, place):
         if keeps:
             keep_order(np.int32(cuda.threadIdx.x))
         for half in range(2):
-            skipped = (number + half) % accumulators * octets  # sums of other accumulators
-            for strip in range(strips):
-                a = fragment(thread, strip, half)
-                for n in range(octets):
+            skipped = (number + half) % accumulators * n8  # sums of other accumulators
+            for m in range(m16):
+                a = fragment(thread, m, half)
+                for n in range(n8):
                     b = (thread.loaded[n, place, 2 * half], thread.loaded[n, place, 2 * half + 1])
                     if rounds:
                         b = (to_tf32(b[0]), to_tf32(b[1]))
                     at = skipped + n
-                    d = mma(a, b, (sums[strip, at, 0], sums[strip, at, 1], sums[strip, at, 2], sums[strip, at, 3]))
+                    d = mma(a, b, (sums[m, at, 0], sums[m, at, 1], sums[m, at, 2], sums[m, at, 3]))
                     for k in range(4):
-                        sums[strip, at, k] = d[k]
+                        sums[m, at, k] = d[k]
 
     return multiply
 
@@ -203,26 +203,26 @@ def _make_split_group(tile, fragment, place):
     added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
     registers.
     """
-    octets, strips = tile.octets, tile.rows // STRIP
+    n8, m16 = tile.n8, tile.rows // M16
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)
 
     def multiply(thread, sums):
         loaded = thread.loaded
-        operand = cuda.local.array((octets, 4), np.uint32)  # of each row two large parts, then the small ones
+        operand = cuda.local.array((n8, 4), np.uint32)  # of each row two large parts, then the small ones
         for half in range(2):
-            for n in range(octets):
+            for n in range(n8):
                 operand[n, 0], operand[n, 2] = split(loaded[n, place, 2 * half])
                 operand[n, 1], operand[n, 3] = split(loaded[n, place, 2 * half + 1])
-            for strip in range(strips):
-                words = fragment(thread, strip, half)
+            for m in range(m16):
+                words = fragment(thread, m, half)
                 (a, e), (b, f), (c, g), (d, h) = split(words[0]), split(words[1]), split(words[2]), split(words[3])
                 large, small = (a, b, c, d), (e, f, g, h)
-                for n in range(octets):
+                for n in range(n8):
                     column = (operand[n, 0], operand[n, 1])
                     found = mma(small, column, (zero, zero, zero, zero))
                     found = mma(large, (operand[n, 2], operand[n, 3]), found)
                     found = mma(large, column, found)
                     for k in range(4):
-                        sums[strip, n, k] += found[k]
+                        sums[m, n, k] += found[k]
 
     return multiply

@@ -17,7 +17,7 @@ from numbarnn.common.precision import compute_dtype, itemsize
 
 PIECE_BYTES = 16  # what a lane loads at once
 CHUNK_BYTES = 4 * PIECE_BYTES  # of a row, per chunk: 16 for each of 4 lanes
-STRIP, OCTET = 16, 8  # rows of weights and sequences of one mma
+M16, N8 = 16, 8  # rows of weights and sequences of one mma
 ROWS_PER_LANE = 8  # most rows that a lane multiplies with each number that it loads, by FMA from registers
 
 
@@ -32,9 +32,9 @@ class Tile:
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.
-        chunks: most chunks of 64 bytes of a row that a warp multiplies.
+        chunks: most k-chunks, 64 bytes of a row each, that a warp multiplies.
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
-        octets: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
+        n8: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
         whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
         shared_chunks: of the chunks how many, after those in registers, stay in shared memory.
@@ -59,7 +59,7 @@ class Tile:
     warps: int
     chunks: int
     gathered: int
-    octets: int
+    n8: int
     aligned: bool
     whole: bool = False
     shared_chunks: int = 0
@@ -102,7 +102,7 @@ class Tile:
     @property
     def sequences(self):
         """Sequences that are multiplied at once; a step goes through the batch by so many."""
-        return OCTET * self.octets
+        return N8 * self.n8
 
     @property
     def pairs(self):
@@ -119,7 +119,7 @@ class Tile:
     @property
     def rows(self):
         """Rows of weights per block, padded to what is multiplied at once."""
-        multiple = self.row_lanes if self.math == "fma" else STRIP
+        multiple = self.row_lanes if self.math == "fma" else M16
         return -(-self.rows_per_unit * self.units // multiple) * multiple
 
     @property
@@ -190,12 +190,12 @@ class Tile:
         """Words of weights in each thread's registers."""
         if self.math == "fma":
             return self.rows * self.register_chunks * self.chunk_elements // 32
-        return self.rows // STRIP * self.register_chunks * 8
+        return self.rows // M16 * self.register_chunks * 8
 
     @property
     def shared_words(self):
         """32-bit words of weights per thread in shared memory, but for "fma"."""
-        return self.rows // STRIP * self.shared_chunks * 8
+        return self.rows // M16 * self.shared_chunks * 8
 
     @property
     def words_per_lane(self):

@@ -17,7 +17,7 @@ LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to re
 
 @device_function
 def _make_place(tile):
-    """Make place(matrix, row, column) -> (index, inside): where a weight of the `context.Matrix` stands, and whether
+    """Make place(warp, row, column) -> (index, inside): where a weight of the `columns.Warp` stands, and whether
     the column is one of its columns.
 
     Of other rows and columns the index is that of the first weight. What is multiplied with other rows nobody reads.
@@ -26,31 +26,31 @@ def _make_place(tile):
     units_per_block, whole = tile.units, tile.whole
     if tile.backward:
 
-        def place(matrix, row, column):
-            inside = whole or column < matrix.columns
-            there = inside and row < matrix.units
-            return matrix.at + (row + column * matrix.column_stride if there else 0), inside
+        def place(warp, row, column):
+            inside = whole or column < warp.columns
+            there = inside and row < warp.units
+            return warp.weights + (row + column * warp.column_stride if there else 0), inside
 
     else:
 
-        def place(matrix, row, column):
+        def place(warp, row, column):
             gate, unit = row // units_per_block, row % units_per_block
-            inside = whole or column < matrix.columns
-            there = inside and gate < matrix.rows_per_unit and unit < matrix.units
-            skipped = gate * matrix.gate_stride + unit * matrix.unit_stride + column
-            return matrix.at + (skipped if there else 0), inside
+            inside = whole or column < warp.columns
+            there = inside and gate < warp.rows_per_unit and unit < warp.units
+            skipped = gate * warp.gate_stride + unit * warp.unit_stride + column
+            return warp.weights + (skipped if there else 0), inside
 
     return place
 
 
 @device_function
 def _make_element(tile):
-    """Make element(weights, matrix, row, column): the weight, as stored; zero outside."""
+    """Make element(weights, warp, row, column): the weight, as stored; zero outside."""
     place, load = _make_place(tile), ptx.load_weight
     zero = np.uint16(0) if is_half(tile.dtype) else np.dtype(tile.dtype).type(0)
 
-    def element(weights, matrix, row, column):
-        index, inside = place(matrix, row, column)
+    def element(weights, warp, row, column):
+        index, inside = place(warp, row, column)
         value = load(weights, index)
         return value if inside else zero
 
@@ -59,22 +59,22 @@ def _make_element(tile):
 
 @device_function
 def _make_elements(tile, count):
-    """Make elements(weights, matrix, row, column): a tuple of `count` weights, one by one: forward of a row, backward
+    """Make elements(weights, warp, row, column): a tuple of `count` weights, one by one: forward of a row, backward
     of a column."""
     if count == 0:
-        return lambda weights, matrix, row, column: ()
+        return lambda weights, warp, row, column: ()
     element, rest = _make_element(tile), _make_elements(tile, count - 1)
     rows, columns = (1, 0) if tile.backward else (0, 1)
 
-    def elements(weights, matrix, row, column):
-        return (element(weights, matrix, row, column), *rest(weights, matrix, row + rows, column + columns))
+    def elements(weights, warp, row, column):
+        return (element(weights, warp, row, column), *rest(weights, warp, row + rows, column + columns))
 
     return elements
 
 
 @device_function
 def make_numbers(tile, count):
-    """Make numbers(weights, matrix, row, column): `count` float32 weights, a power of 2 of them.
+    """Make numbers(weights, warp, row, column): `count` float32 weights, a power of 2 of them.
 
     Forward they are neighbours in a row, backward in a column; the first one's number is a multiple of `count`.
     """
@@ -83,13 +83,13 @@ def make_numbers(tile, count):
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32
     zero = np.float32(0)
 
-    def two_numbers(weights, matrix, row, column):
-        index, inside = place(matrix, row, column)
+    def two_numbers(weights, warp, row, column):
+        index, inside = place(warp, row, column)
         first, second = pair(weights, index)
         return first if inside else zero, second if inside else zero
 
-    def four_numbers(weights, matrix, row, column):
-        index, inside = place(matrix, row, column)
+    def four_numbers(weights, warp, row, column):
+        index, inside = place(warp, row, column)
         a, b, c, d = words(weights, index)
         mask = np.uint32(0xFFFFFFFF) if inside else np.uint32(0)
         return as_float32(a & mask), as_float32(b & mask), as_float32(c & mask), as_float32(d & mask)
@@ -99,32 +99,32 @@ def make_numbers(tile, count):
 
 @device_function
 def make_pieces_of_two_rows(tile):
-    """Make pieces(weights, matrix, first, second, column) -> eight words: 16 bytes of two rows each, from that column
+    """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, from that column
     on, as `mma` takes them: halves of neighbouring columns, or a float32 each. Backward the second row is the one after
     the first, which is even.
     """
     if not tile.loads_pieces or not tile.backward:
         one = _make_piece(tile) if tile.loads_pieces else _make_piece_by_elements(tile)
 
-        def pieces(weights, matrix, first, second, column):
-            return (*one(weights, matrix, first, column), *one(weights, matrix, second, column))
+        def pieces(weights, warp, first, second, column):
+            return (*one(weights, warp, first, column), *one(weights, warp, second, column))
 
     elif is_half(tile.dtype):
         two = _make_two_columns(tile)
 
-        def pieces(weights, matrix, first, second, column):
-            (a, e), (b, f) = two(weights, matrix, first, column), two(weights, matrix, first, column + 2)
-            (c, g), (d, h) = two(weights, matrix, first, column + 4), two(weights, matrix, first, column + 6)
+        def pieces(weights, warp, first, second, column):
+            (a, e), (b, f) = two(weights, warp, first, column), two(weights, warp, first, column + 2)
+            (c, g), (d, h) = two(weights, warp, first, column + 4), two(weights, warp, first, column + 6)
             return a, b, c, d, e, f, g, h
 
     else:
         numbers, word = make_numbers(tile, 2), ptx.as_word
 
-        def pieces(weights, matrix, first, second, column):
-            a, e = numbers(weights, matrix, first, column)
-            b, f = numbers(weights, matrix, first, column + 1)
-            c, g = numbers(weights, matrix, first, column + 2)
-            d, h = numbers(weights, matrix, first, column + 3)
+        def pieces(weights, warp, first, second, column):
+            a, e = numbers(weights, warp, first, column)
+            b, f = numbers(weights, warp, first, column + 1)
+            c, g = numbers(weights, warp, first, column + 2)
+            d, h = numbers(weights, warp, first, column + 3)
             return word(a), word(b), word(c), word(d), word(e), word(f), word(g), word(h)
 
     return pieces
@@ -132,11 +132,11 @@ def make_pieces_of_two_rows(tile):
 
 @device_function
 def _make_piece(tile):
-    """Make piece(weights, matrix, row, column): 16 bytes of a row as four words, loaded at once."""
+    """Make piece(weights, warp, row, column): 16 bytes of a row as four words, loaded at once."""
     place, words = _make_place(tile), ptx.load_weight_words
 
-    def piece(weights, matrix, row, column):
-        index, inside = place(matrix, row, column)
+    def piece(weights, warp, row, column):
+        index, inside = place(warp, row, column)
         a, b, c, d = words(weights, index)
         mask = np.uint32(0xFFFFFFFF) if inside else np.uint32(0)
         return a & mask, b & mask, c & mask, d & mask
@@ -146,13 +146,13 @@ def _make_piece(tile):
 
 @device_function
 def _make_two_columns(tile):
-    """Make two_columns(weights, matrix, row, column): a word of the row and one of the next row, halves of this column
+    """Make two_columns(weights, warp, row, column): a word of the row and one of the next row, halves of this column
     and the next."""
     place, pair, lower, upper = _make_place(tile), ptx.load_weight_pair, ptx.lower_halves, ptx.upper_halves
 
-    def two_columns(weights, matrix, row, column):
-        index, inside = place(matrix, row, column)
-        a, b = pair(weights, index), pair(weights, index + matrix.column_stride)  # there are two columns at least
+    def two_columns(weights, warp, row, column):
+        index, inside = place(warp, row, column)
+        a, b = pair(weights, index), pair(weights, index + warp.column_stride)  # there are two columns at least
         mask = np.uint32(0xFFFFFFFF) if inside else np.uint32(0)
         return lower(a, b) & mask, upper(a, b) & mask
 
@@ -161,14 +161,14 @@ def _make_two_columns(tile):
 
 @device_function
 def _make_piece_by_elements(tile):
-    """Make piece(weights, matrix, row, column), as `_make_piece`'s, of rows that do not begin at multiples of 16
+    """Make piece(weights, warp, row, column), as `_make_piece`'s, of rows that do not begin at multiples of 16
     bytes."""
     word = _make_word(tile)
 
-    def piece(weights, matrix, row, column):
+    def piece(weights, warp, row, column):
         return (
-            word(weights, matrix, row, column, 0), word(weights, matrix, row, column, 1),
-            word(weights, matrix, row, column, 2), word(weights, matrix, row, column, 3),
+            word(weights, warp, row, column, 0), word(weights, warp, row, column, 1),
+            word(weights, warp, row, column, 2), word(weights, warp, row, column, 3),
         )  # fmt: skip
 
     return piece
@@ -176,13 +176,13 @@ def _make_piece_by_elements(tile):
 
 @device_function
 def _make_word(tile):
-    """Make word(weights, matrix, row, column, number): the `number`-th word of 16 bytes."""
+    """Make word(weights, warp, row, column, number): the `number`-th word of 16 bytes."""
     element, pack, as_word = _make_element(tile), ptx.pack_halves, ptx.as_word
     if not is_half(tile.dtype):
-        return lambda weights, matrix, row, column, number: as_word(element(weights, matrix, row, column + number))
+        return lambda weights, warp, row, column, number: as_word(element(weights, warp, row, column + number))
 
-    def word(weights, matrix, row, column, number):
-        low = element(weights, matrix, row, column + 2 * number)
-        return pack(low, element(weights, matrix, row, column + 2 * number + 1))
+    def word(weights, warp, row, column, number):
+        low = element(weights, warp, row, column + 2 * number)
+        return pack(low, element(weights, warp, row, column + 2 * number + 1))
 
     return word

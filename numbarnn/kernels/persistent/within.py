@@ -50,7 +50,7 @@ def make_multiply(tile, product):
     step, kind = products.make_product(tile).step, STAGE + product
 
     def multiply(thread, role, turn):
-        if role.share.kind == kind:
+        if role.warp.kind == kind:
             step(thread, role, turn)
         cuda.syncthreads()
 

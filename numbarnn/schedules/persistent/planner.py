@@ -12,16 +12,16 @@ from functools import lru_cache, partial
 from math import ceil
 
 from numbarnn.common.precision import is_half
-from numbarnn.kernels.persistent.tile import OCTET
+from numbarnn.kernels.persistent.tile import N8
 from numbarnn.schedules.persistent import tilings
 from numbarnn.schedules.persistent.costs import estimate_of, tiling_us
-from numbarnn.schedules.persistent.residence import with_octets
+from numbarnn.schedules.persistent.residence import with_n8
 from numbarnn.schedules.persistent.tilings import DoesNotFit, best_tiling, columns_of, room_of, sizes_of
 from numbarnn.schedules.plan import Task
 from numbarnn.schedules.products import product_us
 
 # Most sets of 8 sequences at once, where the tensor cores' weights stand in shared memory: each turn loads all of them.
-MOST_OCTETS = 4
+MOST_N8 = 4
 # Blocks multiply the first layer's input themselves only where that is estimated to spare this share of the time of the
 # launch and of the product before it. It was never measured on a device.
 LEAST_GAIN = 0.05
@@ -148,7 +148,7 @@ def _with_fewer_turns(problem, profile, launch):
     """The Launch with more sequences at once, where each turn loads weights from shared memory, and registers and
     shared memory allow. Its tiling was chosen before, for two sets of sequences at most: the model by which tilings are
     compared was never tested with more."""
-    most, tile, cell = min(MOST_OCTETS, ceil(launch.sequences / OCTET)), launch.tile, problem.cell
+    most, tile, cell = min(MOST_N8, ceil(launch.sequences / N8)), launch.tile, problem.cell
     # Found by compiling: registers are spilled by projections (sm_80), and forward by warps that do not load all of
     # their chunks at once (sm_90); several layers forward leave a stack frame (sm_100).
     several = launch.last > launch.first + 1 and not launch.backward
@@ -157,8 +157,8 @@ def _with_fewer_turns(problem, profile, launch):
     # A thread has more pairs, too.
     of_pair = cell.num_per_unit + cell.num_saved + 2 * cell.num_states + cell.num_products
     room = room_of(profile, launch.sequences, problem, launch.backward, of_pair)
-    for octets in range(tile.octets + 1, most + 1):
-        more = with_octets(tile, octets, room)
+    for n8 in range(tile.n8 + 1, most + 1):
+        more = with_n8(tile, n8, room)
         if more is not None and (launch.backward or more.groups == 1):
             yield replace(launch, tile=more, shared_bytes=more.shared_bytes(launch.sequences, cell.num_states))
 

@@ -14,7 +14,7 @@ from math import ceil
 from typing import NamedTuple
 
 from numbarnn.common.precision import compute_dtype, itemsize
-from numbarnn.kernels.persistent.tile import STRIP, Tile
+from numbarnn.kernels.persistent.tile import M16, Tile
 
 # In blocks of up to 8 warps, and in larger ones: words that a thread loads at once, and its registers that are not
 # weights, words or sums. The second number of words is also that of cells with sums over units, and of cells with
@@ -93,17 +93,17 @@ def ways(plain, few=False):
         few: it loads fewer words at once, as the cell has further products, whose code takes registers too.
     """
     most = WORDS_ON_THE_WAY[plain.warps > 8 or few] // 4
-    for octets in range(plain.octets, 0, -1):
+    for n8 in range(plain.n8, 0, -1):
         for gathered in (8, 4, 2, 1):
-            if gathered <= most // octets:
+            if gathered <= most // n8:
                 chunks = ceil(plain.chunks / gathered) * gathered
-                yield _way(replace(plain, octets=octets, gathered=gathered, chunks=chunks, shared_chunks=chunks))
+                yield _way(replace(plain, n8=n8, gathered=gathered, chunks=chunks, shared_chunks=chunks))
 
 
 def _way(tile):
     chunk_bytes = tile.warps * tile.rows * tile.chunk_elements * itemsize(compute_dtype(tile.dtype))
     if tile.math != "fma":
-        chunk_bytes = tile.threads * (tile.rows // STRIP) * 8 * 4
+        chunk_bytes = tile.threads * (tile.rows // M16) * 8 * 4
     return Way(tile, tile.shared_bytes(0, 0), chunk_bytes)
 
 
@@ -113,7 +113,7 @@ def mixed_tile(tile, room, shared):
     chunks, in_registers = tile.chunks, 0
     if tile.math != "fma":
         free = max(_free_registers(tile, room) - REGISTERS_IF_MIXED, 0)
-        in_registers = min(free // (tile.rows // STRIP * 8), chunks)  # words of a chunk
+        in_registers = min(free // (tile.rows // M16 * 8), chunks)  # words of a chunk
     fits = 0 <= shared and chunks <= in_registers + shared
     return replace(tile, shared_chunks=chunks - in_registers) if fits else None
 
@@ -122,7 +122,7 @@ def _with_groups(tile):
     """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
     registers, what is not takes another trip to the L2 cache."""
     chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
-    most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.octets)
+    most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.n8)
     while True:
         gathered = max(number for number in range(1, most + 1) if chunks % number == 0)
         if gathered * 2 > most or gathered == chunks:  # few trips
@@ -131,10 +131,10 @@ def _with_groups(tile):
         chunks += tile.whole_chunks
 
 
-def with_octets(tile, octets, room):
+def with_n8(tile, n8, room):
     """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks. A
     warp that loads all of its chunks at once still does, where registers allow."""
-    more = replace(tile, octets=octets, groups_ahead=0, accumulators=1, keeps_biases=False)
+    more = replace(tile, n8=n8, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
     fits = more.shared_bytes(room.sequences, room.num_states) <= room.shared_bytes and _free_registers(more, room) >= 0
@@ -155,7 +155,7 @@ def looking_ahead(tile, room):
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
     few = tile.groups > 1 and tile.warps <= 8 and not (tile.projects and tile.backward)
     if tile.math != "fma" and tile.backward:
-        few = few and tile.rows // STRIP * tile.octets * tile.gathered < MOST_IF_AHEAD
+        few = few and tile.rows // M16 * tile.n8 * tile.gathered < MOST_IF_AHEAD
     return ahead if few and ahead.fragment_words <= free else tile
 
 
@@ -163,7 +163,7 @@ def with_accumulators(tile, room):
     """The Tile with as many accumulators as keep the tensor cores busy, or fewer where registers are short."""
     if tile.math not in ("mma", "tf32"):
         return tile
-    sums = tile.rows // STRIP * tile.octets
+    sums = tile.rows // M16 * tile.n8
     margin = REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0
     margin -= REGISTERS_FOR_ACCUMULATORS if tile.warps <= 8 and not room.for_stages else 0
     for accumulators in range(min(ceil(MOST_ACCUMULATORS / sums), 2 * tile.chunks), 1, -1):
@@ -186,12 +186,12 @@ def keeping_biases(tile, room):
 def _free_registers(tile, room):
     """Registers of a thread for weights, besides sums, what it loads and the cell's parameters per unit."""
     most = min(255, room.registers // tile.threads)
-    words = tile.octets * tile.chunks_on_the_way * 4
-    of_strips = tile.octets * tile.accumulators * 4
-    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // STRIP * of_strips
+    words = tile.n8 * tile.chunks_on_the_way * 4
+    of_strips = tile.n8 * tile.accumulators * 4
+    sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // M16 * of_strips
     if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of what they are multiplied with
         own_batch = tile.sequences * tile.row_lanes // 32
         numbers = tile.rows // tile.row_lanes * own_batch + own_batch * 4
         sums = numbers * itemsize(compute_dtype(tile.dtype)) // 4
-    sums += tile.octets * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
+    sums += tile.n8 * REGISTERS_IF_SPLIT if tile.math == "tf32x3" else 0
     return most - words - sums - tile.pairs * room.num_per_unit - room.for_stages - OTHER_REGISTERS[tile.warps > 8]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from numbarnn.cells import Cell
 from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.common.words import counted
-from numbarnn.kernels.persistent.tile import CHUNK_BYTES, OCTET, Tile
+from numbarnn.kernels.persistent.tile import CHUNK_BYTES, N8, Tile
 from numbarnn.schedules.persistent import shares
 from numbarnn.schedules.persistent.costs import Chain
 from numbarnn.schedules.persistent.launch import Launch
@@ -223,17 +223,17 @@ def _math(problem, profile):
 
 def _slicings(batch):
     """Ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
-    lengths = [min(batch, ceil(ceil(batch / OCTET) / slices) * OCTET) for slices in SLICES]
+    lengths = [min(batch, ceil(ceil(batch / N8) / slices) * N8) for slices in SLICES]
     return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
 
 
 def _tiles(part, size, sequences, mixed):
     """((`Chain`, bytes of shared memory besides states), ...) of the tiles of blocks of a `BlockSize` with so many
     sequences, or why there is none, as text. A new batch finds here what others have had."""
-    octets = 1 if sequences <= OCTET else 2  # besides these it is shared memory alone that knows sequences
+    n8 = 1 if sequences <= N8 else 2  # besides these it is shared memory alone that knows sequences
     if not mixed:
-        return _whole(part, size, octets)
-    found = _ways(part, size, octets)
+        return _whole(part, size, n8)
+    found = _ways(part, size, n8)
     if isinstance(found, str):
         return found
     free = part.shared_bytes - part.state_bytes(size.units, sequences)
@@ -245,9 +245,9 @@ def _tiles(part, size, sequences, mixed):
 
 
 @lru_cache(maxsize=4096)
-def _whole(part, size, octets):
+def _whole(part, size, n8):
     """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
-    plain = _plain_tile(part, size, octets)
+    plain = _plain_tile(part, size, n8)
     if isinstance(plain, str):
         return plain
     tile = whole_tile(plain, _room_beside(part))
@@ -257,9 +257,9 @@ def _whole(part, size, octets):
 
 
 @lru_cache(maxsize=4096)
-def _ways(part, size, octets):
+def _ways(part, size, n8):
     """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
-    plain = _plain_tile(part, size, octets)
+    plain = _plain_tile(part, size, n8)
     return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
@@ -297,7 +297,7 @@ def _rows(part):
     return 1 if part.backward else max(1, cell.num_recurrent, *of_stages, cell.num_gates if multiplies_input else 0)
 
 
-def _plain_tile(part, size, octets):
+def _plain_tile(part, size, n8):
     """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
     there is none, as text."""
     sizes, (units, warps, given) = part.sizes, size
@@ -318,15 +318,15 @@ def _plain_tile(part, size, octets):
     widths = (*sizes.hidden_sizes, sizes.projection, *[sizes.input_size] * (given and first == 0))
     aligned = all(width * bytes_each % 16 == 0 for width in widths) and units * bytes_each % 4 == 0
     rows, biases = _rows(part), 0 if backward else sizes.cell.num_gates + sizes.cell.num_ah
-    octets = _octets(math, rows * units, warps, octets)
-    if octets == 0:
+    n8 = _n8(math, rows * units, warps, n8)
+    if n8 == 0:
         return (
             f"{rows * units} rows of weights and {warps} warps leave too few registers to float32 numbers that are "
             f"split in two: at most {ROWS_IF_SPLIT[0]} rows and {WARPS_IF_SPLIT} warps; with allow_tf32=False or True "
             f"more fit"
         )
     return Tile(
-        sizes.dtype, math, rows, units, warps, chunks, 1, octets, aligned, unit_biases=biases, given=given,
+        sizes.dtype, math, rows, units, warps, chunks, 1, n8, aligned, unit_biases=biases, given=given,
         for_stages=_numbers_for_stages(sizes.cell, units),
         unit_parameters=sizes.cell.num_per_unit if staged else 0,
         projects=sizes.projection > 0,
@@ -338,11 +338,11 @@ def _numbers_for_stages(cell, units):
     return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
-def _octets(math, rows, warps, octets):
+def _n8(math, rows, warps, n8):
     """Sets of 8 sequences that are multiplied at once, of so many; 0 where registers do not suffice for one."""
     if math != "tf32x3":
-        return octets
-    return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:octets])
+        return n8
+    return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:n8])
 
 
 def parameter_bytes(problem, layers, backward):
@@ -354,12 +354,13 @@ def parameter_bytes(problem, layers, backward):
     else:
         arrays = 3 * layers + places + 1  # the input of the first layer among them
         arrays += places * (cell.num_products > 0) + layers * (problem.projection > 0)
-    # First and last states, one array of all layers of one size; two words, a number (`ends`).
-    arrays += 4 * (1 if len(set(problem.hidden_sizes)) == 1 else layers) + 2 + 1
+    # First and last states, one array of all layers of one size; two words (`ends`); the step mask, weights, the flag.
+    arrays += 4 * (1 if len(set(problem.hidden_sizes)) == 1 else layers) + 2 + 3
     arrays += 2 * places * (cell.num_sums > 0)
-    # One-dimensional; then noise and masks, both tables, scale and sizes; two numbers of each random one.
+    # One-dimensional; then three numbers of the ends; noise and masks, both tables, scale and sizes; two numbers of
+    # each random one.
     numbers = max(1, 2 * len(cell.noise))
-    return 8 * (7 * (arrays + 2) + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
+    return 8 * (7 * arrays + 3 + 9 + 9 + 9 + 11 + 1 + 2 + numbers)
 
 
 def room_of(profile, sequences, sizes, backward, num_per_unit):
