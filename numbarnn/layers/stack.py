@@ -136,7 +136,7 @@ class Stack:
         self.calls = 0
         sizes = f"{self.cell.name!r}, {self.input_size}, {list(self.hidden_sizes)}"
         self.caller = f"{type(self).__name__}({sizes}, dtype={self.dtype!r}, schedule={self.schedule.name!r})"
-        with self.engine.activate():
+        with self.engine.activate(), self.allocating_weights():
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time

@@ -24,7 +24,6 @@ from formed_loops import (
     layer_of,
     problem,
 )
-from numbarnn.engines.cpu import elementwise
 
 by_cell = pytest.mark.parametrize("name", CELLS)
 
@@ -355,17 +354,9 @@ def test_constants_are_copies(array):
 
 
 @pytest.mark.parametrize("name", ("learned_diffusion", "low_rank_rnn"))
-def test_large_matrices_are_formed_in_one_pass(name, monkeypatch):
-    """By compiled code, their gradients too; on array code the same numbers but for rounding."""
-    results = []
-    for fused in (True, False):
-        if not fused:
-            monkeypatch.setattr(elementwise, "FROM", 1 << 60)
-        layer = nr.RNN(CELLS[name][0], 3, 150, dtype="float64", device="cpu", seed=0)
-        dw, x = np.ones_like(layer.weights), np.random.default_rng(0).standard_normal((3, 2, 3))
-        y, _, tape = layer.forward(x)
-        first = layer.backward(tape, np.ones_like(y), retain=True).weights.copy()
-        results.append([y, first, layer.backward(tape, np.ones_like(y), dw=dw).weights])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-11)
-    np.testing.assert_allclose(results[0][2], results[0][1] + 1, atol=1e-11)
+def test_gradients_of_large_derived_matrices_are_added(name):
+    layer = nr.RNN(CELLS[name][0], 3, 150, dtype="float64", device="cpu", seed=0)
+    dw, x = np.ones_like(layer.weights), np.random.default_rng(0).standard_normal((3, 2, 3))
+    y, _, tape = layer.forward(x)
+    first = layer.backward(tape, np.ones_like(y), retain=True).weights.copy()
+    np.testing.assert_allclose(layer.backward(tape, np.ones_like(y), dw=dw).weights, first + 1, atol=1e-11)
