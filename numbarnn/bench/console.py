@@ -23,8 +23,8 @@ NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
 COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
 COLORED = re.compile(rf"(?<!\S)({'|'.join(COLORS)})(?!\S)")
-LETTERS_SAID = 2000  # of what a process wrote to its error stream
 MOST_THREADS = 1024  # more than any CPU has cores
+LETTERS_SAID = 2000  # of what a process wrote to its error stream
 
 
 class CannotRun(RuntimeError):
@@ -140,13 +140,13 @@ def table_lines(columns, rows, right, width):
 
 
 class Progress:
-    """Progress bars on the error stream, one per task: with rich, on a terminal, where the style is "auto"."""
+    """Progress bars on the error stream, one per task: with rich, on a terminal."""
 
-    def __init__(self, style="auto"):
-        self.style, self.bars, self.tasks = style, None, {}
+    def __init__(self):
+        self.bars, self.tasks = None, {}
 
     def __enter__(self):
-        if self.style == "auto" and have_rich() and sys.stderr.isatty():
+        if have_rich() and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bars

@@ -45,29 +45,13 @@ def constants(function, source):
         source: what `reduced` returned.
     """
     values, listed = outside(function), []
-    factories, origins = function.__qualname__.split(".<locals>.")[:-1], {}  # origins: {"U": ["tile.units"]}
-    for factory in ast.walk(ast.parse(inspect.getsource(inspect.getmodule(function)))):
-        for node in ast.walk(factory) if getattr(factory, "name", None) in factories else ():
-            for target, value in _pairs(node):
-                if isinstance(value, (ast.Attribute, ast.BinOp)):
-                    origins[ast.unparse(target)] = [ast.unparse(value)]
     for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}):
         value = values.get(name)
         if isinstance(value, type) and issubclass(value, np.generic):
             listed.append(f"{name} = {value.__name__}")
         elif isinstance(value, (int, float)):
-            listed.append(" = ".join([name, *origins.get(name, []), str(value)]))
+            listed.append(f"{name} = {value}")
     return [f"# {line}" for line in textwrap.wrap(", ".join(listed), WIDTH - 2)]
-
-
-def _pairs(node):
-    """Return an assignment's targets with their values: (a, x), (b, y) of a, b = x, y."""
-    if not isinstance(node, ast.Assign) or len(node.targets) > 1:
-        return []
-    target, value = node.targets[0], node.value
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
 
 
 def _edited(text, known):

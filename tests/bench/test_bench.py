@@ -116,10 +116,6 @@ def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
     assert rows == {("gru", (2, 1, 3, 4, 2)), ("lstm", (3, 2, 4, 5, 1))}
 
 
-def test_only_that_leaves_nothing_is_refused(cannot):
-    assert "--only lstm 9,9 leaves nothing" in cannot(*SMALL, "--only", "lstm 9,9", code=2)
-
-
 @pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])
 def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
     asked = []

@@ -212,9 +212,6 @@ def test_the_cpu_engine_passes(run_check):
     assert {row["cell"] for row in run_check("--quick")} == set(cases.ALL_CELLS)
 
 
-# ---- the simulator's processes ----
-
-
 def child_that(monkeypatch, code):
     """Replaces `python -m numbarnn` in the child process by Python code; `sys.argv[1:]` are its arguments."""
     popen = console.subprocess.Popen

@@ -26,7 +26,7 @@ def questions(run, part):
     if part in ALONE:
         commands = {ALONE[part]: [*test, ALONE[part]]}
     elif part == "options":
-        check = [*python, "numbarnn", "check", "--quick", "--progress", "none", "--device", run.device, "--cell"]
+        check = [*python, "numbarnn", "check", "--quick", "--device", run.device, "--cell"]
         commands = {cell: [*check, cell] for cell in (("gru",) if run.small else ALL_CELLS)}
     elif part == "vectors":
         (out := Path(run.out, "vectors")).mkdir(exist_ok=True)

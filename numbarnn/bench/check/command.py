@@ -48,7 +48,6 @@ def add_arguments(parser):
     console.add_list_argument(parser, "--schedule", schedules, list(SCHEDULES))
     add("--quick", action="store_true", help=QUICK)
     add("--verbose", action="store_true", help="print the worst comparison of every case")
-    add("--progress", choices=["auto", "none"], default="auto", help="auto: bars on a terminal")
     console.add_json_argument(parser, "one row per comparison")
 
 
@@ -59,7 +58,7 @@ def run(args):
     # The quick check takes as long on the CPU, where it compiles, as in the simulator.
     shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
     # At these sizes more threads only wait for each other.
-    with console.Progress(args.progress) as progress, torch_threads(1):
+    with console.Progress() as progress, torch_threads(1):
         with ThreadPoolExecutor(max(1, len(shares))) as pool:
             simulated_ones = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
             for device in here:
@@ -133,7 +132,7 @@ def _run_by(schedule, case):
 def check_simulated(cells, schedules, quick):
     """Return the comparisons of some cells in the simulator; one failed comparison where its process did not start,
     died or took too long."""
-    arguments = ["check", "--device", "sim", "--progress", "none", "--cell", ",".join(cells)]
+    arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
     if code in (0, 1) and rows is not None:

@@ -1,13 +1,9 @@
 """How much memory a call takes, by the figures of the system and of the drivers' pools; absent where nobody tells.
 
-on the CPU   how far the resident size of this process rises above what it was, while a contender that was made anew
-             makes its first call: what the call allocates and writes (saved activations, results, gradients, work
-             space), without weights and inputs, which are there before. Code is compiled by then, memory that
-             engines and the C library keep for later calls is given back first.
-on a GPU     what is allocated for a contender that is made anew and makes one call: weights and inputs, too, as
-             cuDNN's arrays and spaces are made before its calls. numbarnn's arrays, and cuDNN's where it is called
-             directly, come from a pool of CuPy's of their own; PyTorch's from its own pool, which counts them.
-             What a library takes from the driver by itself, such as code, nobody counts.
+On the CPU it is how far the resident size of this process rises while a contender that was made anew makes its first
+call: what the call allocates and writes. Code is compiled by then; memory that engines and the C library keep for later
+calls is given back first. On a GPU it is what is allocated for a contender that is made anew and makes one call,
+weights and inputs too, by pools that count: CuPy's, one for each contender, and PyTorch's.
 """
 
 import ctypes

@@ -3,18 +3,14 @@
 Contenders take turns within each of several rounds, in alternating order. Where they run on CPU threads, there is a gap
 before each turn in which the others' threads go to sleep. Two times are taken:
 
-    call     the host's clock from an idle device to an idle device, over the calls in between: what a caller waits for.
-             On the CPU every sample is a call (or ten short ones), and a turn is their median. On a GPU the calls of a
-             turn are made back to back, waiting once at the end, as a training loop does.
+    call     the host's clock from an idle device to an idle device: what a caller waits for. On the CPU every sample is
+             a call (or ten short ones), and a turn is their median. On a GPU the calls of a turn are made back to back,
+             waiting once at the end, as a training loop does.
     device   a GPU's clock (CUDA events) around calls made back to back while the GPU is kept busy with something else,
-             so that the host is ahead of it and launching costs nothing: what the GPU needs. A call that waits for the
-             GPU itself, or that makes more launches than the driver's queue holds, gives up that head start: `behind`
-             counts the rounds in which the GPU began before the host had made its calls, and may have waited for it.
+             so that launching costs nothing: what the GPU needs. `behind` counts the rounds in which the GPU began
+             before the host had made its calls, and may have waited for it.
 
-A call time far above the device time is the host's: Python, launches, allocations.
-
-Single calls (`single_calls`) are timed one by one, from an idle device to an idle device: a stream that takes a step at
-a time waits for each, and for the slowest of them, which a median does not show.
+Single calls (`single_calls`) are timed one by one: who takes a step at a time waits for each, and for the slowest.
 """
 
 import time
