@@ -74,6 +74,11 @@ def _like(given, arrays):
     return tuple(with_each(one, own) for one in given)
 
 
+def _alike(one, other):
+    both = type(one) is np.ndarray and type(other) is np.ndarray
+    return both and one.shape == other.shape and one.dtype == other.dtype
+
+
 def _copier(result):
     """A function without arguments: a copy of an array or a state; None of None."""
     if result is None:
@@ -131,15 +136,10 @@ class PreparedForward(_Prepared):
         return self._copies()
 
     def takes(self, x, hx, cx):
-        """Whether these are NumPy arrays of the shapes and dtypes that it gets, or None."""
-        for own, one in zip(self._own, (x, hx, cx)):  # noqa: B905 - as above
-            if one is None and own is None:
-                continue
-            if type(one) is not np.ndarray or type(own) is not np.ndarray:
-                return False
-            if one.shape != own.shape or one.dtype != own.dtype:
-                return False
-        return True
+        """Whether an x of the right shape, and states, are what it gets: NumPy arrays of its dtype, or None."""
+        own_x, *own = self._own
+        states = ((hx, own[0]), (cx, own[1])) if hx is not None or cx is not None else ()
+        return x.dtype == own_x.dtype and all(one is None or _alike(one, like) for one, like in states)
 
     def _run(self):
         if self.work.formed is not None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbarnn.engines.cpu.calls import address, row_bytes
+from numbarnn.engines.cpu.helpers import run_alone
 from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -66,23 +67,23 @@ class Fused:
         steps = (Step(function=one.function, what=addressof(one.what), threads=one.threads) for one in parts)
         steps = (Step * len(parts))(*steps)
         self._kept, self._empty, self._memory = (steps, parts), empty, []
-        self._lent = [(one.what, *lent) for one in parts for lent in one.lent]
-        threads = max(one.threads for one in parts)
-        self.run = partial(pool.run, parts[0].item, addressof(steps), len(parts), threads)
+        self.lent = [(one.what, *lent) for one in parts for lent in one.lent]
+        threads, what = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
+        self.run = partial(run_alone.compiled, *what) if threads == 1 else partial(pool.run, *what, threads)
+        self.run.kept = self._kept
 
     def lend(self):
         """Get the memory that the parts need while they run."""
         self._memory = []
-        for record, shape, dtype, field in self._lent:
+        for record, shape, dtype, field in self.lent:
             self._memory.append(self._empty(shape, dtype))
             setattr(record, field, address(self._memory[-1]))
 
     def __call__(self):
-        if self._lent:
+        if self.lent:
             self.lend()
         self.run()
-        if self._lent:
-            self._memory = []
+        self._memory = []
 
 
 def zero(out):
@@ -117,7 +118,8 @@ def fuse(functions, part_of, make):
             fused.append(function)
         else:
             parts.append(part)
-    return [*fused, make(parts)] if parts else fused
+    fused += [make(parts)] if parts else []
+    return [one.run if isinstance(one, Fused) and not one.lent else one for one in fused]
 
 
 def part_of(function, function_of_copies):
