@@ -308,14 +308,14 @@ MUTATIONS = {
     ),
     "scope_cta": Mutation(
         "numbarnn/cuda/ptx.py",
-        '_load_four_words(".relaxed.gpu.global"))',
-        '_load_four_words(".relaxed.cta.global"))',
+        '_four_words(f"ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}',
+        '_four_words(f"ld.relaxed.cta.global.v4.u32 {_FOUR_WORDS}',
         "tests/kernels/test_kernels_ptx.py",
     ),
     "load_not_coherent": Mutation(
         "numbarnn/cuda/ptx.py",
-        '_load_four_words(".relaxed.gpu.global"))',
-        '_load_four_words(".global.nc"))',
+        '_four_words(f"ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}',
+        '_four_words(f"ld.global.nc.v4.u32 {_FOUR_WORDS}',
         "tests/kernels/test_kernels_ptx.py",
     ),
     "persistent_weights_of_the_other_unit": Mutation(
@@ -332,14 +332,14 @@ MUTATIONS = {
     ),
     "persistent_no_barrier_before_loop": Mutation(
         "numbarnn/kernels/persistent/forward.py",
-        "            fetch(now, gate_rows, t, begin, owned)\n        cuda.syncthreads()\n",
-        "            fetch(now, gate_rows, t, begin, owned)\n",
+        "            fetch(now, gate_rows, owned, t, b0)\n        cuda.syncthreads()\n",
+        "            fetch(now, gate_rows, owned, t, b0)\n",
         "tests/simulated/test_persistent_mutants.py -k slow",
     ),
     "persistent_fma_no_syncwarp2": Mutation(
         "numbarnn/kernels/persistent/fma.py",
-        "(fragments, sums, loaded, shared):\n        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32\n        cuda.syncwarp()",
-        "(fragments, sums, loaded, shared):\n        lane, warp = cuda.threadIdx.x % 32, cuda.threadIdx.x // 32",
+        "(thread, sums):\n        shared, lane, warp = thread.shared, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32\n        cuda.syncwarp()",
+        "(thread, sums):\n        shared, lane, warp = thread.shared, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32",
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "persistent_bwd_reset_state": Mutation(
@@ -350,8 +350,8 @@ MUTATIONS = {
     ),
     "persistent_bwd_code_after": Mutation(
         "numbarnn/kernels/persistent/backward.py",
-        "look_up(code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, end)",
-        "look_up(code_after, options.step_mask, (slots + t + 2) * batch, b0, end)",
+        "look_up(thread.code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, owned.end)",
+        "look_up(thread.code_after, options.step_mask, (slots + t + 2) * batch, b0, owned.end)",
         "tests/simulated/test_persistent_simulated.py -k 'own_cells or masked'",
     ),
     "persistent_publish_nan": Mutation(
@@ -362,8 +362,8 @@ MUTATIONS = {
     ),
     "persistent_limit_ignored": Mutation(
         "numbarnn/kernels/persistent/exchange.py",
-        "            if polls > patience.limit:\n                return False\n",
-        "",
+        "if polls > role.limit or (",
+        "if (",
         "tests/simulated/test_persistent_mutants.py -k never_publishes",
     ),
     "onnx_bias": Mutation(
@@ -392,7 +392,7 @@ MUTATIONS = {
     ),
     "mma_group_weights": Mutation(
         "numbarnn/kernels/persistent/mma.py",
-        "_make_mma_group(tile, group * gathered + chunk, tile.place_of(group) + chunk)",
+        "_make_mma_group(tile, group * tile.gathered + chunk, tile.place_of(group) + chunk)",
         "_make_mma_group(tile, chunk, tile.place_of(group) + chunk)",
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and mma'",
     ),
@@ -415,19 +415,19 @@ MUTATIONS = {
         "tests/test_problems.py",
     ),
     "reset_ignored_in_forward": Mutation(
-        "numbarnn/kernels/step/given.py",
+        "numbarnn/kernels/step/unit_values.py",
         "        if masked and where.code == RESET:",
         "        if masked and where.code == 77:",
         "tests/test_conformance.py",
     ),
     "reset_ignored_in_backward": Mutation(
-        "numbarnn/kernels/step/given.py",
+        "numbarnn/kernels/step/unit_values.py",
         "            if where.code == RESET:",
         "            if where.code == 77:",
         "tests/test_conformance.py",
     ),
     "gradient_passes_a_reset": Mutation(
-        "numbarnn/kernels/step/given.py",
+        "numbarnn/kernels/step/unit_values.py",
         "            if where.code_after == RESET:",
         "            if where.code_after == 77:",
         "tests/test_conformance.py",
