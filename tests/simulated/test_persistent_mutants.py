@@ -353,7 +353,7 @@ GROUP_MUTANTS = {
         replaced("first_row + r, first_column + k", "first_row + r, first_column")
     ),
     "another column's weights for a column's, fma from shared": (
-        FMA, fma, "_make_load_to_shared", replaced("matrix, row, column)", "matrix, row, column ^ 4)")
+        FMA, fma, "_make_load_to_shared", replaced("role.warp, row, column)", "role.warp, row, column ^ 4)")
     ),
     "what TF32 loses of the weights left out": (
         SPLIT, mma, "_make_split_group",

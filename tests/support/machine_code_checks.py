@@ -214,7 +214,7 @@ def require_exchange(tile, steps, published):
 
 def _published(problem, launch):
     """Numbers that a block publishes for each unit and sequence."""
-    cell, (_, drops, _) = problem.cell, variant(problem, launch)
+    cell, (_, drops, *_) = problem.cell, variant(problem, launch)
     if not launch.backward:
         return 1 + drops
     return cell.num_recurrent + (0 if cell.same_gradient else cell.num_gates)
