@@ -107,7 +107,7 @@ def persistent_kernel(problem, launch):
         dah = (numbers,) * (places if cell.num_ah else 0)
         dax = (numbers,) * (0 if cell.same_gradient else places)
         saved, d_per_unit = ((numbers,) * (places if there else 0) for there in (cell.num_saved, cell.per_unit))
-        arrays = dah, dax, ((numbers,) * layers, c), saved, (numbers, d_per_unit), within
+        arrays = dah, dax, ((numbers,) * layers, c, saved), (numbers, d_per_unit), within
     else:
         kernel = forward.make_forward(cell, launch.tile, problem.training, *options)
         keeps = problem.training and cell.num_saved

@@ -58,8 +58,11 @@ def bind_backward(work, launch):
     arrays = (
         dah,
         dax,
-        ([h[layer] for layer in layers], [tape.c[layer] for layer in layers if cell.num_private]),
-        [tape.gates[place] for place in places if cell.num_saved],
+        (
+            [h[layer] for layer in layers],
+            [tape.c[layer] for layer in layers if cell.num_private],
+            [tape.gates[place] for place in places if cell.num_saved],
+        ),
         (work.dy_of(launch.last - 1), [work.d_per_unit[place] for place in places if cell.per_unit]),
         WithinStep(words, [tape.sums[place] for place in places if cell.num_sums], projected=dht),
         _states(work.problem, launch, (work.dhy, work.dcy), (work.dhx, work.dcx)),

@@ -87,7 +87,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
 
     @kernel(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
-        dah, dax, saved, gates, gradients, within_step, states, leaving, weights, options, tables, sizes, error_flag
+        dah, dax, saved, gradients, within_step, states, leaving, weights, options, tables, sizes, error_flag
     ):
         """All steps of some layers backward.
 
@@ -96,13 +96,13 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                  states, an `ends.States`; of within_step, a `context.WithinStep`, what stages exchange; error_flag (1,)
                  if it timed out; the last block what `ends.Leaving` says
         Reads    of gradients dy (T, B, D*H) of the last layer; those of the final states in states; what forward left
-                 in saved, h[l] and c[l], in gates[l D + d] and in within_step; weights; options, tables, sizes: as of
-                 the forward kernel
+                 in saved, h[l], c[l] and gates[l D + d], and in within_step; weights; options, tables, sizes: as of the
+                 forward kernel
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah, dax and what stages
                  exchange full of UNWRITTEN
         With a projection dy and the gradients of h are P wide in place of H, and h[l] are the cells' outputs m[l].
         """
-        (h, c), (dy, d_per_unit) = saved, gradients
+        (h, c, gates), (dy, d_per_unit) = saved, gradients
         directions, steps, batch, limit = sizes
         thread = Thread(
             cuda.shared.array(0, number, alignment=16), cuda.shared.array(1, np.int32),
@@ -211,7 +211,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
             unit, b = pair % U, owned.begin + pair // U
             if unit < owned.units:
                 d_state, has_h = load_state(shared, state_at(owned, owned.begin, pair), 1), unit < outputs_owned.units
-                store_last(states, owned, (place, directions), width, unit, b, has_h, d_state[0], d_state[1:])
+                store_last(states, owned, (place, directions), width, unit, b, has_h, (d_state[0], d_state[1:]))
         if leave(thread, leaving, error_flag):
             if A > 0:
                 poison(dah)

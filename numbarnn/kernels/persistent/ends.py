@@ -105,12 +105,13 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 
 @device_function
 def make_store_last(cell, dtype, exact_h, exact_c):
-    """Make store_last(states, owned, place, width, unit, b, has_h, h, private), which writes what a unit's states are
+    """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes what a unit's states are
     after the last step. Arguments as of `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
     store, has_c = units.storer(N, BACKEND, _conversions(dtype, exact_c)[1]), N > 0
 
-    def store_last(states, owned, place, width, unit, b, has_h, h, private):
+    def store_last(states, owned, place, width, unit, b, has_h, state):
+        h, private = state
         if has_h:
             which, at = place_of(states.last_h, owned, place, b, width)
             states.last_h[which][at + owned.unit + unit] = narrow(h)
@@ -222,6 +223,6 @@ def make_end(cell, tile, exact):
                 if unit < outputs:  # the block has published it
                     own_h = widen(h.array[(slot * owned.batch + b) * h.width + h.column + unit])
                 private = load_private(thread.shared, state_at(owned, owned.begin, pair) + 1, 1)
-                store_last(states, owned, place, h.width // place[1], unit, b, unit < outputs, own_h, private)
+                store_last(states, owned, place, h.width // place[1], unit, b, unit < outputs, (own_h, private))
 
     return end
