@@ -1,5 +1,4 @@
-"""The library's equations: those of the built-in cells against torch.nn, and what papers say of others.
-"""
+"""The library's equations: those of the built-in cells against torch.nn, and what papers say of others."""
 
 import pytest
 

@@ -14,7 +14,7 @@ from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
 from numbarnn.engines.cpu.records import INTERLEAVED
-from sum_cells import LADDER
+from sum_cells import ladder as LADDER
 
 
 def own_forward(ax, ah, state):
