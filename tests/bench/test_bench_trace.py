@@ -9,12 +9,12 @@ import pytest
 
 import numbarnn as nr
 import traces
+from general_cells import SUM_CELLS
 from numbarnn import cli
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import launches, page, record
 from numbarnn.cells import CELLS
 from numbarnn.cells.library import layer_norm_gru, sru
-from sum_cells import SUM_CELLS
 
 T, L = 6, 3
 
