@@ -29,14 +29,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
-from numbarnn.layers.stack import Stack
-from numbarnn.weights import extras, keras, onnx, onnx_cells, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer
+from numbarnn.weights import keras, onnx, onnx_cells, onnx_write, safetensors, torch
+from numbarnn.weights.network import infer, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,7 +269,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
     model = onnx_write.write(nodes, layer.batch_first, state, lengths)
     if path is not None:
         with files.replacing(path) as part:
-            extras.load("onnx", "writing ONNX models").save(model, os.fspath(part))
+            package("onnx", "writing ONNX models").save(model, os.fspath(part))
     return model
 
 
@@ -351,11 +349,6 @@ def _layer(network, found, options):
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
     own = isinstance(network, onnx_cells.Own)
     made = RNN if own else _CLASSES[network.cell]
-    of_layer, of_stack = (list(signature(part.__init__).parameters) for part in (Recurrent, Stack))
-    names = [*(name for name in of_layer if name not in of_stack), *of_stack]
-    known = [name for name in names if name not in ("self", "options", *_FROM_WEIGHTS)]
-    if unknown := [name for name in options if name not in known]:
-        raise TypeError(f"{made.__name__} has no argument {', '.join(map(repr, unknown))}; it has {', '.join(known)}")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype

@@ -12,8 +12,6 @@ run as plain NumPy, as in inference. Where one has a kink, its derivative there 
     of states             sized
     not learnt            constant
     of derivatives        stop_gradient custom_derivative
-
-The file is longer than others: it is the list of these functions, a few lines each, in which one looks them up.
 """
 
 from __future__ import annotations

@@ -32,8 +32,6 @@ __all__ = [
 # has the recurrent one too, which is inside the product with r. LSTM and GRU have probabilities for three ways of
 # forgetting in training, 0 by default: zoneout of states (Krueger et al. 2017, arXiv:1606.01305), dropout of the
 # candidate (Semeniuta et al. 2016, arXiv:1603.05118), and DropConnect of R (Merity et al. 2018, arXiv:1708.02182).
-
-
 @cell
 def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
     """Long short-term memory: `cell(lstm, zoneout_h=0.05, zoneout_c=0.5)` is one with zoneout.
@@ -223,8 +221,6 @@ def slstm(x, h, c, n, m, p, heads=1):
 # -------------------------------------------------------------------------------------------------- layer normalisation
 # Each norm is over all gates together, as haste has them, https://github.com/lmnt-com/haste, where `gain` is called
 # gamma and `shift` beta.
-
-
 @cell
 def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
     """LSTM with its products of x, those of h, and c normalised; gains begin at 1.
@@ -354,8 +350,6 @@ def intersection(x, y, h, p):
 # ---------------------------------------------------------------------------------------------------- light recurrences
 # No product with the state, only weights per unit or none, so that units do not see each other. Where a paper adds x
 # itself (a highway), a product W x stands here: input and state need not have one size.
-
-
 @cell
 def ind_rnn(x, h, p):
     """IndRNN, with one recurrent weight per unit.
@@ -411,7 +405,6 @@ def min_lstm(x, h, p):
     return f / (f + i) * h + i / (f + i) * (p.W.h @ x + p.b.h)
 
 
-# -------------------------------------------------------------------------------- several products, one after the other
 def recurrent_highway(depth=2):
     """Recurrent highway network: a step is `depth` highway layers, of which the first sees x; the same object for the
     same depth.
@@ -563,7 +556,6 @@ def lmu(x, h, m, p, order=16, theta=64.0):
     return tanh(p.W.h @ x + p.R.h @ h + p.M @ m_new), m_new  # (7)
 
 
-# ----------------------------------------------------------------------------------------------- the number of the step
 @cell
 def phased_lstm(x, h, c, p, t=step, open_ratio=0.05, leak=0.001):
     """Phased LSTM: each unit has a clock, and takes in something while a phase of it is open.
@@ -586,7 +578,6 @@ def phased_lstm(x, h, c, p, t=step, open_ratio=0.05, leak=0.001):
     return k * o * tanh(candidate) + (1 - k) * h, k * candidate + (1 - k) * c
 
 
-# ---------------------------------------------------------------------------------------------------- units in an order
 @cell
 def on_lstm(x, h, c, p):
     """Ordered neurons: two master gates, which rise and fall over the units, say which of them keep what they have, and
@@ -607,8 +598,6 @@ def on_lstm(x, h, c, p):
 
 # --------------------------------------------------------------------------------------- stable by the form of a matrix
 # Gradients neither vanish nor explode: A = R - Rᵀ - gamma I.
-
-
 @cell
 def antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
     """AntisymmetricRNN: a step of size epsilon of a stable differential equation, with diffusion gamma.
@@ -629,7 +618,6 @@ def gated_antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
     return h + epsilon * z * tanh(A @ h + p.W.h @ x + p.b.h)
 
 
-# ------------------------------------------------------------------------------------------------- x of the step before
 @cell
 def tgru(x, h, x_before, p):
     """T-GRU; x of the step before is a state, of I units.

@@ -7,10 +7,12 @@ layer and no engine. `numbarnn.convert` makes layers of networks.
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.common import install
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.weights.space import BIAS_MODES, WeightSpace, parameter_name
 
@@ -110,6 +112,19 @@ def type_of(parameters):
     if name not in DTYPES:
         raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
     return name
+
+
+def package(name, purpose):
+    """The module of that name, which only some conversions need.
+
+    Raises:
+        ImportError: it is not installed; the message says how to.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        extra = name.split(".")[0]
+        raise ImportError(f"{purpose} needs the package {extra}: {install.command(extra)}") from error
 
 
 def named(parts):

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.weights import extras, gates
-from numbarnn.weights.network import infer, named, type_name
+from numbarnn.weights import gates
+from numbarnn.weights.network import infer, named, package, type_name
 from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, own_of
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
@@ -120,7 +120,7 @@ def read(model, node=None, reverse_as_forward=False):
 
 
 def _load(model):
-    onnx = extras.load("onnx", "reading ONNX models")
+    onnx = package("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
         what, read_it = "the onnx.ModelProto is", lambda: model
     elif isinstance(model, str | os.PathLike):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numbarnn.weights import extras, gates
-from numbarnn.weights.network import refuse, with_both_biases, with_input_matrix
+from numbarnn.weights import gates
+from numbarnn.weights.network import package, refuse, with_both_biases, with_input_matrix
 
 OPSET = 14  # the first in which the nodes know `layout`; runtimes of 2021 and later have it
 OPSET_BFLOAT16 = 22
@@ -85,7 +85,7 @@ class _Writer:
     def __init__(self, network, batch_first, state, lengths, apart):
         self.network, self.batch_first, self.state, self.lengths = network, batch_first, state, lengths
         self.apart = apart or len(set(network.hidden_sizes)) > 1
-        self.onnx = extras.load("onnx", "writing ONNX models")
+        self.onnx = package("onnx", "writing ONNX models")
         self.helper = self.onnx.helper
         self.type = self.helper.np_dtype_to_tensor_dtype(np.dtype(network.arrays[0][0]["R"].dtype))
         self.private = network.operator == "LSTM"

@@ -6,8 +6,7 @@ Any program that reads safetensors finds PyTorch's state dict in them; files tha
 import json
 
 from numbarnn.common import files
-from numbarnn.weights import extras
-from numbarnn.weights.network import agreed
+from numbarnn.weights.network import agreed, package
 from numbarnn.weights.torch import read as read_state_dict
 
 KEY = "numbarnn"  # of the metadata
@@ -16,7 +15,7 @@ OPTIONS = ("cell", "batch_first", "dropout", "cell_clip", "clip_propagate_nan") 
 
 def write(path, parameters, options):
     """Write name -> array, and options that JSON can express; OSError where the file cannot be written."""
-    numpy = extras.load("safetensors.numpy", "writing safetensors files")
+    numpy = package("safetensors.numpy", "writing safetensors files")
     data = numpy.save(dict(parameters), metadata={"format": "pt", KEY: json.dumps(options)})
     with files.replacing(path) as part:
         part.write_bytes(data)
@@ -27,8 +26,8 @@ def read(path, cell=None, prefix=""):
 
     Arguments and errors are those of `numbarnn.convert.load_safetensors`.
     """
-    safetensors = extras.load("safetensors", "reading safetensors files")
-    numpy = extras.load("safetensors.numpy", "reading safetensors files")
+    safetensors = package("safetensors", "reading safetensors files")
+    numpy = package("safetensors.numpy", "reading safetensors files")
     with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack
         pass
     try:

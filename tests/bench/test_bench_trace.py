@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 import traces
+from general_cells import SUM_CELLS
 from numbarnn import cli
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import command, launches, record
 from numbarnn.cells import CELLS
 from numbarnn.cells.library import layer_norm_gru, sru
-from sum_cells import SUM_CELLS
 
 T, L = 6, 3
 

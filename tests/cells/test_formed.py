@@ -42,13 +42,6 @@ def test_agrees_with_a_loop(name, options):
 
 
 @by_cell
-def test_gradients_are_differences(name):
-    cell = CELLS[name][0]
-    options = {"proj_size": 3} if cell.projected else {}
-    nr.gradcheck(cell, inputs_of(name), H, **options)
-
-
-@by_cell
 @pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
 def test_schedules_on_large_calls_in_float32(name, schedule):
     """Beyond what is bound, in several threads; tolerance: float32, of sums of a few hundred."""
@@ -339,6 +332,17 @@ def test_constants_are_shown_and_checked():
         nr.RNN(of_wrong_shape, 3, 5)
     with pytest.raises(TypeError, match=r"constant takes a function of H, such as lambda H: numpy.arange\(H\), not 3"):
         nr.constant(3)
+
+
+def test_a_constant_is_not_a_bias():
+    """Added to a product it stays what it is."""
+    five = np.arange(5.0)
+    cell = nr.cell(lambda x, h, p: nr.tanh(p.W.a @ x + five + p.R.a @ h))
+    assert cell.bias == "none" and cell.num_per_unit == 1
+    twice = nr.cell(lambda x, h, p: nr.tanh(p.W.a @ x + five * h) * (2 - five.copy()))
+    assert twice.num_per_unit == 2  # five, and 2 - five as NumPy computed it
+    with pytest.raises(ValueError, match=r"an array of the equations has .* of any H.*, so its 5 and hidden size 4"):
+        nr.RNN(cell, 3, 4, device="cpu")
 
 
 @pytest.mark.parametrize("array", (np.eye(4), np.arange(4.0)), ids=("matrix", "vector"))

@@ -15,12 +15,11 @@ import torch
 import numbarnn
 from cases import Case
 from cell_loops import Loop
-from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
+from equations import BUILT_IN_TOO, LIBRARY, OWN, by_loops_names, cell_of, loop_of, own_parameters
 from formed_cells import CELLS as FORMED
 from numbarnn import cells
 from numbarnn.cells import functions, library
 from numbarnn.cells.definition import Given
-from own_cells import OWN
 from problems import make_problem
 
 # ----------------------------------------------------------------------------------------------------- what they became

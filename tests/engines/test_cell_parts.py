@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import numbarnn
+from general_cells import ladder as LADDER
 from numbarnn import cells
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.lstm import lstm_backward, lstm_forward
@@ -14,7 +15,6 @@ from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
 from numbarnn.engines.cpu.records import INTERLEAVED
-from sum_cells import LADDER
 
 
 def own_forward(ax, ah, state):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import numbarnn
+from general_cells import NOISE_CELLS, SUM_CELLS
 from numbarnn.common.philox import noise_words
 from step_buffers import forward_buffers, walk, with_arrays
-from sum_cells import NOISE_CELLS, SUM_CELLS
 
 LADDER = SUM_CELLS["ladder"]  # each other one takes long to compile and does less
 

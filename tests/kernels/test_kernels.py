@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ptx_checks
-from general_cells import GENERAL
+from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS
 from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import shipped_kernels
@@ -20,7 +20,6 @@ from numbarnn.cuda import compiler
 from numbarnn.kernels import catalog, grid
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.step import pointwise, stages, unit_sums
-from sum_cells import NOISE_CELLS, SUM_CELLS
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())

@@ -12,7 +12,7 @@ import pytest
 import tf32
 from cases import Case
 from comparing import CALLS, assert_close, assert_same_bits, check
-from general_cells import GENERAL, UNEVEN
+from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
@@ -25,7 +25,6 @@ from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
 from problems import make_problem
 from running import infer, on_engine, train
-from sum_cells import NOISE_CELLS, SUM_CELLS
 
 
 # -------------------------------------------------------------------------------------------------- without a device

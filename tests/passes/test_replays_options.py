@@ -9,13 +9,12 @@ import pytest
 
 import numbarnn
 from equations import weighted
-from general_cells import GENERAL, UNEVEN
+from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
 from gpu_stand_in import B, H, T, calls_name_their_memory, steady
 from numbarnn.cells import Cell, library
 from numbarnn.common import code_cache
 from numbarnn.cuda import launch
 from numbarnn.cuda.arguments import Arguments, numba_types
-from sum_cells import NOISE_CELLS, SUM_CELLS
 
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
 

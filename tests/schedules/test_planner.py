@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numbarnn
-from general_cells import GENERAL, UNEVEN
+from general_cells import GENERAL, NOISE_CELLS, UNEVEN
 from numbarnn.cells.library import slstm
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import error_flag
@@ -21,7 +21,6 @@ from numbarnn.schedules.persistent import planner, shares, tilings
 from numbarnn.schedules.persistent.tables import make_tables
 from plan_orders import problem_of
 from planned_launches import Sized, check_launches
-from sum_cells import NOISE_CELLS
 
 BOTH_PASSES = (False, True)
 GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"])  # A is G, 0, less, more

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from general_cells import SUM_CELLS
 from numbarnn.cells.library import layer_norm_gru, layer_norm_lstm
 from numbarnn.schedules import calibration, estimate
 from numbarnn.schedules.persistent import planner, tilings
@@ -12,7 +13,6 @@ from numbarnn.schedules.persistent.costs import Chain
 from numbarnn.schedules.plan import Task
 from plan_orders import problem_of
 from planned_launches import check_launches
-from sum_cells import SUM_CELLS
 
 BOTH_PASSES = (False, True)
 MANY = 1000  # steps, so many that the first layer's input is multiplied before them

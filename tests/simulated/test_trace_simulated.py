@@ -10,7 +10,7 @@ from numba import cuda, float32
 from persistent_setup import few_threads
 
 import traces
-from general_cells import GENERAL
+from general_cells import GENERAL, SUM_CELLS
 from numbarnn.bench.cases.shapes import Shape
 from numbarnn.bench.trace import record, simulated
 from numbarnn.cells import CELLS
@@ -18,7 +18,6 @@ from numbarnn.cells.library import sru
 from numbarnn.cuda import ptx, simulator, watching
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.schedules.persistent.schedule import SCHEDULE
-from sum_cells import SUM_CELLS
 
 
 @pytest.fixture(autouse=True)

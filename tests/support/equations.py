@@ -1,7 +1,7 @@
 """What cells must compute: their equations as functions of PyTorch tensors, run step by step in float64; autograd gives
 every gradient. Of cells that `numbarnn.reference` does not know, and a second opinion on it.
 
-Equations are run by cell_loops.py; cells written by hand have steps of their own in general_cells.py and sum_cells.py.
+Equations are run by cell_loops.py; cells written by hand have steps of their own in general_cells.py.
 "at random" has some of the library with random numbers. What the engines cut into gates, stages and products is one
 equation there, and what they do with lengths and resets is `torch.where`. PyTorch is loaded when something is computed.
 """
@@ -11,11 +11,41 @@ from functools import cache, partial
 
 import numpy as np
 
-from general_cells import EQUATIONS, GENERAL, STEPS, UNEVEN
+import numbarnn as nr
+from general_cells import EQUATIONS, GENERAL, NOISE_CELLS, STEPS, SUM_CELLS, UNEVEN
 from numbarnn.cells import functions, library
 from numbarnn.cells.tracing import cell as traced
-from own_cells import OWN
-from sum_cells import NOISE_CELLS, SUM_CELLS, SUM_STEPS
+
+
+# Cells as papers write them, of functions that the library's do without.
+@nr.cell
+def softmax_lstm(x, h, c, p, temperature=0.5):
+    """LSTM whose input gates share what they let in, and whose output sees c relative to that of the other units."""
+    i = nr.softmax((p.W.i @ x + p.R.i @ h + p.b.i) / temperature)
+    f = nr.exp(nr.log_sigmoid(p.W.f @ x + p.R.f @ h + p.b.f))
+    g = nr.gelu(p.W.g @ x + p.R.g @ h + p.b.g, approximate="tanh")
+    c_new = f * c + 3 * i * g
+    return nr.tanh(c_new - 0.5 * nr.logsumexp(p.sharpness * c_new)), c_new
+
+
+@nr.cell
+def truncated_gru(x, h, p):
+    """GRU whose gates do not pass gradients to the state before: stop_gradient in front of a product."""
+    before = nr.stop_gradient(h)
+    r = nr.sigmoid(p.W.r @ x + p.R.r @ before + p.b.r)
+    z = nr.sigmoid(p.W.z @ x + p.R.z @ before + p.b.z)
+    n = nr.tanh(p.W.n @ x + p.R.n @ (r * h) + p.b.n)
+    return (1 - z) * n + z * h
+
+
+@nr.cell
+def waving(x, h, p, t=nr.step):
+    """A rhythm of each unit's own, known to all by the number of the step."""
+    return nr.tanh(p.W.a @ x + p.R.a @ h + p.b.a + nr.sin(p.speed * t))
+
+
+phased_lstm_half_open = nr.cell(library.phased_lstm, open_ratio=0.5, name="phased_lstm_half_open")
+OWN = {one.name: one for one in (softmax_lstm, library.lsnn, truncated_gru, waving, phased_lstm_half_open)}
 
 WRITTEN = GENERAL | UNEVEN | SUM_CELLS | NOISE_CELLS
 ACTIVATIONS = ("hard_sigmoid tanh softsign", "sigmoid relu elu", "sigmoid softplus leaky_relu",
@@ -142,7 +172,7 @@ def step_by_gates(cell):
 
 def step_of_written(case, own, hidden):
     """A function of a step (x_t, states, noise) -> new states, of a cell written by hand."""
-    step = (STEPS | SUM_STEPS | BUILT_IN).get(case.cell) or step_by_gates(EQUATIONS[case.cell])
+    step = (STEPS | BUILT_IN).get(case.cell) or step_by_gates(EQUATIONS[case.cell])
     if case.cell_clip is not None:
         low, high = case.cell_clip if isinstance(case.cell_clip, tuple) else (-case.cell_clip, case.cell_clip)
         step = partial(step, low=low, high=high)

@@ -109,6 +109,29 @@ def low_rank_projection(x, h, c, p):
     return (nr.columns(p.A, 2) @ p.B * OF_PROJECTION) @ (nr.sigmoid(o) * nr.tanh(c_new)), c_new
 
 
+PERIODS, RATES = np.array([1, 1, 2, 2, 4]), 1 / np.geomspace(1, 20, 5)  # of each unit
+
+
+@nr.cell
+def leaky(x, h, p):
+    """Units with time constants, which are not learned. Of Jaeger 2002, and each of its own."""
+    return (1 - RATES) * h + RATES * nr.tanh(p.W.a @ x + p.R.a @ h + p.b.a)
+
+
+@nr.cell
+def clockwork(x, h, p, t=nr.step):
+    """Units that change every so many steps, each its own. Koutník et al. 2014, arXiv:1402.3511, with all of R."""
+    return nr.where(t % PERIODS < 1, nr.tanh(p.W.a @ x + p.R.a @ h + p.b.a), h)
+
+
+@nr.cell
+def running(x, h, c, p):
+    """Sums up to each unit of two values, and of x."""
+    a = p.W.a @ x + p.R.a @ h
+    c_new = 0.5 * c + nr.cumsum(nr.tanh(a)) / 4 + nr.cumsum(p.u * c) / 8
+    return nr.tanh(c_new + RATES), c_new
+
+
 #: Name -> (cell, what I is: "any", "H" or "more than H").
 CELLS = {
     "antisymmetric": (nr.cell(library.antisymmetric, epsilon=0.3, gamma=0.1), "any"),
@@ -136,5 +159,8 @@ CELLS = {
     "sums_and_scalings": (sums_and_scalings, "any"),
     "products_and_masks": (products_and_masks, "any"),
     "of_input": (of_input, "H"),
+    "leaky": (leaky, "any"),
+    "clockwork": (clockwork, "any"),
+    "running": (running, "any"),
     "low_rank_projection": (low_rank_projection, "any"),
 }

@@ -247,7 +247,7 @@ MUTATIONS = {
         "tests/test_conformance.py",
     ),
     "formed_transpose_gradient": Mutation(
-        "numbarnn/weights/derivatives.py",
+        "numbarnn/weights/formed.py",
         '"transpose": (lambda g, a: _transpose(g),),',
         '"transpose": (lambda g, a: g,),',
         "tests/cells/test_formed.py",

@@ -198,7 +198,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
         stages=_stages(structure, generated, functions), per_unit=tuple(structure.per_unit),
         noise=tuple(node.data[1] for node in structure.noise),
-        heads=structure.heads, drop_connect=structure.drop_connect, initial=_initial(layout, structure),
+        heads=structure.heads, drop_connect=structure.drop_connect,
+        initial=tuple((key, value) for key, value in structure.initial.items() if key in layout.shapes()),
         projected=structure.projection is not None,
         bias=structure.bias, general=True, source=generated.source, layout=layout,
         definition=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
@@ -284,12 +285,6 @@ def _stages(structure, generated, functions):
     return tuple(found)
 
 
-def _initial(layout, structure):
-    """`Cell.initial`: of those parameters that there are."""
-    there = layout.shapes()
-    return tuple((name, value) for name, value in structure.initial.items() if name in there)
-
-
 def _set_options(structure, options, source_lines):
     """The structure's heads and drop_connect, from those of each matrix."""
     matrices = [node.data for node in structure.all_recurrent.values()]
@@ -327,12 +322,8 @@ def _new_states(trace, returned, states, source_lines):
             raise error(
                 f"the new {state} is {words(value)}; expected what is computed from x, states, parameters", place
             )
-    return [_node_at(trace, value, place) for value in values]
-
-
-def _node_at(trace, value, place):
     try:
-        return trace.node(value)
+        return [trace.node(value) for value in values]
     except CellError as problem:
         raise error(str(problem).split("\n")[0], place) from None
 

@@ -16,17 +16,7 @@ _OUTSIDE = (
     "step as a part of x, others as a hyperparameter, f(x, h, p, noise=array). numbarnn.dropout and zoneout draw at "
     "each step"
 )
-_GENERATORS = {
-    "default_rng",
-    "RandomState",
-    "SeedSequence",
-    "PCG64",
-    "MT19937",
-    "Philox",
-    "SFC64",
-    "Random",
-    "manual_seed",
-}
+_GENERATORS = set("default_rng RandomState SeedSequence PCG64 MT19937 Philox SFC64 Random manual_seed".split())
 
 
 def refuse_changed_constants(first, again):

@@ -14,10 +14,6 @@ class Product:
     vector: Node
     gates: dict[str, Node]
 
-    def roots(self):
-        """What it is computed from."""
-        return (self.vector,)
-
 
 @dataclass
 class Sums:
