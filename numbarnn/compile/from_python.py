@@ -34,17 +34,11 @@ class FromPython(Entry):
     """An entry that Python calls, with integers; it returns an integer, 0 if the function returns nothing.
 
     Args:
-        function, what: as of an `Entry`.
-        objects: how many of the last arguments are objects, which the function knows by their addresses. Then it keeps
-            Python's lock, as others might change them; else Python's other threads may run meanwhile.
+        function, what: as of an `Entry`. Python's other threads may run meanwhile.
 
     Attributes:
         compiled: the same function for those who call it often; this object is one in Python.
     """
-
-    def __init__(self, function, what, objects=0):
-        super().__init__(function, what)
-        self.objects = objects
 
     def __call__(self, *numbers):
         return self.compiled(*numbers)
@@ -75,13 +69,11 @@ class FromPython(Entry):
         with builder.if_then(builder.icmp_signed("!=", number, _INT(count))):
             builder.call(of_python["PyErr_BadArgument"], [])
             builder.ret(ir.Constant(BYTES, None))
-        given, integers = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)], count - self.objects
-        numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given[:integers]]
-        numbers += [builder.ptrtoint(one, _INT) for one in given[integers:]]
-        state = None if self.objects else builder.call(of_python["PyEval_SaveThread"], [])
+        given = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)]
+        numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given]
+        state = builder.call(of_python["PyEval_SaveThread"], [])
         result = call(Plain(self.py_func), [Value(types.int64, one) for one in numbers], builder)
-        if state is not None:
-            builder.call(of_python["PyEval_RestoreThread"], [state])
+        builder.call(of_python["PyEval_RestoreThread"], [state])
         number = _INT(0) if result is None else result.llvm
         builder.ret(builder.call(of_python["PyLong_FromLongLong"], [number]))
         return finished(module)

@@ -93,16 +93,6 @@ class BackwardPass(Pass):
         if self.dw is not None and tape.formed is not None:
             self.allocate("d_formed")
 
-    def take_dw(self):
-        """The gradients of all parameters, whose array is the caller's from now on; `allocate` makes another."""
-        dw, self.dw = self.dw, None
-        self._made.pop("dw")
-        return dw
-
-    def take_dx(self):
-        """The gradient of x, likewise."""
-        return self.give_up("dx", 0)
-
     def dx_of(self, layer):
         """(T, B, I), the gradient of the layer's input."""
         return self.dx[layer]

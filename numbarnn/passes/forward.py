@@ -128,15 +128,6 @@ class ForwardPass(Pass, Reserving):
         """The last layer's output: a view (T, B, D * P), or the copy that the caller gets."""
         return self.output(self.problem.layers - 1) if self.y_copy is None else self.y_copy
 
-    @property
-    def last_h(self):
-        """h of the last layer, (T + 2, B, D * P), whose middle is y."""
-        return self.h[self.problem.layers - 1]
-
-    @last_h.setter
-    def last_h(self, h):
-        self.h[self.problem.layers - 1] = h
-
     def output(self, layer):
         """(T, B, D * P), the layer's output: a view."""
         return self.h[layer][1:-1]
