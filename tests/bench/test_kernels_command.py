@@ -159,7 +159,7 @@ def test_source_of_a_plain_lstm(printed, name):
         assert any(line.strip().startswith("# 2. The cell, for the block's units") for line in lines)
         assert any(re.fullmatch(r" +move = .*  # in time, from step to step", line) for line in lines)
         constants = " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
-        assert re.search(r"\bU = \d+, .*\bnumber = float32\b", constants)
+        assert re.search(r"\bSEQUENCES = \d+, .*\bnumber = float32\b", constants)
 
 
 def make_example(flag, size):

@@ -47,7 +47,7 @@ def test_in_the_code_of_gpus(toolchain_installed, dtype):
     def kernel(out, a, states, size):
         i = cuda.grid(1)
         if i < size:
-            new, _ = forward((a[i],), (), load(states, i, size), Given((), (), (), ()))
+            new, _ = forward((a[i],), (), load(states, i, size), Given((), (), ()))
             store(out, i, size, new)
 
     number = np.dtype(compute_dtype(dtype))

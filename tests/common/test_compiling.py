@@ -40,16 +40,6 @@ layer = numbarnn.LSTM(4, 5, device="cpu", seed=0)
 y, _, tape = layer.forward(numpy.ones(({steps}, 2, 4), "float32"))
 layer.backward(tape, y)
 """
-CLIPPED = """
-import numpy, numbarnn
-def call(*bounds):
-    layer = numbarnn.LSTM(4, 5, cell_clip=bounds, device="cpu", seed=0)
-    y, _, tape = layer.forward(numpy.ones((2, 2, 4), "float32"))
-    return y, layer.backward(tape, y).x
-first, of_first = call(-0.1, 0.2), len(names)
-assert any((one != other).any() for one, other in zip(first, call(-0.05, 0.01)))
-names = [str(of_first), str(len(names))]
-"""
 RATES = """
 import numpy, numbarnn
 from numbarnn.cells import library
@@ -143,19 +133,12 @@ def of_short_calls(tmp_path_factory):
 def test_a_first_call_compiles_what_it_uses_alone(of_short_calls, tmp_path):
     """With empty caches."""
     cell = {"train_units", "backward_units"}
-    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product", "_of_arrays"}
-    loops |= {"copy_rows", "run_all_alone"}  # of small calls
+    loops = {"forward_steps", "backward_steps", "multiply_and_add", "blas_product"}
+    loops |= {"copy_rows", "run_alone"}  # of small calls
     as_they_lie, panels = {"multiply_by_rows", "multiply_by_columns"}, {"pack_rows", "pack_columns", "panel_product"}
     assert of_short_calls[0] == sorted(loops | cell | as_they_lie)
     said, _ = run(NAMES.format(work=LSTM.format(steps=20)), NUMBARNN_CACHE_DIR=str(tmp_path))
     assert sorted(said.split()) == sorted(loops | cell | panels)
-
-
-def test_other_bounds_of_c_compile_nothing(of_short_calls):
-    """They are arguments of the compiled cell, which alone is another one than without bounds."""
-    said, _ = run(NAMES.format(work=CLIPPED), NUMBARNN_CACHE_DIR=of_short_calls[1])
-    first, both = map(int, said.split())
-    assert first == both == len(("train_units", "backward_units"))
 
 
 def test_other_rates_of_random_numbers_compile_nothing(tmp_path):

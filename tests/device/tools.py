@@ -16,7 +16,7 @@ from numbarnn.bench.cases.cases import ALL_CELLS
 from numbarnn.bench.peers import cudnn
 
 TESTS = Path(__file__).resolve().parents[1]
-FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_gpu_unchanged.py")
+FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_gpu_kept.py")
 ALONE = {"silent": "tests/kernels/test_silent_block.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
 
 

@@ -46,7 +46,7 @@ def run(problem, monkeypatch):
     monkeypatch.setattr(planner, "plan_launches", plan_for_all_steps)
     instance, comparer = cases.make_instance(case), Comparer(case, "cuda", "persistent")
     layer = cases.make_layer(case, "cuda", instance.parameters, "persistent")
-    results, _ = run_training(layer, instance)
+    results = run_training(layer, instance)
     expectation = Expected(instance, with_torch=False).of_training()
     comparer.compare("training", results, expectation, needed=expectation.truth)
     return used, comparer.comparisons
