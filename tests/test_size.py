@@ -15,17 +15,17 @@ ROOMS = {
     "bench": (("bench",), 7702),
     "cells": (("cells",), 5266),
     "kernels": (("kernels",), 5086),
-    "engines": (("engines",), 5449),
-    "schedules and passes": (("schedules", "passes"), 5322),
+    "engines": (("engines",), 5450),
+    "schedules and passes": (("schedules", "passes"), 5303),
     "cuda": (("cuda",), 2655),
     "layers": (("layers",), 3178),
     "torch": (("torch",), 2799),
     "weights and convert": (("weights", "convert.py"), 2789),
-    "compile": (("compile",), 2181),
+    "compile": (("compile",), 2173),
     "reference": (("reference",), 1152),
     "common, course, top level": (("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py"), 1791),
 }
-TESTS = 43376
+TESTS = 43400
 
 
 def lines_of(path):

@@ -48,5 +48,5 @@ def run(problem, monkeypatch):
     layer = cases.make_layer(case, "cuda", instance.parameters, "persistent")
     results = run_training(layer, instance)
     expectation = Expected(instance, with_torch=False).of_training()
-    comparer.compare("training", results, expectation, needed=expectation.truth)
+    comparer.compare("training", results, expectation, needed=expectation["truth"])
     return used, comparer.comparisons
