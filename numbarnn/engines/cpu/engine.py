@@ -19,7 +19,7 @@ from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
 # Multiply-adds below which a product stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
 # Multiply-adds of all steps, and of one step, below which its threads do not share units, as they meet in each step.
-SERIAL_STEPS, SERIAL_STEP = 700_000, 180_000
+SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
 SERIAL_SHARE = 800_000  # the same of one step in which they meet several times
 # Rows of all steps from which weights are packed: forward, of a large R, and backward. Packing takes as long as
 # multiplying some rows does.
