@@ -71,13 +71,13 @@ def columns_of(width):
     return (1, width - 1, width, width + 1, 2 * width + 3, 4 * width, 5 * width + 1, 9 * width)
 
 
-def product(a, in_panels, out, columns, terms, add, transpose_a=False, turns=False):
-    """out = a b, or +=, where b is in panels; a and out may stand apart. `transpose_a`: a is a view."""
+def product(a, in_panels, out, columns, terms, add, turns=False):
+    """out = a b, or +=, where b is in panels; a and out may stand apart."""
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
-        a_row=a.strides[transpose_a], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
+        a_row=a.strides[0], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
         panel_row=in_panels.shape[2] * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
-        add=add, transpose_a=transpose_a, turns=turns,
+        add=add, turns=turns,
     )  # fmt: skip
 
 

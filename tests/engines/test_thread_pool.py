@@ -1,4 +1,4 @@
-"""The CPU engine's threads: how many, their barrier, pieces that they take, jobs that raise."""
+"""The CPU engine's threads: how many, their barrier, what they do together, interrupts."""
 
 import ctypes
 import dis
@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,6 +145,25 @@ def test_several_things_one_after_another(threads):
     workers = thread_pool.ThreadPool(4)
     for _ in range(50):
         assert count_one_after_another(workers, threads) == [1, threads, 3]
+
+
+@pytest.mark.parametrize("left", (1, 2))
+def test_fewer_threads_from_now_on_count_for_a_call_that_is_about_to_begin(left):
+    """A call that had waited for helpers who are no longer there would wait for ever."""
+    workers, what = thread_pool.ThreadPool(4), np.zeros(8 * 9, np.int64)
+    lock, what[0] = workers._busy, 5
+
+    def acquire(blocking):  # after another Python thread, which sets the number of threads
+        workers._busy = lock
+        workers.resize(left)
+        return lock.acquire(blocking)
+
+    workers._busy = SimpleNamespace(acquire=acquire)
+    call = threading.Thread(target=run_on, args=(workers, count_in_step, 4, what), daemon=True)
+    call.start()
+    call.join(30)
+    assert not call.is_alive()
+    assert what[8:].tolist() == [*[5, *[0] * 7] * left, *[0] * (64 - 8 * left)]
 
 
 @pytest.mark.skipif(not atomics.SLEEPS, reason="threads sleep at barriers on Linux only")

@@ -99,16 +99,6 @@ def test_weights_that_change_in_place_count_at_once():
     np.testing.assert_array_equal(step(x[0]), other(x[:1])[0][0])
 
 
-def train_on_each(layer, state, xs, dys):
-    """All results of some calls, by name; backward comes after all of them."""
-    calls = [layer.forward(x, state) for x in xs]
-    gradients = [layer.backward(tape, dy) for (_, _, tape), dy in zip(calls, dys, strict=True)]
-    return [
-        named_outputs(layer, y, new_state) | named_gradients(layer, own)
-        for (y, new_state, _), own in zip(calls, gradients, strict=True)
-    ]
-
-
 def test_each_weight_space_of_a_descriptor_counts():
     rnn = functional.Descriptor("lstm", 3, 5, device="cpu")
     x, rng = np.ones((2, 1, 3), "float32"), np.random.default_rng(0)

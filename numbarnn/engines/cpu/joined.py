@@ -66,11 +66,11 @@ class Fused:
     def __init__(self, parts, pool, empty):
         steps = (Step(function=one.function, what=addressof(one.what), threads=one.threads) for one in parts)
         steps = (Step * len(parts))(*steps)
-        self._kept, self._empty, self._memory = (steps, parts), empty, []
+        self._empty, self._memory = empty, []
         self.lent = [(one.what, *lent) for one in parts for lent in one.lent]
         threads, what = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
         self.run = partial(run_alone.compiled, *what) if threads == 1 else partial(pool.run, *what, threads)
-        self.run.kept = self._kept
+        self.run.kept = steps, parts  # whose addresses it has
 
     def lend(self):
         """Get the memory that the parts need while they run."""
@@ -80,8 +80,7 @@ class Fused:
             setattr(record, field, address(self._memory[-1]))
 
     def __call__(self):
-        if self.lent:
-            self.lend()
+        self.lend()
         self.run()
         self._memory = []
 

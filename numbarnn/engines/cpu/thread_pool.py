@@ -98,14 +98,15 @@ class ThreadPool:
             item: bytes of a number of the dtype.
             steps: address of so many `records.Step`s. threads: the most that one of them says.
         """
-        threads = 1 if threads == 1 else min(threads, self.available())
-        if threads == 1:
+        if min(threads, self.available()) == 1:
             run_alone(item, steps, count)
             return
         try:
             if not self._busy.acquire(blocking=False):
                 run_alone(item, steps, count)
-            elif self.openmp is not None and self.openmp.size() >= threads:
+                return
+            threads = min(threads, self.available())  # another thread may have set a smaller number until now
+            if self.openmp is not None and self.openmp.size() >= threads:
                 for step in (Step * count).from_address(steps):
                     if step.threads > 1:
                         self.openmp.run(item, step.function, min(step.threads, threads), step.what)
