@@ -10,7 +10,7 @@ from numbarnn.common import files
 from numbarnn.common.precision import DTYPES
 from numbarnn.engines.gpu import profiles
 from numbarnn.layers import checks
-from numbarnn.passes.costs import costs_of, segments_of
+from numbarnn.layers.costs import costs_of, segments_of
 from numbarnn.schedules import SCHEDULES, Problem, choose, estimate
 from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers

@@ -1,22 +1,19 @@
-"""What every engine offers: arrays, products, and the steps of one layer and direction.
-
-Schedules call engines; engines know cells and kernels, not layers.
-"""
+"""What every engine offers: arrays, and a method for each kind of a program's operations."""
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cached_property
-from math import prod
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
+from numbarnn.programs.backward import EVERY_ROW
 
-EVERY_ROW = slice(None)
+BINDS = ("forward_steps", "backward_steps", "launch")  # operations that are bound to their arrays before they run
 CONSTANTS = 256  # that are known by the array they were made of, too
 _lock = freed_in_forks(threading.RLock())  # of all engines' constants
 
@@ -47,9 +44,8 @@ class Engine(ABC):
         has_halves: it takes float16 and bfloat16.
         records_jobs: `run_jobs` records the jobs of a call and replays them when it comes again, so every plan runs by
             it, also one that is not concurrent.
-        prepares_calls: the functions that a pass's tasks became may be called again, on the same arrays with other
-            contents: so small calls are prepared once (`numbarnn.passes.prepared`).
-        weights_in_one: its kernels know weights by their places in one array.
+        prepares_calls: the functions that a program became may be called again, on the same arrays with other contents:
+            so small calls are prepared once (`numbarnn.engines.runs.Prepared`).
         profile: what planners know of the device, hashable; None if there is nothing to know.
         identity: a GPU, its compute capability and driver, as text; None where persistent kernels need no proof.
     """
@@ -61,7 +57,6 @@ class Engine(ABC):
     has_halves = True
     records_jobs = False
     prepares_calls = False
-    weights_in_one = False
     profile: Any = None
     identity: str | None = None
 
@@ -84,10 +79,28 @@ class Engine(ABC):
         empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
 
-    def part_of(self, memory, start, shape, dtype):
-        """An array in the memory of a contiguous one of uint8, from that byte on; a view."""
-        size = prod(shape) * dtype.itemsize
-        return memory[start : start + size].view(dtype).reshape(shape)
+    def array_at(self, view, array):
+        """The part of an array that a `numbarnn.programs.views.View` of its buffer is."""
+        return array if view.is_whole else self._part(view, array)
+
+    @abstractmethod
+    def _part(self, view, array):
+        """The same of a view that is not all of it."""
+
+    def compile(self, operations):
+        """Functions without arguments that do operations one after another, perhaps fewer than these.
+
+        Args:
+            operations: `numbarnn.programs.program.Operation`s with arrays in place of views; "call" is a function and
+                its arguments.
+        """
+        return [self.function_of(*operation) for operation in operations]
+
+    def function_of(self, kind, operands, options):
+        """The function that does an operation."""
+        if kind == "call":
+            return partial(*operands)
+        return partial(getattr(self, kind), *operands, **options)
 
     def constant(self, array):
         """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
@@ -189,11 +202,6 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"calls on {self.name} fail where they are made")
 
-    def fused(self, functions):
-        """The same work as these functions without arguments do one after another, perhaps in fewer functions; on an
-        engine that prepares calls."""
-        return functions
-
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""
@@ -287,6 +295,10 @@ class Engine(ABC):
     def backward_steps(self, buffers: BackwardBuffers):
         """A function f(first, last) that runs steps [first, last) of the backward pass: step 0 is forward's last."""
 
+    def launch(self, about):
+        """A function without arguments that runs a persistent kernel, `numbarnn.programs.launches.LaunchArrays`."""
+        raise NotImplementedError(f"{self.name} has no persistent kernels")
+
     def run_jobs(self, make_jobs, key, arrays):
         """Do jobs, those that do not wait for each other at the same time where the engine can.
 
@@ -326,8 +338,11 @@ class HostEngine(Engine):
                 raise TypeError(f"{name} must be a NumPy array, and NumPy cannot take this {kind}: {error}") from error
         raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
 
-    def part_of(self, memory, start, shape, dtype):
-        return np.ndarray(shape, dtype, memory, start)
+    def _part(self, view, array):
+        if 0 in view.shape:
+            return np.empty(view.shape, view.dtype)
+        memory = array if array.dtype.isbuiltin == 1 else array.view(np.uint8)  # bfloat16 has no buffer of Python's
+        return np.ndarray(view.shape, view.dtype, memory, view.offset, view.strides)
 
     def address(self, array):
         return array.ctypes.data

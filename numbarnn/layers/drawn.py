@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numbarnn.common.philox import WORD_MASK, noise_words, philox
+from numbarnn.common.philox import WORD_MASK, drop_connect_words, dropout_words, noise_words, philox
 from numbarnn.layers.private import first_columns
 from numbarnn.weights import parameter_name
 
@@ -11,18 +11,20 @@ def dropout_masks(work, dtype, sizes):
     """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p).
 
     Args:
-        work: the call's `ForwardPass`.
+        work: the call's `ForwardCall`.
         dtype: of the masks, a name.
         sizes: [layer] -> the width of h, where engines may have a wider one.
     """
     masks, problem = [], work.problem
     D = problem.directions
     for layer in range(problem.layers - 1):
-        shape = work.steps, work.batch, D * problem.output_sizes[layer]
+        shape = problem.steps, problem.batch, D * problem.output_sizes[layer]
         with work.engine.activate():
             ones = work.engine.from_host(np.ones(shape, problem.dtype))
-            if work.dropping:
-                work.engine.dropout(ones, ones, work.masks[layer], work.scale)
+            if problem.dropping:
+                scale = dropout_words(problem.dropout, 0, 0, 0)[0]
+                words = work.engine.from_host(dict(work.drawn())["masks"][layer])
+                work.engine.dropout(ones, ones, words, scale)
             mask = work.engine.to_host(ones).astype(dtype, copy=False)
             masks.append(mask if mask.shape[2] == D * sizes[layer] else first_columns(mask, sizes[layer], D))
     return masks
@@ -35,17 +37,17 @@ def drop_connect_masks(work, dtype):
     Args:
         work, dtype: as `dropout_masks` takes them.
     """
-    recurrent, masks = work.recurrent, {}
-    if recurrent is None or recurrent.words is None:
-        return masks
-    with work.engine.activate():
-        for layer, parts in enumerate(work.weights):
-            for direction, part in enumerate(parts):
-                mask = work.engine.from_host(np.ones(part.R.shape, work.problem.dtype))
-                for drop in recurrent.drop(mask, mask, (layer, direction)):
-                    drop()
-                name = parameter_name("R", layer, direction)
-                masks[name] = work.engine.to_host(mask).astype(dtype, copy=False)
+    problem, masks, engine = work.problem, {}, work.engine
+    drawn = dict(work.drawn()).get("drop_words", ())
+    with engine.activate():
+        for number, of_gates in enumerate(drawn):
+            layer, direction = divmod(number, problem.directions)
+            H, P = problem.hidden_sizes[layer], problem.output_sizes[layer] // problem.cell.heads
+            mask = engine.from_host(np.ones((problem.cell.num_ah * H, P), problem.dtype))
+            for gate, (words, rate) in enumerate(zip(of_gates, problem.cell.drop_connect, strict=True)):
+                own = mask[gate * H : (gate + 1) * H]
+                engine.dropout(own, own, engine.from_host(words), drop_connect_words(rate, 0, 0, 0, 0)[0])
+            masks[parameter_name("R", layer, direction)] = engine.to_host(mask).astype(dtype, copy=False)
     return masks
 
 
@@ -53,13 +55,13 @@ def noise(work):
     """A list of arrays (D, T, B, N, H), one per layer: the N numbers that each unit drew in each step.
 
     Args:
-        work: the call's `ForwardPass`.
+        work: the call's `ForwardCall`.
     """
     problem = work.problem
     if not problem.cell.noise:
         return []
     places = problem.layers * problem.directions
-    words = noise_words(work.seed, places, work.call).reshape(problem.layers, problem.directions, -1)
+    words = noise_words(work.seed, places, work.number).reshape(problem.layers, problem.directions, -1)
     return [
         np.stack([_noise_of_place(work, H, one) for one in own])
         for H, own in zip(problem.hidden_sizes, words, strict=True)
@@ -73,7 +75,7 @@ def _noise_of_place(work, hidden, words):
         hidden: H.
         words: (6,) uint64.
     """
-    problem, steps, batch = work.problem, work.steps, work.batch
+    problem, steps, batch = work.problem, work.problem.steps, work.problem.batch
     kinds = problem.cell.noise
     position = np.arange(batch * hidden, dtype=np.uint64)
     key_0, key_1, stream, call = words[:4]

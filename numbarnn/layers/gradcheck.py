@@ -9,7 +9,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.layers.models import RNN
-from numbarnn.passes.executor import state_arrays, with_each
+from numbarnn.programs.states import state_arrays, with_each
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Cell, Sizes

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn.layers import arguments, array_checks, checks, drawn, private, sequences
+from numbarnn.layers.costs import lines_about
 from numbarnn.layers.named import Named
 from numbarnn.layers.parameters import Gradients, Parameters, initial_weights
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
-from numbarnn.passes.backward import Need
-from numbarnn.passes.costs import lines_about
+from numbarnn.programs.backward import Need
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
@@ -318,13 +318,13 @@ class Recurrent:
         """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
         element is 0 or 1 / (1 - p)."""
         arguments.require_own(self.stack, tape)
-        return drawn.dropout_masks(tape.forward, self.dtype, self.stack.output_sizes)
+        return drawn.dropout_masks(tape.forward.call, self.dtype, self.stack.output_sizes)
 
     def drop_connect_masks(self, tape: Tape) -> dict[str, Array]:
         """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
         of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
         arguments.require_own(self.stack, tape)
-        return drawn.drop_connect_masks(tape.forward, self.dtype)
+        return drawn.drop_connect_masks(tape.forward.call, self.dtype)
 
     def noise(self, tape: Tape) -> list[Array]:
         """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
@@ -334,7 +334,7 @@ class Recurrent:
         Those of time t are in place t for both directions; there are some for times beyond a sequence's length too.
         """
         arguments.require_own(self.stack, tape)
-        return drawn.noise(tape.forward)
+        return drawn.noise(tape.forward.call)
 
     def explain(self, shape: Sequence[int]) -> str:
         """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others

@@ -11,13 +11,15 @@ is the caller's to see to.
 
 from typing import NamedTuple
 
+from numbarnn.common.precision import known_dtype
+from numbarnn.layers import checkpointed
+from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
+from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
+from numbarnn.layers.prepared import NUMPY, SMALL_WEIGHTS
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.passes.backward import ALL, BackwardPass, Given, Need
-from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward
-from numbarnn.passes.executor import with_each
-from numbarnn.passes.forward import Call, ForwardPass
-from numbarnn.passes.prepared import NUMPY, SMALL_WEIGHTS
-from numbarnn.passes.reserve import make_layout
+from numbarnn.programs.backward import ALL, Given, Need
+from numbarnn.programs.forward import reserve_places
+from numbarnn.programs.states import with_each
 
 
 class Shape(NamedTuple):
@@ -28,7 +30,7 @@ class Shape(NamedTuple):
         padded, resets: whether there were lengths, and resets.
         batch_major: x, y, dy and dx are (B, T, ...).
         keeps_states: whether all private states were asked for.
-        from_zero: there was no initial h, see `ForwardPass`.
+        from_zero: there was no initial h, see `ForwardSpec`.
     """
 
     steps: int
@@ -44,7 +46,14 @@ def reserve_size(stack, shape, dtype):
     """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
     sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
     problem = stack.problem_with(training=True, dtype=dtype, **sizes)
-    return make_layout((CheckpointedForward if problem.has_checkpoints else ForwardPass).table, problem).size
+    places_of = checkpointed.reserve_places if problem.has_checkpoints else reserve_places
+    return places_of(problem, dtypes_of(problem)).size
+
+
+def dtypes_of(problem):
+    """The function that knows the dtypes of a problem's buffers, see `numbarnn.programs.program.Builder.dtype`."""
+    names = {"storage": problem.dtype, "state": problem.state_dtype}
+    return lambda name: known_dtype(names.get(name, name))
 
 
 class PlannedCalls:
@@ -66,13 +75,13 @@ class PlannedCalls:
         self._problem = problem = stack.problem(shape.steps, shape.batch, reserves, *sizes)
         stack.require_trust(problem)
         self._schedule = stack.schedule.pick(problem)[0]
-        self._hows = {}
+        self._plans = {}
         self.has_checkpoints = problem.has_checkpoints
         self._forward_plan = None if self.has_checkpoints else self._schedule.plan_forward(problem)
         self._kind = problem, reserves, shape.from_zero, arrays.into  # of calls, for `PreparedCalls`
 
     def call(self, weights, seed=0):
-        """The `passes.forward.Call` with these weights, a flat buffer, for `forward` and `backward`.
+        """The `calls.Call` with these weights, a flat buffer, for `forward` and `backward`.
 
         Args:
             seed: key of what the call draws at random.
@@ -94,16 +103,16 @@ class PlannedCalls:
             engine.require_no_capture()
             prepared = None if self.has_checkpoints else self._prepared(call, *state)
             if prepared is not None:
-                results = prepared.run(0, x, *state)
+                results = prepared.run(x, *state)
                 prepared.give_back()
                 return results
             x, state = with_each((x, state), self.arrays.array)
             if self.has_checkpoints:
                 work = CheckpointedForward(call, self.stack.schedule)
                 return *work.run(x, state, sequences), work.reserve
-            work = ForwardPass(call, x, *state, sequences.lengths, sequences.resets, sequences.padding_value)
-            work.run(self._forward_plan)
-            return (*work.results(), work.reserve) if self.reserves else work.results()
+            ends = sequences.lengths, sequences.resets, sequences.padding_value
+            results, work = run_forward(call, self._forward_plan, x, *state, *ends)
+            return (*results, work.arrays["reserve"]) if self.reserves else results
 
     def backward(self, call, x, reserve, gradients, need=ALL):
         """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
@@ -115,28 +124,27 @@ class PlannedCalls:
             reserve: overwritten, unless it is needed again.
             gradients: a `Given`. need: a `Need`.
         """
-        engine, space = call.engine, self.stack.space
+        engine = call.engine
         engine.require_no_trouble()
         with engine.activate():
             engine.require_no_capture()
-            how = None if self.has_checkpoints else self._how(need.x, need.weights, need.frozen)
-            if how is not None and (not need.weights or space.size <= SMALL_WEIGHTS):
+            plan = None if self.has_checkpoints else self._plan(need)
+            if plan is not None and (not need.weights or self.stack.space.size <= SMALL_WEIGHTS):
                 prepared = self._prepared(call, None, None)
-                if prepared is not None:
+                if prepared is not None:  # which may overwrite its tape, a copy of the reserve
                     prepared.remake(x, reserve)
-                    results = prepared.run_backward(how, space, gradients)
+                    results = prepared.run_backward(plan, need._replace(again=False), gradients)
                     prepared.give_back()
                     return results
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             gradients = Given(*gradients)
-            if how is None:
+            if plan is None:
                 tape = CheckpointedForward.of_reserve(call, self.stack.schedule, x, reserve)
-                work = CheckpointedBackward(tape, gradients, space, None, need)
-                return *work.run(), work.dw
-            tape = ForwardPass.of_reserve(call, x, reserve)
-            work = BackwardPass(tape, gradients, space, None, not need.weights, need)
-            work.run(how[0])
-            return *work.results(), work.dw
+                work = CheckpointedBackward(tape, gradients, None, need)
+            else:
+                tape = ForwardCall.of_reserve(call, self._forward_plan, x, reserve)
+                work = BackwardCall(tape, plan, gradients, None, need)
+            return *work.results, work.dw
 
     def _prepared(self, call, hx, cx):
         """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
@@ -144,14 +152,13 @@ class PlannedCalls:
         made = found.find(kind, call.weights.parameters)
         return made or found.make(kind, call, self._forward_plan, (hx, cx), self.arrays)
 
-    def _how(self, x, weights, frozen):
-        """(plan, `Need`, whether gradients would accumulate) of a backward pass with or without the gradients of x, and
-        of the parameters but the frozen ones. The `Need` is for prepared calls, which may overwrite their tape: a copy
-        of the reserve."""
-        how = self._hows.get((x, weights, frozen))
-        if how is None:
-            plan = self._schedule.plan_backward(self._problem, weights, x)
-            if frozen and not self.stack.space.formed_size:  # of what is made of parameters all gradients are needed
-                plan = plan.without_weights(frozen)
-            how = self._hows[x, weights, frozen] = plan, Need(x, weights, frozen=frozen), not weights
-        return how
+    def _plan(self, need):
+        """The plan of a backward call with or without the gradients of x, and of the parameters but frozen ones."""
+        key = need.x, need.weights, need.frozen
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._schedule.plan_backward(self._problem, need.weights, need.x)
+            if need.frozen and not self.stack.space.formed_size:  # of what is made of parameters all are needed
+                plan = plan.without_weights(need.frozen)
+            self._plans[key] = plan
+        return plan

@@ -18,7 +18,7 @@ from numbarnn.common import code_cache
 from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import compiler
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
-from numbarnn.passes.backward import Need
+from numbarnn.programs.backward import Need
 from numbarnn.schedules import auto, stepwise
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner

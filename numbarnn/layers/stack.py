@@ -17,14 +17,15 @@ from numbarnn import cells, engines, schedules
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
+from numbarnn.layers.calls import BackwardCall, Call, run_forward
+from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
 from numbarnn.layers.kernel_weights import KernelWeights
+from numbarnn.layers.prepared import SMALL_WEIGHTS, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
-from numbarnn.passes.backward import ALL, BackwardPass, Given
-from numbarnn.passes.checkpoints import CheckpointedBackward, CheckpointedForward, segment_problems
-from numbarnn.passes.forward import Call, ForwardPass
-from numbarnn.passes.prepared import SMALL_WEIGHTS, PreparedCalls, PreparedForward
+from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.checkpoints import segments_of
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
@@ -281,6 +282,8 @@ class Stack:
             kind = x.shape, training, batch_major, type(hx), type(cx)
             prepared = self.prepared.find(kind, weights)
             if prepared is not None:
+                if training:
+                    self._next_call()
                 return self._run_prepared(prepared, x, hx, cx, training)
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         lengths, resets = sequences.lengths, sequences.resets
@@ -293,7 +296,7 @@ class Stack:
             read = self.kernel_weights.of(weights)
             call = Call(self.engine, problem, read, self.seed, number, self.caller, keeps=training)
             if problem.has_checkpoints:
-                for segment in segment_problems(problem):
+                for segment in segments_of(problem):
                     self.require_trust(segment)
                 work = CheckpointedForward(call, self.schedule)
                 results = work.run(x, (hx, cx), sequences)
@@ -302,20 +305,17 @@ class Stack:
             plan = self.schedule.pick(problem)[0].plan_forward(problem)
             prepared = self.prepared.make(kind, call, plan, (hx, cx)) if kind else None
             if prepared is not None:
-                return self._run_prepared(prepared, x, hx, cx, training, number)
-            work = ForwardPass(call, x, hx, cx, lengths, resets, sequences.padding_value)
-            work.run(plan)
-            results = work.results()
+                return self._run_prepared(prepared, x, hx, cx, training)
+            results, work = run_forward(call, plan, x, hx, cx, lengths, resets, sequences.padding_value)
         return *results, Tape(self, weights, work, x) if training else None
 
-    def _run_prepared(self, prepared, x, hx, cx, training, number=None):
-        """As `forward`, by a `PreparedForward`; `number` is the training call's, None for a new one."""
-        if not training:
-            results = prepared.run(0, x, hx, cx)
-            prepared.give_back()
-            return *results, None
-        results = prepared.run(self._next_call() if number is None else number, x, hx, cx)
-        return *results, Tape(self, prepared.weights, prepared.work, x, prepared=prepared)
+    def _run_prepared(self, prepared, x, hx, cx, training):
+        """As `forward`, by a `PreparedForward`."""
+        results = prepared.run(x, hx, cx)
+        if training:
+            return *results, Tape(self, prepared.weights, prepared.tape, x, prepared=prepared)
+        prepared.give_back()
+        return *results, None
 
     def infer_again(self, x, hx, cx, weights, batch_major):
         """[y, hy, cy] of an inference call whose arguments are like those of an earlier one, which was checked; None if
@@ -323,7 +323,7 @@ class Stack:
         prepared = self.prepared.find((x.shape, False, batch_major, type(hx), type(cx)), weights)
         if prepared is None:
             return None
-        results = prepared.run(0, x, hx, cx) if prepared.takes(x, hx, cx) else None
+        results = prepared.run(x, hx, cx) if prepared.takes(x, hx, cx) else None
         prepared.give_back()
         return results
 
@@ -376,18 +376,16 @@ class Stack:
             problem, prepared, makes = tape.forward.problem, tape.prepared, dw is None and not accumulate
             given = Given(dy, dhy, dcy, d_states)
             if problem.has_checkpoints:
-                work = tape.backward = CheckpointedBackward(tape.forward, given, self.space, dw, need)
-                results, tape.dw = work.run(), work.dw
-                return results
-            plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
-            without_dw = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
-            if without_dw and prepared:
-                *results, tape.dw = prepared.run_backward((plan, need, accumulate), self.space, given)
-                return results
-            work = tape.backward = BackwardPass(tape.forward, given, self.space, dw, accumulate, need)
-            work.run(plan)
-            tape.dw = work.dw
-            return work.results()
+                work = CheckpointedBackward(tape.forward, given, dw, need)
+            else:
+                plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
+                without_dw = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
+                if without_dw and prepared:
+                    *results, tape.dw = prepared.run_backward(plan, need, given)
+                    return results
+                work = BackwardCall(tape.forward, plan, given, dw, need)
+            tape.backward, tape.dw = work, work.dw
+            return work.results
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
@@ -397,12 +395,8 @@ class Stack:
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
-            work = tape.backward
-            if work.problem.has_checkpoints:
-                work.add_weights(dw)
-                return
-            work.dw, work.accumulate = dw, True
-            work.run(self.schedule.pick(work.problem)[0].plan_weights(work.problem))
+            problem = tape.forward.problem
+            tape.backward.add_weights(self.schedule.pick(problem)[0].plan_weights(problem), dw)
 
     def check(self):
         """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from numbarnn.layers import arguments, array_checks, checks
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, State

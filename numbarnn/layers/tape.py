@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbarnn.layers.sequences import Packing
-from numbarnn.passes.backward import BackwardPass
-from numbarnn.passes.forward import ForwardPass
-from numbarnn.passes.prepared import PreparedForward
+from numbarnn.layers.calls import BackwardCall, ForwardCall
+from numbarnn.layers.prepared import PreparedForward
 
 
 @dataclass
@@ -19,8 +18,8 @@ class Tape:
     Attributes:
         stack: the `Stack` that made it.
         weights, x: the flat weight buffer and the x it was made with, which are the caller's.
-        forward: the arrays.
-        backward: the backward pass, once it was run.
+        forward: the `ForwardCall` with the arrays.
+        backward: the backward call, once it was run.
         used: backward is done: the saved gates have been overwritten.
         packing: of a packed x, where its elements stand.
         dw: the gradients of all parameters, after a backward that makes an array for them.
@@ -29,9 +28,9 @@ class Tape:
 
     stack: Any
     weights: Any
-    forward: ForwardPass
+    forward: ForwardCall
     x: Any
-    backward: BackwardPass | None = None
+    backward: BackwardCall | None = None
     used: bool = False
     packing: Packing | None = None
     dw: Any = None

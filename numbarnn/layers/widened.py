@@ -7,7 +7,7 @@ hand on to each other and keep for backward is rounded too, so that it takes hal
 import numpy as np
 
 from numbarnn.common.precision import known_dtype
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 
 
 def widened(array):

@@ -102,6 +102,11 @@ class Problem:
             self.projection, mode, num_ah=cell.num_ah, per_unit=cell.per_unit, heads=cell.heads, layout=cell.parameters,
         )  # fmt: skip
 
+    @property
+    def weights_in_one(self):
+        """Whether kernels know weights by their places in one array: those of GPUs."""
+        return self.engine != "cpu"
+
     @cached_property
     def input_products(self):
         """The layers whose x Wᵀ is a task of its own, from the first: all, or where steps compute it none but a first
@@ -132,7 +137,7 @@ class Problem:
 
     @cached_property
     def has_checkpoints(self):
-        """Whether it is computed in segments (`numbarnn.passes.checkpoints`)."""
+        """Whether it is computed in segments (`numbarnn.programs.checkpoints`)."""
         return bool(self.training and self.checkpoint_every and self.checkpoint_every < self.steps)
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from numbarnn.passes.prepared import CallersArrays
+from numbarnn.layers.prepared import CallersArrays
 
 
 def array_of(tensor):

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from numbarnn.layers.private import split_steps
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
 from numbarnn.torch.eager import recurrence
 from numbarnn.torch.operators import autocast_dtype

@@ -8,7 +8,7 @@ import torch
 from torch import _VF
 from torch.nn import Module, Parameter
 
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About

@@ -6,7 +6,7 @@ import warnings
 import torch
 
 from numbarnn.layers import checks
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.weights import BIAS_MODES
 
 

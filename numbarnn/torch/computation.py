@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from numbarnn.layers import private
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import checks, repeated, states
 from numbarnn.torch.calls import call
 from numbarnn.torch.named import NamedTensors

@@ -9,8 +9,8 @@ import torch
 from numbarnn.layers.checks import keeps_states
 from numbarnn.layers.reserved import PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
-from numbarnn.passes.backward import Given
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.backward import Given
+from numbarnn.programs.states import with_each
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weights_of
 from numbarnn.torch.networks import computes_in
 
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
     """A call of the engine, ready for its arrays.
 
     Attributes:
-        calls: the `PlannedCalls`. call: the `passes.forward.Call`, which has the weights.
+        calls: the `PlannedCalls`. call: the `layers.calls.Call`, which has the weights.
         sequences: the `Sequences`.
         dtype: what results are rounded to; None where they are computed in it.
     """

@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-from numbarnn.passes.backward import Need
+from numbarnn.programs.backward import Need
 from numbarnn.torch import core, transformed
 from numbarnn.torch.arrays import gradients_of
 

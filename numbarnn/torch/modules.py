@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from numbarnn import cells
 from numbarnn.layers.checks import flag, keeps_states
 from numbarnn.layers.sequences import NO_PADDING_VALUE
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import checks, packed, states
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About

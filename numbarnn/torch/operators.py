@@ -18,7 +18,7 @@ from torch.amp.autocast_mode import _cast as cast
 from torch.library import custom_op
 
 from numbarnn.layers import reserved
-from numbarnn.passes.backward import Need
+from numbarnn.programs.backward import Need
 from numbarnn.torch import core
 from numbarnn.torch.arrays import gradients_of
 from numbarnn.torch.networks import DEVICES, DTYPES, Network, computes_in

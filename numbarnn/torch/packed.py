@@ -4,7 +4,7 @@ import torch
 from torch import _VF
 from torch.nn.utils.rnn import PackedSequence
 
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import states
 
 

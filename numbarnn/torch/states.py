@@ -7,7 +7,7 @@ differ a list with one (D, B, H) per layer.
 import torch
 from torch import Tensor
 
-from numbarnn.passes.executor import with_each
+from numbarnn.programs.states import with_each
 from numbarnn.torch import checks
 
 

@@ -21,18 +21,18 @@ class FormedWeights:
         engine: of the stack.
         flat: the flat buffer of parameters.
         dtype: its dtype, a name.
+        in_one: kernels know weights by their places in one array.
         allocate: function (name, shape, dtype) for memory that a later call may find again; None: new memory.
 
     Attributes:
-        flat: the buffer that kernels know weights by: the parameters', or, on an engine whose kernels know them by
-            their places in one array, a copy with `formed` behind it.
+        flat: the buffer that kernels know weights by: the parameters', or `in_one` a copy with `formed` behind it.
         formed: (space.formed_size,).
     """
 
-    def __init__(self, space, engine, flat, dtype, allocate=None):
+    def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
         allocate = allocate or engine.allocate(flat)
         self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
-        if engine.weights_in_one:
+        if in_one:
             self.flat = allocate("formed", (space.size + space.formed_size,), known_dtype(dtype))
             self.formed = self.flat[space.size :]
         else:

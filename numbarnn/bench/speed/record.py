@@ -18,7 +18,7 @@ from numbarnn.bench.speed.peak import cpu_peak
 
 RESULTS = Path(__file__).parents[1] / "results"  # the records that come with numbarnn
 # What runs during a call, by device: parts of the package.
-TIMED = {"cpu": ("cells", "common", "compile", "engines", "passes", "schedules")}
+TIMED = {"cpu": ("cells", "common", "compile", "engines", "programs", "schedules")}
 TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
 # What PyTorch and cuDNN are asked for, by pass, as recorded with the times.
 TORCH_METHOD = {

@@ -7,7 +7,7 @@ from weakref import WeakSet
 import numpy as np
 
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.base import EVERY_ROW, HostEngine
+from numbarnn.engines.base import HostEngine
 from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, packing, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
@@ -15,6 +15,7 @@ from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
+from numbarnn.programs.backward import EVERY_ROW
 
 # Multiply-adds below which a product stays on the calling thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
@@ -84,12 +85,7 @@ class CpuEngine(HostEngine):
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
         self._cells, self._functions, self._chances = {}, {}, {}
         self._memory = MemoryPool(self.give_back_memory)
-        self._product_parts = made = ProductParts(self._threads, self._function, self._are_one)
-        self._part_makers = {
-            self.multiply: made.multiply,
-            self.add_column_sums: made.add_column_sums,
-            self.weight_gradients: made.weight_gradients,
-        }
+        self._product_parts = ProductParts(self._threads, self._function, self._are_one)
 
     @property
     def num_threads(self):
@@ -290,13 +286,27 @@ class CpuEngine(HostEngine):
     def _fused(self, parts):
         return joined.Fused(parts, self.thread_pool, self._memory.empty)
 
-    def fused(self, functions):
-        return joined.fuse(functions, self._part_of, self._fused)
+    def compile(self, operations):
+        """Neighbours that compiled code can do in one call become one function."""
+        functions, parts = [], []  # parts: of the last operations, which are not in `functions` yet
+        for operation in operations:
+            part = self._part_of(*operation)
+            if parts and (part is None or part.item != parts[0].item):
+                functions.append(self._fused(parts))
+                parts = []
+            if part is None:
+                functions.append(self.function_of(*operation))
+            else:
+                parts.append(part)
+        functions += [self._fused(parts)] if parts else []
+        return [one.run if isinstance(one, joined.Fused) and not one.lent else one for one in functions]
 
-    def _part_of(self, function):
-        """The `joined.Part` that does what a function without arguments does; None if compiled code alone cannot."""
-        make = self._part_makers.get(function.func) if isinstance(function, partial) else None
-        if make is None:
-            return joined.part_of(function, partial(self._function, joined.copy_rows))
-        part = make(*function.args, **function.keywords)
-        return part._replace(kept=(function, part.kept))
+    def _part_of(self, kind, operands, options):
+        """The `joined.Part` that does an operation; None if compiled code alone cannot."""
+        if kind == "call":
+            run, *arguments = operands
+            return run.of(*arguments) if isinstance(run, joined.Steps) else None
+        if kind in ("copy", "zero"):
+            return joined.copy_part(operands, partial(self._function, joined.copy_rows))
+        make = getattr(self._product_parts, kind, None)
+        return make and make(*operands, **options)

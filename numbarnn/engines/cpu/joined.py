@@ -100,49 +100,23 @@ def copy_rows(zero, address):
             out[j] = x[j]
 
 
-def fuse(functions, part_of, make):
-    """The same functions in their order, but neighbours that compiled code can do in one call have become one.
-
-    Args:
-        functions: without arguments. part_of: f(function), the `Part` that does the same, or None.
-        make: f(parts), a function that does what these do.
-    """
-    fused, parts = [], []  # parts: of the last functions, which are not in `fused` yet
-    for function in functions:
-        part = part_of(function)
-        if parts and (part is None or part.item != parts[0].item):
-            fused.append(make(parts))
-            parts = []
-        if part is None:
-            fused.append(function)
-        else:
-            parts.append(part)
-    fused += [make(parts)] if parts else []
-    return [one.run if isinstance(one, Fused) and not one.lent else one for one in fused]
-
-
-def part_of(function, function_of_copies):
-    """The `Part` that does the same as some steps, or a copy; None of others.
+def copy_part(operands, function_of_copies):
+    """The `Part` that does "copy" of (out, x) or "zero" of (out,); None if the arrays have no rows of floats.
 
     Args:
         function_of_copies: f(dtype), the address of `copy_rows`.
     """
-    if not isinstance(function, partial):
+    if not all(_has_rows(array, operands[0]) for array in operands):
         return None
-    does, given = function.func, function.args
-    if isinstance(does, Steps):
-        return does.of(*given)
-    if does in (np.copyto, zero) and all(_has_rows(array, given[0]) for array in given):
-        out, *x = map(_as_rows, given)
-        rows, numbers = out.shape
-        copy = Copy(rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out))
-        if x:
-            copy.x, copy.x_row = address(x[0]), row_bytes(x[0])
-        else:  # one row of zeros, again and again
-            copy.zeros = np.zeros(numbers, out.dtype)
-            copy.x = address(copy.zeros)
-        return Part(out.itemsize, function_of_copies(out.dtype), copy, 1, function)
-    return None
+    out, *x = map(_as_rows, operands)
+    rows, numbers = out.shape
+    copy = Copy(rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out))
+    if x:
+        copy.x, copy.x_row = address(x[0]), row_bytes(x[0])
+    else:  # one row of zeros, again and again
+        copy.zeros = np.zeros(numbers, out.dtype)
+        copy.x = address(copy.zeros)
+    return Part(out.itemsize, function_of_copies(out.dtype), copy, 1, operands)
 
 
 def _has_rows(array, like):

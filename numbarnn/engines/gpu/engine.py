@@ -21,8 +21,6 @@ RESULTS = 4  # of a kind of call that callers may keep without a copy: with more
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
-    weights_in_one = True
-
     def __init__(self):
         self._told = self._make_told()  # what the calls' last kernels say: as they take it, and as a NumPy array
         self._callers = {}  # who calls, as text -> number
@@ -76,6 +74,11 @@ class KernelEngine(Engine):
 
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
+
+    def launch(self, about):
+        from numbarnn.engines.gpu import launches  # and with it the persistent kernels
+
+        return launches.bind(self, about)
 
 
 class _Allocator:
@@ -181,6 +184,9 @@ class CudaEngine(KernelEngine):
         if array.data.device_id != self.ordinal:
             raise ValueError(f"{name} is on GPU {array.device.id}, this layer on GPU {self.ordinal}")
         return array
+
+    def _part(self, view, array):
+        return self.array_module.ndarray(view.shape, view.dtype, array.data + view.offset, view.strides)
 
     def from_host(self, array):
         return self.array_module.asarray(array)

@@ -8,7 +8,7 @@ forward and the backward direction.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -132,6 +132,8 @@ class ForwardBuffers:
         call_steps: number of steps of the call, of which these may be a segment, to be rounded as in the whole call.
     """
 
+    has_views: ClassVar = True  # see `numbarnn.programs.views.with_views`
+
     cell: Cell
     direction: int
     save: bool
@@ -149,6 +151,8 @@ class ForwardBuffers:
 @dataclass
 class BackwardBuffers:
     """The arrays of one layer and direction in the backward pass, after the forward pass; see `ForwardBuffers`."""
+
+    has_views: ClassVar = True
 
     cell: Cell
     direction: int

@@ -2,7 +2,7 @@
 `numbarnn.kernels.persistent.forward`.
 
 What runs where is the planner's (`planner.plan_launches`). Here its launches become tasks of a plan, which
-`numbarnn.passes.launches` binds to the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx,
+`numbarnn.programs.launches` binds to the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx,
 dW) stay tasks of their own.
 """
 

@@ -1,8 +1,8 @@
-"""Prepared calls: small calls on the CPU, whose passes are bound to arrays once and run again and again.
+"""Prepared calls: small calls on the CPU, whose programs are bound to arrays once and run again and again.
 
-A pass binds its tasks to the arrays of its call: views, addresses, records. That takes Python a tenth of a millisecond,
-more than a small call computes. A prepared pass has arrays of its own: a call copies its arguments into them, calls the
-functions that the tasks became, and copies the results out. `PreparedCalls` keeps those that no call uses now.
+To bind operations to the arrays of a call, as views, addresses, records, takes Python a tenth of a millisecond, more
+than a small call computes. A prepared call has arrays of its own: it copies its arguments into them, calls the functions
+that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
 """
 
 from collections import OrderedDict
@@ -13,14 +13,15 @@ from weakref import ref
 
 import numpy as np
 
-from numbarnn.passes.backward import BackwardPass, Given
-from numbarnn.passes.executor import state_arrays, with_each
-from numbarnn.passes.forward import ForwardPass
+from numbarnn.engines.runs import Prepared
+from numbarnn.layers.calls import ForwardCall
+from numbarnn.programs.backward import BackwardSpec, backward
+from numbarnn.programs.states import form_of_state, named_arrays, state_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
 SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
-KINDS = 32  # of calls whose passes are kept
-KEPT = 4  # passes of a kind that are kept: as many calls run at the same time, or wait for their backward
+KINDS = 32  # of calls that are kept
+KEPT = 4  # calls of a kind that are kept: as many run at the same time, or wait for their backward
 
 
 class CallersArrays(NamedTuple):
@@ -36,32 +37,6 @@ class CallersArrays(NamedTuple):
 
 
 NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
-
-
-class _Prepared:
-    """A pass with arrays of its own.
-
-    Args:
-        own: these, states of them, or None: what every call will give is copied into them.
-        arrays: the `CallersArrays` that callers give.
-    """
-
-    def __init__(self, own, arrays):
-        self._own, self._into = own, [_into(one, arrays.into) for one in own]
-
-    def _bind(self, plan):
-        """Let `self.work` become functions; copies of its results are what callers get."""
-        self._functions = self.work.bound(plan)
-        self._copiers = [_copier(result) for result in self.work.results()]
-
-    def _fill(self, given):
-        """Copy what the caller gave into its own arrays."""
-        for copy, other in zip(self._into, given):  # noqa: B905 - strict takes a microsecond
-            if copy is not None:
-                copy(other)
-
-    def _copies(self):
-        return [copy() for copy in self._copiers]
 
 
 def _like(given, arrays):
@@ -99,41 +74,54 @@ def _into(own, into):
     return copy_parts
 
 
-class PreparedForward(_Prepared):
-    """A forward pass with arrays of its own.
+def _fill(into, given):
+    """Copy what the caller gave into arrays of our own."""
+    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
+        if copy is not None:
+            copy(other)
+
+
+class PreparedForward:
+    """A forward call with arrays of its own.
 
     Args:
-        call: the `forward.Call`. plan: of the pass. hx, cx: states like those that it will get.
+        call: the `Call`. plan: of the pass. hx, cx: states like those that it will get.
         free: the list to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
 
     Attributes:
-        work: the `ForwardPass`.
+        tape: the `ForwardCall`.
         weights: the flat buffer of parameters that it reads; where the call keeps them, a copy made by each run.
     """
 
     def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY):
         x = np.empty(call.problem.x_shape, call.problem.dtype)
-        super().__init__((x, *_like((hx, cx), arrays)), arrays)
-        self.weights, self._arrays, self._kept = call.weights.parameters, arrays, None
+        self._own = x, *_like((hx, cx), arrays)
+        self._into = [_into(one, arrays.into) for one in self._own]
+        self.weights, self._arrays, self._kept, read = call.weights.parameters, arrays, None, call.weights
         if call.keeps:
             self._kept = np.empty_like(self.weights)
-            call = call._replace(weights=call.weights.of_copy(self._kept), keeps=False)
-        self.work, self._backward = ForwardPass(call, *self._own), {}
+            read = read.of_copy(self._kept)
+        self._formed = read.formed
+        program = call.program(plan, hx, cx)
+        own = dict(pair for name, one in zip(("x", "hx", "cx"), self._own, strict=True) for pair in named_arrays(name, one))
+        prepared = Prepared(call.engine, program.program, read.arrays() | own)
+        self.tape = ForwardCall(call, program, read, prepared.arrays)
+        self._functions, self._backward = prepared.functions, {}
         self._free = None if free is None else ref(free)
-        self._bind(plan)
+        self._results = [with_each(result, prepared.at) for result in program.results]
+        self._copiers = [_copier(result) for result in self._results]
         if call.reserves:
-            self._copiers.append(self.work.reserve.copy)
-            self._into_reserve = arrays.into(self.work.reserve)
-            self.work.remade = True  # for backward: it gets the reserve of any call
+            reserve = prepared.arrays["reserve"]
+            self._copiers.append(reserve.copy)
+            self._into_reserve = arrays.into(reserve)
 
-    def run(self, number, *arrays):
-        """(y, hy, cy) of x, hx and cx, and the reserve if the call has one; `number` is that of a training call."""
-        self.work.call = number
+    def run(self, *arrays):
+        """(y, hy, cy) of x, hx and cx, and the reserve if the call has one."""
         if self._kept is not None:
             np.copyto(self._kept, self.weights)
-        self._fill(arrays)
+        _fill(self._into, arrays)
         self._run()
-        return self._copies()
+        return [copy() for copy in self._copiers]
 
     def takes(self, x, hx, cx):
         """Whether an x of the right shape, and states, are what it gets: NumPy arrays of its dtype, or None."""
@@ -142,14 +130,14 @@ class PreparedForward(_Prepared):
         return x.dtype == own_x.dtype and all(one is None or _alike(one, like) for one, like in states)
 
     def _run(self):
-        if self.work.formed is not None:
-            self.work.form_weights()
+        if self._formed is not None:
+            self._formed.form()
         for function in self._functions:
             function()
 
     def step(self, x):
         """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
-        y, *new_state = self.work.results()
+        y, *new_state = self._results
         np.copyto(self._own[0][0], x)
         self._run()
         for copy, part in zip(self._into[1:], new_state, strict=True):
@@ -178,54 +166,63 @@ class PreparedForward(_Prepared):
             free.append(self)
 
     def remake(self, x, reserve):
-        """Be the tape of a call with this x, which may be None as in `ForwardPass.of_reserve`, and this reserve."""
+        """Be the tape of a call with this x, which may be None as in `ForwardCall.of_reserve`, and this reserve."""
         if x is not None:
             self._into[0](x)
         self._into_reserve(reserve)
 
-    def run_backward(self, how, space, given):
-        """(dx, dhx, dcx, dw) of what is `Given`; `how` as `PreparedBackward` has it."""
-        form = how, *map(type, given)
+    def run_backward(self, plan, need, given):
+        """(dx, dhx, dcx, dw) of what is `Given`, by a plan."""
+        form = plan, need, *map(type, given)
         prepared = self._backward.get(form)
         if prepared is None:
-            prepared = self._backward[form] = PreparedBackward(self.work, how, space, given, self._arrays)
+            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, given, self._arrays)
         return prepared.run(given)
 
 
-class PreparedBackward(_Prepared):
-    """The backward pass of a `PreparedForward`, with arrays of its own too.
+class PreparedBackward:
+    """The backward call of a `PreparedForward`, with arrays of its own too.
 
     Args:
-        tape: the `ForwardPass`. how: (plan, `Need`, whether gradients would accumulate if they were asked for).
-        space, given: as `BackwardPass` takes them. arrays: the `CallersArrays` that are given.
+        tape: the `ForwardCall`. plan, need, given: as `BackwardCall` takes them. arrays: the `CallersArrays` that are
+            given.
     """
 
-    def __init__(self, tape, how, space, given, arrays):
-        plan, need, accumulate = how
-        super().__init__(_like(given, arrays), arrays)
-        self.work = BackwardPass(tape, Given(*self._own), space, accumulate=accumulate, need=need)
-        self._bind(plan)
-        self._copiers.append(_copier(self.work.dw))
+    def __init__(self, tape, plan, need, given, arrays):
+        own = _like(given, arrays)
+        self._into = [_into(one, arrays.into) for one in own]
+        forms = own[0] is not None, form_of_state(own[1]), form_of_state(own[2]), own[3] is not None
+        program = backward(BackwardSpec(tape.program.spec, plan, need, *forms))
+        own = dict(pair for name, one in zip(("dy", "dhy", "dcy", "d_states"), own, strict=True)
+                   for pair in named_arrays(name, one))  # fmt: skip
+        self._read, self._d_formed = tape.read, None
+        if program.d_formed is not None:
+            own["d_formed"] = self._d_formed = np.zeros(program.d_formed.shape, program.d_formed.dtype)
+        prepared = Prepared(tape.engine, program.program, tape.arrays | own)
+        self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
+        results = [with_each(result, prepared.at) for result in program.results]
+        self._copiers = [_copier(result) for result in (*results, self._dw)]
 
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
-        self._fill(given)
-        self.work.form_weights()
+        _fill(self._into, given)
+        self._read.form()
         for function in self._functions:
             function()
-        self.work.pull_back()
-        return self._copies()
+        if self._d_formed is not None and self._dw is not None:
+            self._read.pull_back(self._dw, self._d_formed, False)
+        return [copy() for copy in self._copiers]
 
 
 class _Free(list):
-    """The prepared passes of a kind that no call uses now. They refer to it weakly, so that they are freed with their
+    """The prepared calls of a kind that nobody uses now. They refer to it weakly, so that they are freed with their
     stack of layers, and not only when Python's collector comes."""
 
     __slots__ = ("__weakref__",)
 
 
 class PreparedCalls:
-    """The prepared passes of a stack of layers.
+    """The prepared calls of a stack of layers.
 
     Whoever makes calls names their `kind`, anything hashable that says what tells them from the stack's other calls but
     the arrays' contents: `find` first, then `make`.
@@ -236,15 +233,14 @@ class PreparedCalls:
 
     def __init__(self, engine):
         self._engine = engine
-        self._free = OrderedDict()  # (kind, threads) -> `_Free`, or None where such calls are not prepared
+        self._free = OrderedDict()  # (kind, threads) -> `_Free`
         if engine.prepares_calls:
             engine.keepers.add(self)
 
     def clear(self):
-        """Forget all passes that nobody uses."""
+        """Forget all calls that nobody uses."""
         for free in tuple(self._free.values()):
-            if free:
-                free.clear()
+            free.clear()
 
     def find(self, kind, weights):
         """A `PreparedForward` with these weights that was given back after a call of this kind, or None."""

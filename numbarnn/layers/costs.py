@@ -1,11 +1,11 @@
 """What a training call takes with checkpoints, and what it would take without: bytes and time, before it is made."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
-from numbarnn.passes.checkpoints import CheckpointedForward, chains_of, segment_problem
-from numbarnn.passes.forward import ForwardPass
-from numbarnn.passes.reserve import layout_of
+from numbarnn.layers import checkpointed
+from numbarnn.layers.reserved import dtypes_of
+from numbarnn.programs.checkpoints import segments_of
+from numbarnn.programs.forward import reserve_places
 from numbarnn.schedules.explain import explain, option_of, wider
 
 
@@ -39,15 +39,6 @@ class Costs:
         )
 
 
-def segments_of(problem):
-    """The problems of the segments of a call with checkpoints -> how many segments have each: few are different."""
-    return Counter(
-        segment_problem(problem, chain, end - time)
-        for chain in chains_of(problem)
-        for time, end in chain.segments(problem)
-    )
-
-
 def costs_of(schedule, problem):
     """The `Costs` of a call with checkpoints.
 
@@ -60,9 +51,9 @@ def costs_of(schedule, problem):
     return Costs(
         problem.checkpoint_every,
         parts.total(),
-        layout_of(CheckpointedForward.table, problem).size,
-        max(layout_of(ForwardPass.table, part).size for part in parts),
-        layout_of(ForwardPass.table, without).size,
+        checkpointed.reserve_places(problem, dtypes_of(problem)).size,
+        max(reserve_places(part, dtypes_of(part)).size for part in parts),
+        reserve_places(without, dtypes_of(without)).size,
         *(times if None not in times else (None, None)),
     )
 

@@ -1,0 +1,84 @@
+"""Persistent kernels bound to the arrays of a launch."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from numbarnn.compile.storage import stored
+from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels.persistent import backward, ends, forward
+from numbarnn.kernels.persistent.context import WithinStep
+from numbarnn.kernels.persistent.tile import PIECE_BYTES
+from numbarnn.schedules.persistent.planner import variant
+from numbarnn.schedules.persistent.tables import make_options, make_tables
+
+POLLS = 1 << 20  # looks at missing data before a kernel gives up, at least: about a second
+POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of other layers
+
+
+def bind(engine, about):
+    """A function without arguments that runs a launch.
+
+    Args:
+        about: the `numbarnn.programs.launches.LaunchArrays`, with the engine's arrays.
+    """
+    problem, launch = about.problem, about.launch
+    if not all(engine.address(array) % PIECE_BYTES == 0 for array in about.aligned):
+        launch = replace(launch, tile=replace(launch.tile, aligned=False))
+    tile = launch.tile
+    if tile.aligned and not _are_aligned(engine, about.weights, about.places):
+        tile = replace(tile, weights_aligned=False)
+    kinds = variant(problem, about.launch)
+    if about.direction == "forward":
+        kernel = forward.make_forward(problem.cell, tile, problem.training, *kinds)
+    else:
+        kernel = backward.make_backward(problem.cell, tile, *kinds)
+    told, caller = engine.notice_of(about.caller)
+    leaving = ends.Leaving(told, np.int64(caller if about.tells else -1), about.exits, np.int32(about.clears))
+    step_mask, noise, masks, scale = about.options
+    options = make_options(problem, launch, _flat(step_mask), noise, masks, scale)
+    tables = tuple(map(engine.constant, make_tables(problem, launch, about.places)))
+    polls = min(POLLS + POLLS_PER_STEP * problem.steps * problem.layers, 2**31 - 1)
+    sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
+    config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True)
+    arrays = *_flat(about.arrays), _flat(leaving), _flat(about.weights)
+    bound = kernel.bind(config, *arrays, options, tables, sizes, about.trouble)
+    _require_room(bound, launch)
+
+    def run():
+        for array in about.exchanged:
+            engine.mark_unwritten(array)
+        bound()
+
+    return run
+
+
+def _require_room(bound, launch):
+    """Raise RuntimeError where the device does not hold all of a launch's blocks at once; the simulator does."""
+    fit = getattr(bound, "resident_blocks", lambda: launch.blocks)()
+    if fit < launch.blocks:
+        raise RuntimeError(
+            f"a persistent launch has {launch.blocks} blocks, of {launch.tile.threads} threads and "
+            f"{launch.shared_bytes} bytes of shared memory each, which must run at the same time, and the device has "
+            f"room for {fit} (a share of a GPU, by MPS or MIG, has less than the whole): use schedule='wavefront' or "
+            f"'stepwise'"
+        )
+
+
+def _flat(array):
+    """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
+    if array is None:
+        return None
+    if isinstance(array, WithinStep | ends.States | ends.Leaving):
+        return type(array)(*map(_flat, array))
+    if isinstance(array, np.int32 | np.int64):
+        return array
+    return tuple(map(_flat, array)) if isinstance(array, list | tuple) else stored(array.reshape(-1))
+
+
+def _are_aligned(engine, array, places):
+    """Whether all matrices that kernels keep begin at multiples of 16 bytes: in an array that is a view, or has
+    parameters of odd sizes before them, they need not."""
+    first, size = engine.address(array), array.dtype.itemsize
+    starts = [at for place in places.values() for at in (place.W, place.R, place.W_hr) if at >= 0]
+    return all((first + at * size) % 16 == 0 for at in starts)

@@ -1,0 +1,207 @@
+"""Forward and backward calls of a stack of layers: their programs, run on the arrays of a caller."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbarnn.common.philox import WHOLE, Origin, dropout_masks, noise_words
+from numbarnn.engines import Engine
+from numbarnn.engines.runs import Run
+from numbarnn.programs.backward import ALL, BackwardSpec, Given, backward
+from numbarnn.programs.forward import ForwardSpec, forward
+from numbarnn.programs.recurrent_weights import drop_connect_masks
+from numbarnn.programs.states import form_of_state
+from numbarnn.schedules.problem import Problem
+
+
+class Call(NamedTuple):
+    """What a forward call is told besides the caller's arrays.
+
+    Attributes:
+        weights: the `kernel_weights.ReadWeights`.
+        seed, number: key of the dropout masks and of noise, number of the training call.
+        caller: who called, as text: what an error says that is found out later.
+        keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
+        reserves, from_zero: see `ForwardSpec`.
+        origin: where the steps stand in the call whose random numbers they draw.
+        step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
+        part: (whole, first_layer, direction) of a segment, see `ForwardSpec`.
+    """
+
+    engine: Engine
+    problem: Problem
+    weights: Any
+    seed: int = 0
+    number: int = 0
+    caller: str = ""
+    keeps: bool = False
+    reserves: bool = False
+    from_zero: bool = False
+    origin: Origin = WHOLE
+    step_mask: Any = None
+    part: tuple = (None, 0, 0)
+
+    def program(self, plan, hx=None, cx=None, fill=0.0):
+        """The `programs.forward.Forward` of this call with that plan and initial states."""
+        return forward(
+            ForwardSpec(
+                self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.reserves,
+                self.from_zero, *self.part,
+            )
+        )  # fmt: skip
+
+    def drawn(self):
+        """(name of a buffer, NumPy array) of what the call's random numbers follow from."""
+        p, cell = self.problem, self.problem.cell
+        if p.dropping:
+            rows = self.origin.time * p.batch * p.directions
+            firsts = [rows * width for width in p.output_sizes[:-1]]
+            yield "masks", dropout_masks(p.dropout, self.seed, self.number, firsts)[1]
+        if p.training and cell.noise:
+            yield "noise", noise_words(self.seed, p.layers * p.directions, self.number, self.origin)
+        if p.training and cell.num_ah and any(cell.drop_connect):
+            words = drop_connect_masks(p, self.seed, self.number, self.origin.place)
+            yield "drop_words", np.array(words, np.uint64)
+
+
+class ForwardCall:
+    """A forward call; after training, the tape that a `BackwardCall` reads.
+
+    Args:
+        call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it works with.
+        arrays: name of a buffer -> array, of what backward reads.
+
+    Attributes:
+        the arguments; engine, problem.
+    """
+
+    def __init__(self, call, program, read, arrays):
+        self.call, self.program, self.read, self.arrays = call, program, read, arrays
+        self.engine, self.problem = call.engine, call.problem
+
+    steps = property(lambda self: self.problem.steps, doc="T.")
+    batch = property(lambda self: self.problem.batch, doc="B.")
+    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+
+    @classmethod
+    def of_reserve(cls, call, plan, x, reserve):
+        """The tape of a call that is over, made again; it is good for backward alone.
+
+        Args:
+            call: what the `Call` was. plan: of the forward call.
+            x: as it was, or None where backward needs no gradients of parameters, or the reserve has a copy of x
+                (`Problem.copies_x`).
+            reserve: that call's, or a copy.
+        """
+        program = call.program(plan)
+        run = Run(call.engine, program.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
+        if not call.problem.copies_x:
+            run.give("x", x, own=call.engine.records_jobs)
+        for name, array in call.drawn():
+            run.give_from_host(name, array)
+        return cls(call, program, call.weights, run.arrays)
+
+    def array(self, view):
+        """The array of a view of the program's."""
+        return self.engine.array_at(view, self.arrays[view.name])
+
+    @property
+    def y(self):
+        """The last layer's output as backward reads it."""
+        return self.array(self.program.output(self.problem.layers - 1))
+
+
+def _allocator(call, *kind):
+    return call.engine.allocate(call.weights.flat, call.problem, *kind)
+
+
+def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
+    """Run a forward call; returns (y, hy, cy) for the caller, and all private states where the problem keeps them, and
+    the `ForwardCall`, of which after inference nothing is kept.
+
+    Args:
+        x: (T, B, I), or (B, T, I) if the problem is batch-major.
+        hx, cx: the initial states, an array or a list with one per layer (`problem.state_shapes`); None is zero.
+        lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
+        fill: what stands in y beyond a sequence's length.
+    """
+    engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
+    program = call.program(plan, hx, cx, fill)
+    run = Run(engine, program.program, allocate)
+    if call.keeps:
+        run.give("weights", read.parameters, own=True)
+        read = read.of_copy(run.arrays.pop("weights"), allocate)
+    run.arrays |= read.arrays()
+    copies = call.keeps or (engine.records_jobs and problem.training)
+    run.give("x", x, own=copies and not problem.copies_x)
+    run.give("hx", hx)
+    run.give("cx", cx)
+    for name, array in (("lengths", lengths), ("resets", resets)):
+        if isinstance(array, np.ndarray) and engine.array_module is not np:
+            run.give_from_host(name, array)
+        elif array is not None:
+            run.give(name, array)
+    if call.step_mask is not None:
+        run.give("step_mask_given", call.step_mask)
+    for name, array in call.drawn():
+        run.give_from_host(name, array)
+    read.form()
+    run.execute()
+    y, *others = program.results
+    if call.keeps and program.y_copy is None and engine.records_jobs:
+        y = engine.settled(allocate, "y_result", run.at(y), own=True)  # backward reads h again
+    else:
+        y = run.result(y)
+    results = y, *(run.result(other) for other in others)
+    return results, ForwardCall(call, program, read, run.kept() if problem.training else {})
+
+
+class BackwardCall:
+    """A backward call, run when it is made.
+
+    Args:
+        tape: the `ForwardCall`; what the cell saved is overwritten, unless it is needed again.
+        plan: of the pass. given: the gradients of what forward returned, `Given`.
+        dw: a buffer for the parameters' gradients, laid out as the weights, to which they are added; None: one is made
+            where the plan has such.
+        need: a `Need`.
+
+    Attributes:
+        results: (dx as x was given, or None; dhx, dcx) for the caller.
+        dw: the gradients of all parameters, or None.
+    """
+
+    def __init__(self, tape, plan, given, dw=None, need=ALL, d_formed=None):
+        self.tape, self.need, self._given = tape, need, given
+        run, program = self._run(plan, dw, d_formed, tape.arrays, after=False)
+        self.results = tuple(run.result(result) for result in program.results)
+        self._left = {name: run.arrays[name] for name in run.program.made if run.program.keeps(name)}
+
+    def add_weights(self, plan, dw):
+        """Add the gradients of parameters to dw, after a call without them; plan: of these alone."""
+        self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
+
+    def _run(self, plan, dw, d_formed, arrays, after):
+        tape, given, engine = self.tape, self._given, self.tape.engine
+        forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
+        program = backward(BackwardSpec(tape.program.spec, plan, self.need, *forms, dw is not None, after))
+        allocate = _allocator(tape.call, "backward")
+        run = Run(engine, program.program, allocate, arrays)
+        for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):
+            run.give(name, state)
+        if dw is not None:
+            run.arrays["dw"] = dw
+        pulls = program.d_formed is not None and program.has_weights and d_formed is None
+        if pulls:
+            d_formed = allocate("d_formed", program.d_formed.shape, program.d_formed.dtype)
+            engine.zero(d_formed)
+        if d_formed is not None:
+            run.arrays["d_formed"] = d_formed
+        tape.read.form()  # again: another call may have formed others there
+        run.execute()
+        self.dw = run.arrays.get("dw")
+        if pulls:
+            tape.read.pull_back(self.dw, d_formed, dw is not None)
+        return run, program
+
+

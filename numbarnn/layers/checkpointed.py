@@ -1,0 +1,320 @@
+"""Calls with checkpoints, run segment by segment (`numbarnn.programs.checkpoints`)."""
+
+import numpy as np
+
+from numbarnn.common.philox import Origin, dropout_words
+from numbarnn.common.precision import known_dtype
+from numbarnn.layers.calls import BackwardCall, run_forward
+from numbarnn.layers.kernel_weights import Formed
+from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
+from numbarnn.programs.program import Places
+from numbarnn.programs.states import part_of_state, rows
+from numbarnn.programs.views import View
+from numbarnn.schedules.problem import state_shapes
+
+
+def reserve_places(problem, dtype_of):
+    """The `Places` of what a call keeps, in its reserve; dtype_of: see `numbarnn.programs.program.Builder.dtype`."""
+    places = Places()
+    for name, shape, dtype in checkpoint_buffers(problem):
+        places.add(name, shape, dtype_of(dtype))
+    return places
+
+
+class CheckpointedForward:
+    """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
+
+    Args:
+        call: the `Call`. schedule: that of the stack, asked for the plans of segments.
+
+    Attributes:
+        h, c: [layer, direction] -> (segments, B, ...), states before each segment. outputs: [layer] -> the input of the
+            layer above, with two directions. step_mask: None if all steps are ordinary.
+        y, hy, cy, all_states: results. reserve: what is kept, in one array of bytes; None where it is in several.
+    """
+
+    reserve = y = hy = cy = all_states = None
+
+    def __init__(self, call, schedule):
+        self.call, self.schedule, self.engine, self.problem = call, schedule, call.engine, call.problem
+        self.read = call.weights
+        if self.problem.dropping:
+            self._scale, self._masks = dropout_words(self.problem.dropout, 0, 0, 0)[0], self._on_engine("masks")
+
+    steps = property(lambda self: self.problem.steps, doc="T.")
+    batch = property(lambda self: self.problem.batch, doc="B.")
+    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+
+    @classmethod
+    def of_reserve(cls, call, schedule, x, reserve):
+        """The tape of a forward call that is over, made again; x as it was."""
+        self = cls(call, schedule)
+        self._keep_in(reserve)
+        self.x = x
+        return self
+
+    def _on_engine(self, name):
+        """What the call draws by that name."""
+        return self.engine.from_host(dict(self.call.drawn())[name])
+
+    def _dtype(self, name):
+        return known_dtype({"storage": self.problem.dtype, "state": self.problem.state_dtype}.get(name, name))
+
+    def _keep_in(self, reserve=None):
+        """Have what is kept in the reserve, or where the call needs none in arrays of its own."""
+        kept = {}
+        if reserve is None and not self.call.reserves:
+            for name, shape, dtype in checkpoint_buffers(self.problem):
+                kept[name] = self.engine.empty(shape, self._dtype(dtype))
+        else:
+            places = reserve_places(self.problem, self._dtype)
+            memory = View.of("reserve", (places.size,), known_dtype("uint8"))
+            self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
+            kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
+        self.h, self.c, self.outputs = (
+            {name[1]: array for name, array in kept.items() if name[0] == kind} for kind in ("h", "c", "outputs")
+        )
+        self.step_mask = kept.get("step_mask")
+
+    def run(self, x, state, sequences):
+        """All segments; returns (y, hy, cy), and all private states where the problem keeps them.
+
+        Args:
+            x, state: the caller's x and (hx, cx), as `run_forward` takes them.
+            sequences: what has lengths, resets and padding_value.
+        """
+        p, engine = self.problem, self.engine
+        if self.call.keeps:
+            self.read = self.read.of_copy(self._copy(self.read.parameters))
+        self._keep_in()
+        self._make_results()
+        if p.masked:
+            self._fill_step_mask(sequences.lengths, sequences.resets)
+        self.x = self._copy(x) if self.call.keeps else x
+        self.read.form()
+        for chain in chains_of(p):
+            for layer, direction in chain.places:  # initial states into their first slots
+                for slots, given in zip((self.h, self.c), state, strict=True):
+                    if (layer, direction) in slots and given is None:
+                        engine.zero(slots[layer, direction][0])
+                    elif (layer, direction) in slots:
+                        engine.copy(slots[layer, direction][0], part_of_state(p, given, layer)[direction])
+            for number in range(len(chain.segments(p))):
+                self._keep(chain, number, *self.segment(chain, number, sequences.padding_value))
+        results = self.y, self.hy, self.cy
+        return results if self.all_states is None else (*results, self.all_states)
+
+    def _copy(self, array):
+        copy = self.engine.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
+    def _make_results(self):
+        p, D = self.problem, self.problem.directions
+        outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
+        privates = tuple(p.cell.num_private * H for H in p.hidden_sizes)
+        self.y = self.engine.empty((*outer, D * p.output_sizes[-1]), self._dtype("storage"))
+        self.hy = self.empty_state(state_shapes(p.output_sizes, D, p.batch))
+        self.cy = self.empty_state(state_shapes(privates, D, p.batch)) if p.cell.num_private else None
+        if p.keeps_states:
+            self.all_states = self.engine.empty((*outer, D * privates[-1]), self._dtype("storage"))
+
+    def empty_state(self, shape):
+        """A state of that shape, or a list of them."""
+        if isinstance(shape, list):
+            return [self.empty_state(part) for part in shape]
+        return self.engine.empty(shape, self._dtype("storage"))
+
+    def _fill_step_mask(self, lengths, resets):
+        engine, problem = self.engine, self.problem
+        lengths = np.full(problem.batch, problem.steps, np.int32) if lengths is None else lengths
+        resets = self.step_mask[0, :0] if resets is None else resets
+        arrays = (engine.from_host(one) if isinstance(one, np.ndarray) else one for one in (lengths, resets))
+        engine.fill_step_mask(self.step_mask, *arrays)
+
+    def segment(self, chain, number, fill=0.0):
+        """A chain's segment, run from the states that were kept: its results and its `ForwardCall`."""
+        whole = self.problem
+        time, end = chain.segments(whole)[number]
+        problem, direction = segment_problem(whole, chain, end - time), chain.direction
+        call = self.call._replace(
+            problem=problem,
+            weights=Formed(self.read),
+            keeps=False,
+            reserves=False,
+            origin=Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1),
+            step_mask=self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None,
+            part=(whole, chain.first, direction),
+        )
+        slot = slice(number, number + 1)
+        states = ([known[at][slot] for at in chain.places] if known else None for known in (self.h, self.c))
+        plan = self.schedule.pick(problem)[0].plan_forward(problem)
+        return run_forward(call, plan, self._input(chain, time, end), *states, fill=fill)
+
+    def _input(self, chain, time, end):
+        """(k, B, I), what the chain's first layer reads in a segment."""
+        if chain.first == 0:
+            x = self.time_major(self.x)[time:end]
+            if self.problem.directions == 2 and self.problem.input_mode == "given":
+                x = chain.columns(x)
+            return self.turned(chain, x)
+        x = self.outputs[chain.first - 1][time:end]
+        if self.problem.dropping:
+            dropped = self.engine.empty(x.shape, x.dtype)
+            self.dropout(chain.first, dropped, x, time * x[0].size)
+            x = dropped
+        return self.turned(chain, x)
+
+    def dropout(self, layer, out, x, position=0):
+        """out = dropout of a layer's input, of which x may be a part."""
+        self.engine.dropout(out, x, self._masks[layer - 1], self._scale, position)
+
+    def turned(self, chain, array):
+        """An array of times in the direction's order, contiguous."""
+        return self.contiguous(array[::-1] if chain.direction else array)
+
+    def contiguous(self, array):
+        """An array, or a copy of it, of which no element is apart from the next one; None stays None."""
+        if array is None or array.flags.c_contiguous:
+            return array
+        out = self.engine.empty(array.shape, array.dtype)
+        self.engine.copy(out, array)
+        return out
+
+    def time_major(self, array):
+        """A view of the caller's array with time first; None stays None."""
+        return array.transpose(1, 0, 2) if array is not None and self.batch_major else array
+
+    def of_segment(self, chain, number, array):
+        """A view of a segment's part of an array (T, B, D * N), in the direction's order; None stays None."""
+        if array is None:
+            return None
+        time, end = chain.segments(self.problem)[number]
+        part = array[time:end] if self.problem.directions == 1 else chain.columns(array[time:end])
+        return part[::-1] if chain.direction else part
+
+    def _keep(self, chain, number, results, work):
+        """What is kept of a segment that has run: states, y."""
+        problem, engine = self.problem, self.engine
+        segments, is_last = chain.segments(problem), chain.last == problem.layers
+        y, h, c, *states = results
+        for layer, direction in chain.places:
+            for slots, final, found in ((self.h, self.hy, h), (self.c, self.cy, c)):
+                if found is None:
+                    continue
+                out = part_of_state(problem, final, layer)[direction]
+                if number + 1 < len(segments):
+                    out = slots[layer, direction][number + 1]
+                engine.copy(out, part_of_state(work.problem, found, layer - chain.first)[0])
+        outs = [self.time_major(self.y) if is_last else self.outputs[chain.last - 1]]
+        outs += [self.time_major(self.all_states)] if states else []
+        for out, found in zip(outs, (y, *states), strict=True):
+            engine.copy(self.of_segment(chain, number, out), found)
+
+
+class CheckpointedBackward:
+    """A backward call, segment by segment, run when it is made.
+
+    Args:
+        tape: the `CheckpointedForward`. given, dw, need: as `BackwardCall` takes them.
+
+    Attributes:
+        results: dx as x was given, dhx, dcx.
+        dw: the gradients of all parameters; None if they are not needed.
+    """
+
+    def __init__(self, tape, given, dw=None, need=ALL):
+        self.tape, self.given, self.need, self.engine, self.problem = tape, given, need, tape.engine, tape.problem
+        self.dw, p = dw, self.problem
+        if need.weights and dw is None:
+            self.dw = self.engine.zeros((p.space.size,), known_dtype(p.dtype))
+        self.d_formed = None
+        if p.space.formed_size and self.dw is not None:
+            self.d_formed = self.engine.zeros((p.space.formed_size,), known_dtype(p.dtype))
+        self.dhx = tape.empty_state(state_shapes(p.output_sizes, p.directions, p.batch))
+        self.dcx, privates = None, tuple(p.cell.num_private * H for H in p.hidden_sizes)
+        if p.cell.num_private:
+            self.dcx = tape.empty_state(state_shapes(privates, p.directions, p.batch))
+        self.results = self._run()
+
+    def _run(self):
+        tape, engine, problem = self.tape, self.engine, self.problem
+        tape.read.form()
+        dy_of_next = None
+        for chain in reversed(chains_of(problem)):
+            if chain.direction == problem.directions - 1:  # the layer's first one
+                dy = tape.time_major(self.given.y) if chain.last == problem.layers else dy_of_next
+                self._dx = None
+                if chain.first > 0 or self.need.x:
+                    width = problem.directions * problem.output_sizes[chain.first - 1] if chain.first else (
+                        problem.input_size)  # fmt: skip
+                    self._dx = engine.empty((problem.steps, problem.batch, width), known_dtype(problem.dtype))
+            self._run_chain(chain, dy)
+            if chain.direction == 0:
+                dy_of_next = self._dx
+                if chain.first > 0 and problem.dropping:
+                    tape.dropout(chain.first, self._dx, self._dx)
+        if self.d_formed is not None:
+            tape.read.pull_back(self.dw, self.d_formed, True)
+        dx, self._dx = self._dx, None
+        if dx is not None and problem.batch_major:
+            given = engine.empty((problem.batch, problem.steps, problem.input_size), dx.dtype)
+            engine.copy(tape.time_major(given), dx)
+            dx = given
+        return dx, self.dhx, self.dcx
+
+    def _run_chain(self, chain, dy):
+        """Backward through all segments of a chain.
+
+        Args:
+            dy: (T, B, D * P) of its last layer, or None.
+        """
+        every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
+        h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
+        for number in reversed(range(len(chain.segments(self.problem)))):
+            outputs = (self.tape.contiguous(self.tape.of_segment(chain, number, one)) for one in (dy, every))
+            h, c = self._run_segment(chain, number, Given(next(outputs), h, c, next(outputs)))
+        for layer, direction in chain.places:
+            for out, found in ((self.dhx, h), (self.dcx, c)):
+                if out is not None:
+                    own = found[layer - chain.first] if isinstance(found, list) else found[layer - chain.first :][:1]
+                    self.engine.copy(part_of_state(self.problem, out, layer)[direction], own[0])
+
+    def _run_segment(self, chain, number, given):
+        """Backward through one; returns the gradients of the states before it. Its arrays are gone afterwards."""
+        _, tape = self.tape.segment(chain, number)
+        # This tape is made again for each pass; layers have other numbers in it.
+        need = self.need._replace(x=self._dx is not None, again=False, frozen=frozenset())
+        schedule = self.tape.schedule.pick(tape.problem)[0]
+        plan = schedule.plan_backward(tape.problem, self.dw is not None, need.x)
+        found, h, c = BackwardCall(tape, plan, given, self.dw, need, self.d_formed).results
+        if self._dx is not None:
+            self._put_dx(chain, number, self._dx, found)
+        return h, c
+
+    def _of_final(self, chain, state):
+        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer; None stays None."""
+        if state is None:
+            return None
+        found = []
+        for layer, direction in chain.places:
+            part = part_of_state(self.problem, state, layer)[direction]
+            found.append(self.engine.empty((1, *part.shape), known_dtype(self.problem.state_dtype)))
+            self.engine.copy(found[-1][0], part)
+        return found
+
+    def _put_dx(self, chain, number, dx, found):
+        """A segment's gradient of its input to its place; that of a layer's second direction is added."""
+        time, end = chain.segments(self.problem)[number]
+        out, found = dx[time:end], self.tape.turned(chain, found)
+        if self.problem.directions == 2 and self.problem.input_mode == "given" and chain.first == 0:
+            self.engine.copy(chain.columns(out), found)
+        elif chain.direction == self.problem.directions - 1:
+            self.engine.copy(out, found)
+        else:
+            self.engine.sum_gates(rows(out), rows(found), 1, True)
+
+    def add_weights(self, plan, dw):
+        """Add the gradients of all parameters, which this call has, to a flat buffer."""
+        self.engine.sum_gates(dw[None], self.dw[None], 1, True)

@@ -1,0 +1,392 @@
+"""The forward program: what its tasks are on the arrays of a call."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbarnn.common.order import SKIP
+from numbarnn.common.philox import dropout_words
+from numbarnn.kernels.step.groups import ForwardBuffers, Options, Parameters, Saved, Scratch, States
+from numbarnn.programs.program import Builder, Places
+from numbarnn.programs.recurrent_weights import RecurrentWeights
+from numbarnn.programs.states import part_of_state, rows, state_arrays
+from numbarnn.schedules.plan import Plan
+from numbarnn.schedules.problem import Problem, state_shapes
+
+BUILDERS = 512  # programs that are remembered, the least recently used forgotten first: making one takes milliseconds
+
+
+class ForwardSpec(NamedTuple):
+    """What a forward program follows from.
+
+    Attributes:
+        problem, plan: of the call.
+        hx, cx: in which form there are initial states (`states.form_of_state`); None is zero.
+        fill: what stands in y beyond a sequence's length, as text, since NaN is not equal to itself.
+        caller: who calls, as text: what an error says that is found out later.
+        reserves: all that backward reads besides x and the weights is in one buffer, the reserve.
+        from_zero: of such a call: backward does not see the initial states, and there was no initial h.
+        whole: of a segment the problem of the call whose weights it gets; None: its own problem.
+        first_layer, direction: of a segment, the first of its layers in that problem, and its direction.
+    """
+
+    problem: Problem
+    plan: Plan
+    hx: bool | None = None
+    cx: bool | None = None
+    fill: str = "0.0"
+    caller: str = ""
+    reserves: bool = False
+    from_zero: bool = False
+    whole: Problem | None = None
+    first_layer: int = 0
+    direction: int = 0
+
+
+def tape_buffers(problem, launched=frozenset()):
+    """(name, shape, dtype) of the buffers that steps fill and, after training, backward reads.
+
+    T and B may be numbers that are not known yet. Slot t + 1 of a state is after step t; 0 and T + 1 are initial. In
+    inference there are fewer slots of what nobody reads again; launches need all of v.
+    """
+    p, cell = problem, problem.cell
+    T, B, D = p.steps, p.batch, p.directions
+    if p.copies_x:  # with time first, zero beyond sequences
+        yield "x_copy", (T, B, p.input_size), "storage"
+    if p.masked:  # what each step is (`numbarnn.common.order`)
+        yield "step_mask", (D, T + 2, B), "uint8"
+    for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
+        yield ("h", layer), (T + 2, B, D * P), "storage"
+        slots = T + 2 if p.training or p.keeps_states else 2
+        yield ("c", layer), (slots, B, D * cell.num_private * H), "state"  # private states
+        if p.projection:  # the cell's outputs, of which h is made
+            yield ("m", layer), (T + 2, B, D * H), "storage"
+        for direction in range(D):
+            place = layer, direction
+            if p.training and cell.num_saved:
+                yield ("gates", place), (T, B, max(cell.num_saved, cell.num_gates) * H), "storage"
+            steps = T if p.training or layer in launched else 1
+            if cell.num_products:  # what further products multiply
+                yield ("v", place), (steps, B, cell.num_products * H), "storage"
+            if cell.num_sums:  # over units
+                yield ("sums", place), (T if p.training else 1, B, cell.num_sums), "state"
+
+
+def reserve_places(problem, dtype_of):
+    """The `Places` of the buffers of a training call in its reserve; dtype_of: see `Builder.dtype`."""
+    places = Places()
+    for name, shape, dtype in tape_buffers(problem):
+        places.add(name, shape, dtype_of(dtype))
+    return places
+
+
+class Forward(Builder):
+    """Builds the forward program of a `ForwardSpec`; backward ones begin with its views.
+
+    Attributes:
+        x (T, B, I), as tasks read it; step_mask, masks, noise; [layer] -> h, c, m; [layer, direction] -> gates, v, sums,
+        ax, ah, words; hx, cx; hy, cy, y, all_states: results. What there is not is None, or missing.
+        recurrent: the `RecurrentWeights`, where steps multiply with another R than the parameter; else None.
+        from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
+        scale: of dropout, what is not dropped is multiplied by.
+        rewrites: the first and last copies are of x and y too, not of states alone.
+    """
+
+    kept = frozenset(
+        "x x_copy step_mask masks noise drop_words R all_weights trouble h c m gates v sums reserve flat formed no_bias"
+        .split()
+    )  # fmt: skip
+    steps_kind = "forward_steps"
+
+    def __init__(self, spec):
+        problem = p = spec.problem
+        super().__init__(problem, spec.plan)
+        self.spec, self.caller, self.fill = spec, spec.caller, float(spec.fill)
+        self.from_zero = spec.from_zero if spec.reserves else spec.hx is None
+        self._make_parameters()
+        self.reserve, views = None, {}
+        if spec.reserves:
+            places = reserve_places(problem, self.dtype)
+            self.reserve = self.new("reserve", (places.size,), "uint8")
+            views = places.views(self.reserve)
+        else:
+            for name, shape, dtype in tape_buffers(problem, self.launched):
+                views[name] = self.new(name, shape, dtype)
+        self._make_x(views)
+        self.step_mask, layers = views.get("step_mask"), range(p.layers)
+        self.h, self.c, self.m = ({n: views[k, n] for n in layers if (k, n) in views} for k in "hcm")
+        self.gates, self.v, self.sums = (
+            {name[1]: view for name, view in views.items() if name[0] == kind} for kind in ("gates", "v", "sums")
+        )
+        self._make_scratch()
+        self._make_states()
+        self._make_options()
+        self._make_flag()
+        self.program = self.build()
+
+    # --------------------------------------------------------------------------------------------------------- buffers
+    def _make_parameters(self):
+        """[layer][direction] -> `Parameters` of this call's layers, views of the buffer `flat` that kernels know weights
+        by; zeros stand for biases that there are not."""
+        p, spec = self.problem, self.spec
+        whole = spec.whole or p
+        space, cell = whole.space, whole.cell
+        apart = space.formed_size and not p.weights_in_one
+        self.flat = self.input("flat", (space.size + (0 if apart else space.formed_size),))
+        formed = self.input("formed", (space.formed_size,)) if apart else self.flat[space.size :]
+        self.formed = formed if space.formed_size else None
+        zeros = self.input("no_bias", (max(cell.num_gates, cell.num_ah) * max(whole.hidden_sizes),))
+        self.weights = []
+        for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
+            found = []
+            for direction in range(p.directions):
+                place = spec.first_layer + layer, spec.direction + direction
+                parts = space.pseudo_layer(self.flat, *place, self.formed)
+                for kind, size in (("b_w", cell.num_gates * H), ("b_r", cell.num_ah * H)):
+                    parts.setdefault(kind, zeros[:size])
+                parts.setdefault("R", zeros[:0].reshape(0, P))
+                found.append(Parameters(**parts))
+            self.weights.append(found)
+
+    def _make_x(self, views):
+        p = self.problem
+        outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
+        given = self.input("x", (*outer, p.input_size))
+        self.x = views.get("x_copy", given)
+        self.x_given = given if p.copies_x else None
+        self.y_copy = self.all_states = None
+        if p.batch_major or p.padded:
+            self.y_copy = self.new("y_copy", (*outer, p.directions * p.output_sizes[-1]))
+        if p.keeps_states:
+            width = p.directions * p.cell.num_private * p.hidden_sizes[-1]
+            self.all_states = self.new("all_states", (*outer, width))
+        self.rewrites = self.y_copy is not None
+
+    def _make_scratch(self):
+        p, cell = self.problem, self.problem.cell
+        T, B = p.steps, p.batch
+        self.ax, self.ah, self.words, self.dropped_input = {}, {}, {}, {}
+        for layer, H in enumerate(p.hidden_sizes):
+            if p.dropping and layer > 0:
+                self.dropped_input[layer] = self.new(
+                    ("dropped_input", layer), (T, B, p.directions * p.output_sizes[layer - 1])
+                )
+            for direction in range(p.directions):
+                place = layer, direction
+                self.ax[place] = self.gates.get(place) or self.new(("ax", place), (T, B, cell.num_gates * H))
+                self.ah[place] = self.new(("ah", place), (B, cell.num_ah * H), "state")
+                if cell.num_sums:  # of blocks of 4 units or more
+                    self.words[place] = self.new(("words", place), (2, cell.num_sums, B, -(-H // 4)), "int64")
+
+    def _make_states(self):
+        p, spec = self.problem, self.spec
+        shapes = [
+            state_shapes(sizes, p.directions, p.batch)
+            for sizes in (p.output_sizes, tuple(p.cell.num_private * H for H in p.hidden_sizes))
+        ]
+        of_state = "state" if p.is_segment else "storage"
+        self.hy = self.state(self.new, "hy", shapes[0])
+        self.cy = self.state(self.new, "cy", shapes[1], of_state) if p.cell.num_private else None
+        self.hx, self.cx = (
+            None if form is None else self.state(self.input, name, as_given(shape, form, p), dtype)
+            for name, shape, form, dtype in (("hx", shapes[0], spec.hx, "storage"), ("cx", shapes[1], spec.cx, of_state))
+        )
+
+    def _make_options(self):
+        """What says which steps are not ordinary, and what the call draws at random."""
+        p, cell = self.problem, self.problem.cell
+        self.masks = self.noise = self.scale = self.lengths = self.resets = self.step_mask_given = None
+        if p.masked and p.is_segment:
+            self.step_mask_given = self.input("step_mask_given", self.step_mask.shape, "uint8")
+        elif p.masked:
+            self.lengths = self.input("lengths", (p.batch,), "int32")
+            if not p.padded:
+                self.constants["lengths"] = np.full(p.batch, p.steps, np.int32)
+            none = self.step_mask[0, :0]
+            self.resets = self.input("resets", (p.steps, p.batch), "uint8") if p.resets else none
+        if p.dropping:
+            self.scale, self.masks = dropout_words(p.dropout, 0, 0, 0)[0], self.input("masks", (p.layers - 1, 6), "uint64")
+        if p.training and cell.noise:
+            self.noise = self.input("noise", (p.layers * p.directions, 6), "uint64")
+        self.recurrent = RecurrentWeights.made_for(self)
+
+    def _make_flag(self):
+        if self.plan.has_launches:
+            self.exits = self.input("exits", (1,), "int64")
+            self.clears_trouble = self.problem.training
+            make = self.new if self.problem.training else self.input  # which the last launch clears
+            self.trouble = make("trouble", (1,), "int64")
+
+    @property
+    def y(self):
+        """The last layer's output: a view (T, B, D * P), or the copy that the caller gets."""
+        return self.output(self.problem.layers - 1) if self.y_copy is None else self.y_copy
+
+    def output(self, layer):
+        """(T, B, D * P), the layer's output: a view."""
+        return self.h[layer][1:-1]
+
+    def layer_input(self, layer):
+        """(T, B, I), what the layer reads: x, or the output of the layer below; with dropout an array of its own, which
+        the layer's "dropout" (in backward "remake") tasks fill."""
+        if layer == 0:
+            return self.x
+        return self.dropped_input[layer] if self.problem.dropping else self.output(layer - 1)
+
+    # ----------------------------------------------------------------------------------------------------------- tasks
+    def do_dropout(self, task, emit=None):
+        """Fill the layer's input for the task's times."""
+        when, below = task.times(self.problem.steps), self.output(task.layer - 1)
+        out, mask = self.layer_input(task.layer)[when], self.masks[task.layer - 1]
+        (emit or self.emit)("dropout", out, below[when], mask, self.scale, when.start * below[0].size)
+
+    def do_input(self, task):
+        """x Wᵀ for the task's steps."""
+        layer, direction, cell = task.layer, task.direction, self.problem.cell
+        when = task.times(self.problem.steps)
+        ax = rows(self.ax[layer, direction][when])[:, : cell.num_gates * self.problem.hidden_sizes[layer]]
+        x = rows(self.layer_input(layer)[when])
+        mode = self.input_mode(layer)
+        if mode == "skip":
+            self.emit("spread", ax, x, cell.num_gates)
+        elif mode == "given":
+            self.emit("copy", ax, x[:, direction * ax.shape[1] :][:, : ax.shape[1]])
+        else:
+            W = self.W_of(layer, direction)
+            if len(W):
+                self.emit("multiply", ax[:, : len(W)], x, W, transpose_b=True, allow_tf32=self.problem.allow_tf32)
+            for first in range(len(W), ax.shape[1], x.shape[1]):
+                self.emit("copy", ax[:, first : first + x.shape[1]], x)
+
+    def do_launch(self, task):
+        """All steps of several layers."""
+        from numbarnn.programs import launches  # and with them Numba for GPUs, half a second
+
+        self.emit("launch", launches.forward_arrays(self, task.launch))
+
+    def W_of(self, layer, direction):
+        """The rows of W that multiply x; those of gates that are x itself come after them."""
+        W, copied = self.weights[layer][direction].W, self.problem.copied_gates[layer]
+        return W[: len(W) - copied * self.problem.hidden_sizes[layer]] if copied else W
+
+    def input_mode(self, layer):
+        """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
+        return self.problem.input_mode if layer == 0 else "linear"
+
+    def steps_group(self, layer, direction):
+        """What the steps of a layer and direction work on."""
+        problem, place = self.problem, (layer, direction)
+        fuses = layer not in problem.input_products
+        return ForwardBuffers(
+            cell=problem.cell,
+            direction=direction,
+            save=problem.training,
+            parameters=self.parameters_of(layer, direction, fuses),
+            states=self.states_of(layer),
+            saved=self.saved_of(place),
+            scratch=Scratch(ax=self.ax[place], ah=self.ah[place]),
+            options=self.options_of(*place),
+            x=self.layer_input(layer) if fuses else None,
+            from_zero=self.from_zero,
+            allow_tf32=problem.allow_tf32,
+            call_steps=problem.segment_of or problem.steps,
+        )
+
+    def parameters_of(self, layer, direction, fuses=False):
+        """The `Parameters` of a layer and direction as steps take them; W where they multiply x themselves."""
+        own = self.weights[layer][direction]
+        if own.W is not None:
+            own = own._replace(W=self.W_of(layer, direction) if fuses else None)
+        return own if self.recurrent is None else own._replace(R=self.recurrent.R((layer, direction)))
+
+    def states_of(self, layer):
+        """The layer's `States`."""
+        return States(self.h[layer], self.c[layer], self.m.get(layer))
+
+    def saved_of(self, place):
+        """What a layer and direction save: `Saved`."""
+        return Saved(self.gates.get(place), self.v.get(place), self.sums.get(place))
+
+    def options_of(self, layer, direction):
+        """What is out of the ordinary in a layer and direction: `Options`."""
+        step_mask = None if self.step_mask is None else self.step_mask[direction]
+        noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
+        return Options(step_mask, noise, self.problem.chances)
+
+    # --------------------------------------------------------------------------------------------- before and after them
+    def first_copies(self):
+        """R where steps have one of their own; the step mask; x as tasks read it; initial states into their slots: the
+        first of the forward direction, the last of the backward."""
+        problem = self.problem
+        if self.recurrent is not None:
+            self.recurrent.fill(self)
+        if problem.masked:
+            if problem.is_segment:
+                self.emit("copy", self.step_mask, self.step_mask_given)
+            else:
+                self.emit("fill_step_mask", self.step_mask, self.lengths, self.resets)
+            for m in self.m.values():  # carried through where the first step is skipped, multiplied by gradients of 0
+                self.put(m[0], None)
+                self.put(m[-1], None)
+        if self.x_given is not None:
+            given = self.time_major(self.x_given)
+            if problem.padded:
+                self.emit("select", self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
+            else:
+                self.put(self.x, given)
+        for states, given in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
+            for slot, columns, part in self._slots(states, given, (0, problem.steps + 1)):
+                # Zeros in whole: other columns of a slot are the other direction's, which starts at zero too.
+                self.emit(*(("zero", slot) if part is None else ("copy", columns, part)))
+
+    def last_copies(self):
+        """y as the caller gets it; the states after each direction's last step."""
+        problem, outputs = self.problem, []
+        if self.rewrites:
+            outputs.append((self.y, self.output(problem.layers - 1)))
+        if self.all_states is not None:
+            outputs.append((self.all_states, self.c[problem.layers - 1][1:-1]))
+        for out, value in outputs:
+            if problem.padded:
+                self.emit("select", self.time_major(out), value, self.step_mask[0, 1:-1], SKIP, self.fill)
+            else:
+                self.put(self.time_major(out), value)
+        for states, results in ((self.h, self.hy), (self.c, self.cy))[: 1 + (problem.cell.num_private > 0)]:
+            for _, columns, part in self._slots(states, results, (problem.steps, 1)):
+                self.emit("copy", part, columns)
+
+    def _slots(self, states, other, numbers):
+        """(Slot, the direction's columns of it, that part of the other state) for each layer's h or c, in the slot with
+        each direction's number, but for layers that are launched."""
+        directions = self.problem.directions
+        for layer, slots in states.items():
+            for direction, number in enumerate(numbers[:directions] if layer not in self.launched else ()):
+                slot = slots[number % len(slots)]
+                width = slot.shape[1] // directions
+                columns = slot[:, direction * width : (direction + 1) * width] if directions > 1 else slot
+                part = None if other is None else part_of_state(self.problem, other, layer)[direction]
+                yield slot, columns, part
+
+    def time_major(self, array):
+        """A view of the caller's x or y with time first."""
+        return array.transpose(1, 0, 2) if self.problem.batch_major else array
+
+    @property
+    def results(self):
+        """y, hy, cy, and all private states where the problem keeps them: views."""
+        own = self.y, self.hy, self.cy
+        return own if self.all_states is None else (*own, self.all_states)
+
+    def result_arrays(self):
+        return [array for result in self.results for array in state_arrays(result)]
+
+
+def as_given(shape, form, problem):
+    """The shape of a state that is given as a list, or as one array."""
+    if form and not isinstance(shape, list):
+        return [(problem.directions, *shape[1:])] * problem.layers
+    return shape
+
+
+forward = lru_cache(BUILDERS)(Forward)

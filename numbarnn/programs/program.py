@@ -1,0 +1,261 @@
+"""A call as data: its buffers, and its operations in an order in which they may run.
+
+`Program`s are made of a problem, a plan and what else decides (`forward.ForwardSpec`, `backward.BackwardSpec`), without
+an engine and without memory. `print(program)` shows one. An engine runs it: `numbarnn.engines.runs`.
+"""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from numbarnn.common.precision import known_dtype
+from numbarnn.programs.states import state_parts
+from numbarnn.programs.views import LINE, View, with_views
+
+
+class Operation(NamedTuple):
+    """What an engine does at a time.
+
+    Attributes:
+        kind: the name of a method of `numbarnn.engines.Engine`.
+        operands, options: its arguments; `View`s stand for arrays.
+    """
+
+    kind: str
+    operands: tuple
+    options: dict
+
+    def __str__(self):
+        parts = [_text(one) for one in self.operands]
+        parts += [f"{name}={value}" for name, value in self.options.items() if value not in (False, None)]
+        return f"{self.kind}({', '.join(parts)})"
+
+
+def _text(operand):
+    if hasattr(operand, "has_views"):
+        return f"{type(operand).__name__} of direction {operand.direction}"
+    return str(operand)
+
+
+class Job(NamedTuple):
+    """Operations one after another.
+
+    Attributes:
+        title: what it does, for people.
+        lane: hashable; jobs of one lane run in the order of the program.
+        needs: positions in the program of the jobs that must be done before.
+        operations: its `Operation`s.
+    """
+
+    title: str
+    lane: Any
+    needs: tuple[int, ...]
+    operations: tuple[Operation, ...]
+
+
+class Program:
+    """What one call does. A program is equal to itself only.
+
+    Args:
+        problem, plan: of the call.
+        jobs: its `Job`s, each after those that it needs.
+        given: names of buffers that the call gets; all others that operations use are made for it.
+        kept: names of buffers, or the first part of these, that are still needed after it, its results among them.
+        constants: name of a given buffer -> NumPy array, where it is the same in all calls.
+
+    Attributes:
+        the arguments.
+        inputs: the names of buffers that operations use and that the call has to give.
+        made: name -> `Buffer` of the others, in the order in which they are first used.
+    """
+
+    def __init__(self, problem, plan, jobs, given, kept, constants):
+        self.problem, self.plan, self.jobs = problem, plan, tuple(jobs)
+        self.given, self.kept, self.constants = given, kept, constants
+        self._uses = [_buffers_of(job.operations) for job in self.jobs]
+        used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
+        self.inputs = tuple(name for name in used if name in given and name not in constants)
+        self.made = {name: buffer for name, buffer in used.items() if name not in given}
+
+    def keeps(self, name):
+        """Whether a buffer is needed after the call."""
+        return name in self.kept or (isinstance(name, tuple) and name[0] in self.kept)
+
+    @cached_property
+    def first_uses(self):
+        """For each job the `Buffer`s to be made before it."""
+        seen, found = set(), []
+        for uses in self._uses:
+            new = [buffer for name, buffer in uses.items() if name in self.made and name not in seen]
+            seen.update(uses)
+            found.append(new)
+        return found
+
+    @cached_property
+    def last_uses(self):
+        """For each job the names of the buffers, made for the call, that nobody needs after it."""
+        seen, found = set(), []
+        for uses in reversed(self._uses):
+            done = [name for name in uses if name in self.made and name not in seen and not self.keeps(name)]
+            seen.update(uses)
+            found.append(done)
+        return found[::-1]
+
+    def __str__(self):
+        lines = [str(self.plan).splitlines()[0], "buffers:"]
+        lines += [f"  {name}: given" for name in self.inputs]
+        lines += [f"  {View(one, one.dtype, one.shape)} {one.dtype}" for one in self.made.values()]
+        for number, job in enumerate(self.jobs):
+            lines.append(f"{number}  {job.title}" + (f" (after {', '.join(map(str, job.needs))})" if job.needs else ""))
+            lines += [f"     {operation}" for operation in job.operations]
+        return "\n".join(lines)
+
+
+def _buffers_of(operations):
+    """Name -> `Buffer` of all that operations use."""
+    found = {}
+
+    def note(view):
+        found[view.name] = view.buffer
+        return view
+
+    for operation in operations:
+        with_views((operation.operands, operation.options), note)
+    return found
+
+
+class Builder:
+    """What the builders of forward and backward programs do alike.
+
+    A builder has the call's arrays as attributes, `View`s; its methods `emit` operations on them.
+
+    Args:
+        problem, plan: of the call.
+
+    Attributes:
+        given: name -> `View`, of what the call gets.
+        constants: see `Program`.
+        launched: the layers whose steps launches run, and with them copies of their states.
+        final_launch: the last launch, which tells the host that the call has failed; None without launches.
+        trouble: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
+        clears_trouble: it is this program's own.
+    """
+
+    kept = frozenset()  # first parts of the names of buffers that are needed after the call
+    trouble, clears_trouble = None, False
+
+    def __init__(self, problem, plan):
+        self.problem, self.plan = problem, plan
+        self.given, self.constants, self._operations = {}, {}, []
+        self.launched, self.final_launch = plan.launched_layers, plan.final_launch
+        self._dtypes = {"storage": known_dtype(problem.dtype), "state": known_dtype(problem.state_dtype)}
+        self._groups = {}  # (layer, direction) -> the group of arrays that its steps work on
+
+    def dtype(self, name):
+        """The dtype "storage", of x and weights; "state", in which states accumulate; or one by its name."""
+        return self._dtypes.get(name) or known_dtype(name)
+
+    def new(self, name, shape, dtype="storage"):
+        """All of a buffer that is made for the call."""
+        return View.of(name, shape, self.dtype(dtype))
+
+    def input(self, name, shape, dtype="storage"):
+        """All of a buffer that the call gets."""
+        self.given[name] = view = View.of(name, shape, self.dtype(dtype))
+        return view
+
+    def state(self, make, name, shapes, dtype="storage"):
+        """A state of buffers that `make` (`new` or `input`) makes; shapes: of an array, or a list of those of several."""
+        if isinstance(shapes, list):
+            return [make((name, layer), shape, dtype) for layer, shape in enumerate(shapes)]
+        return make(name, shapes, dtype)
+
+    def emit(self, kind, *operands, **options):
+        """Do this next."""
+        self._operations.append(Operation(kind, operands, options))
+
+    def put(self, out, value):
+        """Make `out` what `value` is; None is zero."""
+        self.emit(*(("zero", out) if value is None else ("copy", out, value)))
+
+    def put_state(self, out, value):
+        """The same of a state."""
+        for part, other in state_parts(self.problem, out, value):
+            self.put(part, other)
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+    def build(self):
+        """The `Program` of the plan.
+
+        Copies of states come before and after its tasks. All steps come after the first copies and before the last
+        ones; where x and y are copied too (`rewrites`), all tasks do. Only those that need no such task before them are
+        told to wait for the first copies, and the last copies wait only for those that no such task needs. The plan
+        orders the rest. If the call can fail, a last job makes its results NaN then, unless launches do.
+        """
+        plan, jobs = self.plan, []
+        if plan.has_steps:
+            jobs.append(self._copies((), self._begin))
+        before, tasks = len(jobs), [*zip(plan.tasks, plan.needs, strict=True)]
+        steps = {n for n, (task, _) in enumerate(tasks) if plan.has_steps and (self.rewrites or task.has_steps)}
+        for number, (task, needs) in enumerate(tasks):
+            first = (0,) if number in steps and steps.isdisjoint(needs) else ()
+            needs = (*(need + before for need in needs), *first)
+            jobs.append(Job(str(task), task.lane if plan.concurrent else "", needs, self._done(self._do, task)))
+        if steps:
+            ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))
+            jobs.append(self._copies((number + before for number in ends), self.last_copies))
+        if self.trouble is not None and self.final_launch is None:
+            awaited = {need for job in jobs for need in job.needs}
+            jobs.append(self._copies((number for number in range(len(jobs)) if number not in awaited), self._spoil))
+        kept = self.kept.union(view.name for view in self.result_arrays())
+        return Program(self.problem, plan, jobs, frozenset(self.given), kept, self.constants)
+
+    def _copies(self, needs, function):
+        return Job("copies", "copies", tuple(needs), self._done(function))
+
+    def _done(self, function, *arguments):
+        """The operations that a function emits."""
+        self._operations = []
+        function(*arguments)
+        return tuple(self._operations)
+
+    def _begin(self):
+        if self.clears_trouble:
+            self.emit("zero", self.trouble)
+        self.first_copies()
+
+    def _spoil(self):
+        self.emit("spoil", self.result_arrays(), self.trouble, self.caller)
+
+    def _do(self, task):
+        """Emit what a task is."""
+        if task.kind != "steps":
+            getattr(self, f"do_{task.kind}")(task)
+            return
+        place = task.layer, task.direction
+        if place not in self._groups:
+            self._groups[place] = self.steps_group(*place)
+        self.emit(self.steps_kind, self._groups[place], task.first, task.last)
+
+
+class Places:
+    """Hands out parts of one buffer of bytes, the reserve, for buffers of a call: what backward reads besides x and the
+    weights in one array, as cuDNN's reserve space is. Sizes may be numbers that are not known yet (PyTorch's SymInt).
+
+    Attributes:
+        size: bytes until now.
+    """
+
+    def __init__(self):
+        self.size, self._parts = 0, {}
+
+    def add(self, name, shape, dtype):
+        """Note a buffer."""
+        count = dtype.itemsize
+        for length in shape:
+            count = count * length
+        self._parts[name] = self.size, shape, dtype
+        self.size = self.size + (count + LINE - 1) // LINE * LINE
+
+    def views(self, reserve):
+        """Name -> the buffer as a `View` of the reserve."""
+        return {name: View(reserve.buffer, dtype, shape, at) for name, (at, shape, dtype) in self._parts.items()}

@@ -1,0 +1,47 @@
+"""States of a stack of layers: one array (L * D, B, H), or where layers differ in size a list of one (D, B, H) each."""
+
+
+def state_arrays(state):
+    """The arrays of a state: none, one, or one per layer."""
+    if state is None:
+        return ()
+    return state if isinstance(state, list) else (state,)
+
+
+def with_each(state, function):
+    """An array, a state, or a tuple or list of them, with a function applied to each array; None stays None."""
+    if isinstance(state, (list, tuple)):
+        return type(state)([with_each(part, function) for part in state])
+    return None if state is None else function(state)
+
+
+def part_of_state(problem, state, layer):
+    """(D, B, H) of a state, one layer's part."""
+    return state[layer] if isinstance(state, list) else state[layer * problem.directions :][: problem.directions]
+
+
+def state_parts(problem, out, value):
+    """Pairs of arrays of two states, the second of which may be None."""
+    if value is None:
+        return [(array, None) for array in state_arrays(out)]
+    if not isinstance(out, list) and not isinstance(value, list):
+        return [(out, value)]
+    return [(part_of_state(problem, out, n), part_of_state(problem, value, n)) for n in range(problem.layers)]
+
+
+def form_of_state(state):
+    """None for no state; else whether it is a list."""
+    return None if state is None else type(state) is list
+
+
+def named_arrays(name, state):
+    """(name of a buffer, array) of each array of a state or of a single array."""
+    if type(state) is list:
+        return [((name, layer), part) for layer, part in enumerate(state)]
+    return [] if state is None else [(name, state)]
+
+
+def rows(array):
+    """(T, B, N) as (T * B, N): a view, as all arrays here are contiguous."""
+    steps, batch, width = array.shape
+    return array.reshape(steps * batch, width)

@@ -1,0 +1,134 @@
+"""Arrays of a call before there is memory for them: a `Buffer` has a name, shape and dtype, a `View` is a part of one.
+
+Views are sliced, reshaped and transposed as NumPy's arrays are. An engine turns a view into an array when it has the
+buffer's memory (`Engine.array_at`).
+"""
+
+from dataclasses import fields, is_dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LINE = 64  # bytes at whose multiples parts of the reserve begin: a line of a cache
+
+
+class Buffer(NamedTuple):
+    """Memory that a call needs.
+
+    Attributes:
+        name: a str, or (str, layer) or (str, (layer, direction)) where there are several.
+        shape, dtype: of the array that it is.
+    """
+
+    name: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class View:
+    """A part of a buffer.
+
+    Attributes:
+        buffer: the `Buffer`.
+        shape, dtype, strides: as of NumPy's arrays. offset: bytes from the beginning of the buffer.
+    """
+
+    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+
+    def __init__(self, buffer, dtype, shape, offset=0, strides=None):
+        self.buffer, self.dtype, self.shape, self.offset = buffer, dtype, shape, offset
+        self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+
+    @classmethod
+    def of(cls, name, shape, dtype):
+        """All of a new buffer."""
+        return cls(Buffer(name, shape, dtype), dtype, shape)
+
+    @property
+    def name(self):
+        """The buffer's."""
+        return self.buffer.name
+
+    @property
+    def is_whole(self):
+        """Whether it is all of its buffer."""
+        return self.shape == self.buffer.shape and self.dtype == self.buffer.dtype and self.is_contiguous
+
+    @property
+    def is_contiguous(self):
+        """Whether no element is apart from the next one."""
+        wanted = contiguous_strides(self.shape, self.dtype.itemsize)
+        return all(n == 1 or one == other for n, one, other in zip(self.shape, self.strides, wanted, strict=True))
+
+    ndim = property(lambda self: len(self.shape))
+    size = property(lambda self: prod(self.shape))
+    nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    itemsize = property(lambda self: self.dtype.itemsize)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, key):
+        offset, shape, strides = self.offset, [], []
+        axes = iter(zip(self.shape, self.strides, strict=True))
+        for part in key if isinstance(key, tuple) else (key,):
+            if part is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            length, stride = next(axes)
+            if isinstance(part, slice):
+                numbers = range(length)[part]
+                offset += numbers.start * stride if numbers else 0
+                shape.append(len(numbers))
+                strides.append(numbers.step * stride)
+            else:
+                offset += range(length)[part] * stride
+        for length, stride in axes:
+            shape.append(length)
+            strides.append(stride)
+        return View(self.buffer, self.dtype, tuple(shape), offset, tuple(strides))
+
+    def reshape(self, *shape):
+        """A contiguous view with other axes."""
+        shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        if not self.is_contiguous or prod(shape) != self.size:
+            raise ValueError(f"a view {self.shape} with strides {self.strides} is no view {shape}")
+        return View(self.buffer, self.dtype, shape, self.offset)
+
+    def transpose(self, *axes):
+        """The axes in that order."""
+        shape, strides = (tuple(kind[axis] for axis in axes) for kind in (self.shape, self.strides))
+        return View(self.buffer, self.dtype, shape, self.offset, strides)
+
+    def __repr__(self):
+        name, part = self.name, "" if self.is_whole else f"+{self.offset}"
+        at = name if isinstance(name, str) else f"{name[0]}{list(np.ravel(name[1]))}"
+        return f"{at}{part}{list(self.shape)}"
+
+
+def contiguous_strides(shape, itemsize):
+    """Bytes between two elements along each axis of a contiguous array."""
+    strides, apart = [], itemsize
+    for length in reversed(shape):
+        strides.append(apart)
+        apart *= length
+    return tuple(reversed(strides))
+
+
+def with_views(value, function):
+    """What operations work on (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
+    applied to each view."""
+    if isinstance(value, View):
+        return function(value)
+    if isinstance(value, tuple):
+        parts = [with_views(part, function) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [with_views(part, function) for part in value]
+    if isinstance(value, dict):
+        return {name: with_views(part, function) for name, part in value.items()}
+    if is_dataclass(value) and getattr(value, "has_views", False):
+        return replace(value, **{one.name: with_views(getattr(value, one.name), function) for one in fields(value)})
+    return value
