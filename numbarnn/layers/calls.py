@@ -201,6 +201,8 @@ class BackwardCall:
         run.execute()
         self.dw = run.arrays.get("dw")
         if pulls:
+            if self.dw is None:  # kernels read no parameter as it is
+                self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
             tape.read.pull_back(self.dw, d_formed, dw is not None)
         return run, program
 

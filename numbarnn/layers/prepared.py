@@ -200,6 +200,8 @@ class PreparedBackward:
             own["d_formed"] = self._d_formed = np.zeros(program.d_formed.shape, program.d_formed.dtype)
         prepared = Prepared(tape.engine, program.program, tape.arrays | own)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
+        if self._dw is None and self._d_formed is not None and program.has_weights:  # kernels read no parameter as it is
+            self._dw = np.empty(program.dw.shape, program.dw.dtype)
         results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 

@@ -59,7 +59,8 @@ class Program:
         problem, plan: of the call.
         jobs: its `Job`s, each after those that it needs.
         given: names of buffers that the call gets; all others that operations use are made for it.
-        kept: names of buffers, or the first part of these, that are still needed after it, its results among them.
+        kept: names of buffers, or the first part of these, that a later program reads.
+        results: names of buffers that the caller gets.
         constants: name of a given buffer -> NumPy array, where it is the same in all calls.
 
     Attributes:
@@ -68,16 +69,16 @@ class Program:
         made: name -> `Buffer` of the others, in the order in which they are first used.
     """
 
-    def __init__(self, problem, plan, jobs, given, kept, constants):
+    def __init__(self, problem, plan, jobs, given, kept, results, constants):
         self.problem, self.plan, self.jobs = problem, plan, tuple(jobs)
-        self.given, self.kept, self.constants = given, kept, constants
+        self.given, self.kept, self.results, self.constants = given, kept, results, constants
         self._uses = [_buffers_of(job.operations) for job in self.jobs]
         used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
         self.inputs = tuple(name for name in used if name in given and name not in constants)
         self.made = {name: buffer for name, buffer in used.items() if name not in given}
 
     def keeps(self, name):
-        """Whether a buffer is needed after the call."""
+        """Whether a later program reads a buffer."""
         return name in self.kept or (isinstance(name, tuple) and name[0] in self.kept)
 
     @cached_property
@@ -95,7 +96,8 @@ class Program:
         """For each job the names of the buffers, made for the call, that nobody needs after it."""
         seen, found = set(), []
         for uses in reversed(self._uses):
-            done = [name for name in uses if name in self.made and name not in seen and not self.keeps(name)]
+            done = [name for name in uses if name in self.made and name not in seen]
+            done = [name for name in done if name not in self.results and not self.keeps(name)]
             seen.update(uses)
             found.append(done)
         return found[::-1]
@@ -206,8 +208,8 @@ class Builder:
         if self.trouble is not None and self.final_launch is None:
             awaited = {need for job in jobs for need in job.needs}
             jobs.append(self._copies((number for number in range(len(jobs)) if number not in awaited), self._spoil))
-        kept = self.kept.union(view.name for view in self.result_arrays())
-        return Program(self.problem, plan, jobs, frozenset(self.given), kept, self.constants)
+        results = frozenset(view.name for view in self.result_arrays())
+        return Program(self.problem, plan, jobs, frozenset(self.given), self.kept, results, self.constants)
 
     def _copies(self, needs, function):
         return Job("copies", "copies", tuple(needs), self._done(function))

@@ -17,7 +17,7 @@ from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
-from numbarnn.passes.forward import ForwardPass
+from numbarnn.engines.runs import Run
 from problems import Problem, make_problem
 
 
@@ -145,6 +145,21 @@ class Device:
         finish(work, self.caller, self.order)
 
 
+def on_device(monkeypatch, copied=None):
+    """Let lengths and resets, which the host has, be copied as to a device; `copied` (name, array) -> the copy."""
+    give = Run.give
+
+    def given(run, name, value, own=False):
+        if name not in ("lengths", "resets") or value is None:
+            give(run, name, value, own)
+        elif copied is None:
+            run.give_from_host(name, value)
+        else:
+            run.arrays[name] = copied(name, value)
+
+    monkeypatch.setattr(Run, "give", given)
+
+
 @pytest.fixture
 def device(monkeypatch):
     return Device(monkeypatch, engines.get("cpu"))
@@ -216,7 +231,7 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
 @pytest.mark.parametrize("cell", ("lstm", "gru"))
 def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, cell, schedule, batch_first):
     """Both change from call to call, and stand where those of the last call stood, as on a GPU."""
-    monkeypatch.setattr(ForwardPass, "_on_engine", ForwardPass.from_host)
+    on_device(monkeypatch)
     problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
     problem.x, problem.dy = map(np.ascontiguousarray, map(problem.sequences, (problem.x, problem.dy)))
     layer, start_again = problem.layer("cpu", schedule=schedule), same_places(monkeypatch, device.engine)
@@ -236,7 +251,7 @@ def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, c
 def test_another_padding_value_is_another_call(monkeypatch, device):
     """It is part of what was recorded; NaN too, which is not equal to itself."""
     lengths = np.int32([9, 4, 0])
-    monkeypatch.setattr(ForwardPass, "_on_engine", lambda work, name, array: lengths if name == "lengths" else array)
+    on_device(monkeypatch, lambda name, value: lengths if name == "lengths" else value)
     problem = Problem(Case("gru", T=9, hidden=(5,)))
     layer, start_again = problem.layer("cpu"), same_places(monkeypatch, device.engine)
     for fill in (0.0, -1.5, np.nan) * 3:

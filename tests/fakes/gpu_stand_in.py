@@ -33,6 +33,9 @@ class Pointer:
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 
+    def __add__(self, offset):
+        return Pointer(self.mem, self.ptr - self.mem.ptr + offset)
+
     def copy_from_device_async(self, source, size):
         Array.counts["copy"] += 1
 
@@ -42,7 +45,7 @@ class Array(np.ndarray):
 
     counts = None  # set by `make_engine`
 
-    def __new__(cls, shape, dtype, pointer):
+    def __new__(cls, shape, dtype, pointer, strides=None):
         array = np.zeros(shape, dtype).view(cls)
         array.pointer, array.start = pointer, array.__array_interface__["data"][0]
         return array

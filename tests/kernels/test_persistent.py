@@ -19,7 +19,7 @@ from numbarnn.bench import planned
 from numbarnn.cells.library import projected_lstm, recurrent_highway
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import error_flag
-from numbarnn.passes import launches
+from numbarnn.engines.gpu import launches
 from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule

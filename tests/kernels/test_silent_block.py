@@ -15,7 +15,7 @@ from numbarnn.bench.peers import peers
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.kernels.persistent import exchange
-from numbarnn.passes import launches
+from numbarnn.engines.gpu import launches
 
 LIMIT_S = 2.0
 SMALL = Case("rnn_tanh", 3, 1, 5, (8,), gradients="y", dtype="float16")

@@ -10,7 +10,7 @@ from comparing import all_arrays
 from numbarnn.cells import library
 from numbarnn.layers import arguments, reserved
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
-from numbarnn.passes.backward import Given, Need
+from numbarnn.programs.backward import Given, Need
 from running import not_prepared
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
@@ -74,9 +74,10 @@ def test_only_what_is_needed_is_there_and_it_is_the_same(name, need):
 
 
 def test_what_is_not_needed_is_not_multiplied(monkeypatch):
-    layer = nr.LSTM(INPUT, HIDDEN, 2, device="cpu", seed=1)
-    x, dy = inputs(layer)
-    tape, done = layer.forward(x)[2], []
+    with not_prepared():
+        layer = nr.LSTM(INPUT, HIDDEN, 2, device="cpu", seed=1)
+        x, dy = inputs(layer)
+        tape, done = layer.forward(x)[2], []
     for name in ("multiply", "weight_gradients"):
         method = getattr(layer.engine, name)
 

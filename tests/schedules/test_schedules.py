@@ -11,8 +11,9 @@ from numbarnn.cells import CELLS
 from numbarnn.common.order import step_time
 from numbarnn.engines import Engine
 from numbarnn.layers import Stack
-from numbarnn.passes.backward import BackwardPass
-from numbarnn.passes.forward import ForwardPass
+from numbarnn.programs.backward import BackwardSpec
+from numbarnn.programs.backward import backward as build_backward
+from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.schedules import Problem, Task, stepwise, wavefront
 from numbarnn.schedules.plan import BOTH, KINDS
 
@@ -273,26 +274,20 @@ def test_problems_say_whether_they_drop_out():
 
 # ------------------------------------------------------------------------------------------------------- executors
 @by_schedule
-def test_executor_follows_the_plan(monkeypatch, schedule):
-    """What runs is what the plan lists, task by task and, on one thread, in its order."""
-    done = []
-    for executor in (ForwardPass, BackwardPass):
-
-        def bind(self, task, original=executor.bind):
-            run = original(self, task)
-            return lambda: (done.append(task), run())
-
-        monkeypatch.setattr(executor, "bind", bind)
-    stack = Stack("gru", 4, (5, 3), dropout=0.5, bidirectional=True, device="cpu", schedule=schedule.NAME)
-    monkeypatch.setattr(stack.engine, "run_jobs", lambda *arguments: Engine.run_jobs(stack.engine, *arguments))
-    weights = np.zeros(stack.space.size, np.float32)
-    _, _, _, tape = stack.forward(np.ones((7, 3, 4), np.float32), None, None, weights, training=True)
-    problem = stack.problem(7, 3, training=True)
-    assert tuple(done) == stack.schedule.plan_forward(problem).tasks
-    assert not any(task.kind == "input" for task in done)  # steps compute x Wᵀ there
-    done.clear()
-    stack.backward_data(tape, None, None, None, np.zeros_like(weights))
-    assert tuple(done) == stack.schedule.plan_backward(problem).tasks
+@pytest.mark.parametrize("backward", (False, True))
+def test_a_program_follows_the_plan(schedule, backward):
+    """A job for each task, in the plan's order and after the jobs of the tasks that it needs, between copies."""
+    case = problem(cell=CELLS["gru"], hidden_sizes=(5, 3), dropout=0.5, directions=2, fuses_input=True)
+    spec = ForwardSpec(case, schedule.plan_forward(case.layers, 2, case.steps, True, case.input_products))
+    plan, program = spec.plan, forward(spec).program
+    if backward:
+        plan = schedule.plan_backward(case.layers, 2, case.steps, True)
+        program = build_backward(BackwardSpec(spec, plan)).program
+    first, *jobs, last = program.jobs
+    assert first.title == last.title == "copies" and [job.title for job in jobs] == [str(task) for task in plan.tasks]
+    for job, needs in zip(jobs, plan.needs, strict=True):
+        assert {need + 1 for need in needs} <= {*job.needs} <= {0, *(need + 1 for need in needs)}
+    assert not any(task.kind == "input" for task in spec.plan.tasks)  # steps compute x Wᵀ there
 
 
 def test_tasks_are_known_by_what_they_do():

@@ -33,7 +33,7 @@ from numbarnn.kernels.persistent import (
     within_forward,
 )
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
-from numbarnn.passes import launches
+from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer, train_and_draw
 

@@ -15,7 +15,7 @@ from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
 from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import ends, exchange
-from numbarnn.passes import launches
+from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer
 

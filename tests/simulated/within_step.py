@@ -12,7 +12,7 @@ from numbarnn import engines
 from numbarnn.cuda import simulator
 from numbarnn.kernels.persistent import within
 from numbarnn.kernels.persistent.columns import STAGE, WARP
-from numbarnn.passes import launches
+from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer
 

@@ -5,7 +5,7 @@ import numpy as np
 import numbarnn as nr
 from numbarnn.cells import library
 from numbarnn.layers import reserved
-from numbarnn.passes.backward import Given, Need
+from numbarnn.programs.backward import Given, Need
 
 STEPS, BATCH = 3, 2
 LAYERS = {

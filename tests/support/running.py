@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import numbarnn
-from numbarnn.passes import prepared
+from numbarnn.layers import prepared
 from problems import Drawn, plain
 
 
@@ -31,7 +31,7 @@ def nan_filled(engine):
 
 @contextmanager
 def not_prepared():
-    """Prepare no calls of layers that are made meanwhile (`numbarnn.passes.prepared`)."""
+    """Prepare no calls of layers that are made meanwhile (`numbarnn.layers.prepared`)."""
     before, prepared.SMALL = prepared.SMALL, -1
     try:
         yield

@@ -83,7 +83,7 @@ def test_plain_cells_have_no_r_of_their_own():
                         (make_cell("lstm", 1, (0.3,) * 4, False), True)):  # fmt: skip
         layer = numbarnn.RNN(cell, 4, 6, device="cpu")
         tape = layer.forward(x)[2]
-        assert (tape.forward.recurrent is not None) == drops and bool(layer.drop_connect_masks(tape)) == drops
+        assert (tape.forward.program.recurrent is not None) == drops and bool(layer.drop_connect_masks(tape)) == drops
         assert layer.noise(tape) == []
 
 

@@ -113,7 +113,7 @@ def test_copies_wait_for_what_other_streams_do_with_the_memory(gpu, monkeypatch,
     one, other, log = cupy.cuda.Stream(), cupy.cuda.Stream(), []
     with one:
         tape = layer.forward(x)[2]
-    place = (tape.forward.x if what == "x" else tape.forward.masks).data.ptr
+    place = tape.forward.arrays[what].data.ptr
     with other:
         layer.backward(tape, dy)
     del tape

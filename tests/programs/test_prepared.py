@@ -13,7 +13,7 @@ from cases import Case
 from comparing import assert_same_bits
 from numbarnn import functional
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.passes import prepared
+from numbarnn.layers import prepared
 from problems import make_problem
 from running import named_gradients, named_outputs, not_prepared, train
 
