@@ -89,7 +89,7 @@ class Run(Arrays):
         if engine.records_jobs:
             self._make(program.made.values())
             names = (*program.inputs, *program.made, *program.constants)
-            engine.run_jobs(self._jobs, program, [self.arrays[name] for name in names])
+            engine.run_jobs(self._jobs, program.spec, [self.arrays[name] for name in names])
         else:
             for job, first, last in zip(program.jobs, program.first_uses, program.last_uses, strict=True):
                 self._make(first)

@@ -53,10 +53,10 @@ class Job(NamedTuple):
 
 
 class Program:
-    """What one call does. A program is equal to itself only.
+    """What one call does.
 
     Args:
-        problem, plan: of the call.
+        spec: what it was made of.
         jobs: its `Job`s, each after those that it needs.
         given: names of buffers that the call gets; all others that operations use are made for it.
         kept: names of buffers, or the first part of these, that a later program reads.
@@ -64,13 +64,13 @@ class Program:
         constants: name of a given buffer -> NumPy array, where it is the same in all calls.
 
     Attributes:
-        the arguments.
+        the arguments; problem, plan: of the call.
         inputs: the names of buffers that operations use and that the call has to give.
         made: name -> `Buffer` of the others, in the order in which they are first used.
     """
 
-    def __init__(self, problem, plan, jobs, given, kept, results, constants):
-        self.problem, self.plan, self.jobs = problem, plan, tuple(jobs)
+    def __init__(self, spec, problem, jobs, given, kept, results, constants):
+        self.spec, self.problem, self.plan, self.jobs = spec, problem, spec.plan, tuple(jobs)
         self.given, self.kept, self.results, self.constants = given, kept, results, constants
         self._uses = [_buffers_of(job.operations) for job in self.jobs]
         used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
@@ -209,7 +209,7 @@ class Builder:
             awaited = {need for job in jobs for need in job.needs}
             jobs.append(self._copies((number for number in range(len(jobs)) if number not in awaited), self._spoil))
         results = frozenset(view.name for view in self.result_arrays())
-        return Program(self.problem, plan, jobs, frozenset(self.given), self.kept, results, self.constants)
+        return Program(self.spec, self.problem, jobs, frozenset(self.given), self.kept, results, self.constants)
 
     def _copies(self, needs, function):
         return Job("copies", "copies", tuple(needs), self._done(function))

@@ -103,9 +103,9 @@ class View:
         return View(self.buffer, self.dtype, shape, self.offset, strides)
 
     def __repr__(self):
-        name, part = self.name, "" if self.is_whole else f"+{self.offset}"
-        at = name if isinstance(name, str) else f"{name[0]}{list(np.ravel(name[1]))}"
-        return f"{at}{part}{list(self.shape)}"
+        name, part = self.name, "" if self.is_whole else f" from byte {self.offset}"
+        at = name if isinstance(name, str) else "{}[{}]".format(name[0], str(name[1]).strip("()"))
+        return f"{at}{part} {self.shape}"
 
 
 def contiguous_strides(shape, itemsize):

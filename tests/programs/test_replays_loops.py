@@ -64,7 +64,7 @@ def test_sizes_that_vary_among_a_few_are_recorded_once_each(gpu):
 
     def epoch():
         for x in order.choices(batches, k=BATCHES):
-            kept["y"], _, kept["tape"] = layer.forward(x)
+            kept["y"], kept["state"], kept["tape"] = layer.forward(x)
             kept["gradients"] = layer.backward(kept["tape"], x)
 
     first, *later = found(engine, epoch, 4)
