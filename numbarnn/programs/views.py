@@ -31,29 +31,22 @@ class View:
 
     Attributes:
         buffer: the `Buffer`.
+        name: the buffer's.
         shape, dtype, strides: as of NumPy's arrays. offset: bytes from the beginning of the buffer.
+        is_whole: whether it is all of its buffer.
     """
 
-    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+    __slots__ = ("buffer", "dtype", "is_whole", "name", "offset", "shape", "strides")
 
     def __init__(self, buffer, dtype, shape, offset=0, strides=None):
-        self.buffer, self.dtype, self.shape, self.offset = buffer, dtype, shape, offset
+        self.buffer, self.dtype, self.shape, self.offset, self.name = buffer, dtype, shape, offset, buffer.name
         self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+        self.is_whole = shape == buffer.shape and dtype == buffer.dtype and self.is_contiguous
 
     @classmethod
     def of(cls, name, shape, dtype):
         """All of a new buffer."""
         return cls(Buffer(name, shape, dtype), dtype, shape)
-
-    @property
-    def name(self):
-        """The buffer's."""
-        return self.buffer.name
-
-    @property
-    def is_whole(self):
-        """Whether it is all of its buffer."""
-        return self.shape == self.buffer.shape and self.dtype == self.buffer.dtype and self.is_contiguous
 
     @property
     def is_contiguous(self):
