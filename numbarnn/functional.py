@@ -135,8 +135,7 @@ def forward_training(
 ) -> tuple[Array, Any, Any, Tape]:
     """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
 
-    `w`, `x` and the returned `y` are read again by the backward calls. `y` is not writable on the CPU, but for one that
-    was given; if `w` or `x` has changed, `backward_data` refuses (on a GPU, for `w` and `y`, the next check after it).
+    The reserve has copies of `w` and `x`: changing them before the backward calls changes no gradient.
     """
     return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=True)
 
@@ -220,9 +219,6 @@ def _forward(rnn, x, hx, cx, w, options, training):
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
     if packing and training:
         tape.packing = packing
-    if training and isinstance(made, np.ndarray):  # a view of what the reserve keeps
-        made = made.view()
-        made.flags.writeable = False
     return (*_delivered(rnn, packing, (made, *states), places), tape)
 
 

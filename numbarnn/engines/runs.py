@@ -29,8 +29,7 @@ class Arrays:
         for name, value in program.constants.items():
             self.arrays[name] = engine.constant(value)
         if "exits" in program.inputs:
-            flag, self.arrays["exits"] = engine.launch_words()
-            self.arrays.setdefault("trouble", flag)
+            self.arrays["flag"], self.arrays["exits"] = engine.launch_words()
 
     def at(self, view):
         """A view's array."""
@@ -46,11 +45,6 @@ class Arrays:
         if run is None:
             run = self._groups[id(group)] = getattr(self.engine, kind)(with_views(group, self.at))
         return Operation("call", (run, *arguments), {})
-
-    def kept(self):
-        """Name -> array of what is needed after the call; of x the copy, if there is one."""
-        drop = {"x"} if "x_copy" in self.arrays or "reserve" in self.arrays else ()
-        return {name: one for name, one in self.arrays.items() if self.program.keeps(name) and name not in drop}
 
 
 class Run(Arrays):

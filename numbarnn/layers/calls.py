@@ -7,7 +7,7 @@ import numpy as np
 from numbarnn.common.philox import WHOLE, Origin, dropout_masks, noise_words
 from numbarnn.engines import Engine
 from numbarnn.engines.runs import Run
-from numbarnn.programs.backward import ALL, BackwardSpec, Given, backward
+from numbarnn.programs.backward import ALL, BackwardSpec, backward
 from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.programs.recurrent_weights import drop_connect_masks
 from numbarnn.programs.states import form_of_state
@@ -22,7 +22,7 @@ class Call(NamedTuple):
         seed, number: key of the dropout masks and of noise, number of the training call.
         caller: who called, as text: what an error says that is found out later.
         keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
-        reserves, from_zero: see `ForwardSpec`.
+        from_zero: see `ForwardSpec`.
         origin: where the steps stand in the call whose random numbers they draw.
         step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
         part: (whole, first_layer, direction) of a segment, see `ForwardSpec`.
@@ -35,7 +35,6 @@ class Call(NamedTuple):
     number: int = 0
     caller: str = ""
     keeps: bool = False
-    reserves: bool = False
     from_zero: bool = False
     origin: Origin = WHOLE
     step_mask: Any = None
@@ -45,8 +44,8 @@ class Call(NamedTuple):
         """The `programs.forward.Forward` of this call with that plan and initial states."""
         return forward(
             ForwardSpec(
-                self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.reserves,
-                self.from_zero, *self.part,
+                self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.from_zero,
+                *self.part,
             )
         )  # fmt: skip
 
@@ -69,7 +68,7 @@ class ForwardCall:
 
     Args:
         call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it works with.
-        arrays: name of a buffer -> array, of what backward reads.
+        arrays: name of a buffer -> array, of what backward reads: the reserve, x, weights, what was drawn.
 
     Attributes:
         the arguments; engine, problem.
@@ -82,6 +81,7 @@ class ForwardCall:
     steps = property(lambda self: self.problem.steps, doc="T.")
     batch = property(lambda self: self.problem.batch, doc="B.")
     batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
+    reserve = property(lambda self: self.arrays["reserve"], doc="What backward reads besides x and the weights.")
 
     @classmethod
     def of_reserve(cls, call, plan, x, reserve):
@@ -100,15 +100,6 @@ class ForwardCall:
         for name, array in call.drawn():
             run.give_from_host(name, array)
         return cls(call, program, call.weights, run.arrays)
-
-    def array(self, view):
-        """The array of a view of the program's."""
-        return self.engine.array_at(view, self.arrays[view.name])
-
-    @property
-    def y(self):
-        """The last layer's output as backward reads it."""
-        return self.array(self.program.output(self.problem.layers - 1))
 
 
 def _allocator(call, *kind):
@@ -148,12 +139,17 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
     read.form()
     run.execute()
     y, *others = program.results
-    if call.keeps and program.y_copy is None and engine.records_jobs:
+    if not call.keeps or program.y_copy is not None:
+        y = run.result(y)
+    elif engine.records_jobs:
         y = engine.settled(allocate, "y_result", run.at(y), own=True)  # backward reads h again
     else:
-        y = run.result(y)
+        y = run.at(y).copy()
     results = y, *(run.result(other) for other in others)
-    return results, ForwardCall(call, program, read, run.kept() if problem.training else {})
+    arrays = {name: run.arrays[name] for name in (*program.given, "reserve") if name in run.arrays}
+    if problem.copies_x:
+        del arrays["x"]
+    return results, ForwardCall(call, program, read, arrays if problem.training else {})
 
 
 class BackwardCall:
@@ -205,5 +201,3 @@ class BackwardCall:
                 self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
             tape.read.pull_back(self.dw, d_formed, dw is not None)
         return run, program
-
-

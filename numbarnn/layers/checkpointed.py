@@ -31,7 +31,7 @@ class CheckpointedForward:
     Attributes:
         h, c: [layer, direction] -> (segments, B, ...), states before each segment. outputs: [layer] -> the input of the
             layer above, with two directions. step_mask: None if all steps are ordinary.
-        y, hy, cy, all_states: results. reserve: what is kept, in one array of bytes; None where it is in several.
+        y, hy, cy, all_states: results. reserve: what is kept, in one array of bytes.
     """
 
     reserve = y = hy = cy = all_states = None
@@ -62,16 +62,11 @@ class CheckpointedForward:
         return known_dtype({"storage": self.problem.dtype, "state": self.problem.state_dtype}.get(name, name))
 
     def _keep_in(self, reserve=None):
-        """Have what is kept in the reserve, or where the call needs none in arrays of its own."""
-        kept = {}
-        if reserve is None and not self.call.reserves:
-            for name, shape, dtype in checkpoint_buffers(self.problem):
-                kept[name] = self.engine.empty(shape, self._dtype(dtype))
-        else:
-            places = reserve_places(self.problem, self._dtype)
-            memory = View.of("reserve", (places.size,), known_dtype("uint8"))
-            self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
-            kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
+        """Have what is kept in this reserve, or a new one."""
+        places = reserve_places(self.problem, self._dtype)
+        memory = View.of("reserve", (places.size,), known_dtype("uint8"))
+        self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
+        kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
         self.h, self.c, self.outputs = (
             {name[1]: array for name, array in kept.items() if name[0] == kind} for kind in ("h", "c", "outputs")
         )
@@ -142,7 +137,7 @@ class CheckpointedForward:
             problem=problem,
             weights=Formed(self.read),
             keeps=False,
-            reserves=False,
+            from_zero=False,
             origin=Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1),
             step_mask=self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None,
             part=(whole, chain.first, direction),

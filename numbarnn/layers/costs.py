@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from numbarnn.layers import checkpointed
-from numbarnn.layers.reserved import dtypes_of
+from numbarnn.layers.planned import dtypes_of
 from numbarnn.programs.checkpoints import segments_of
 from numbarnn.programs.forward import reserve_places
 from numbarnn.schedules.explain import explain, option_of, wider

@@ -103,20 +103,20 @@ class PreparedForward:
             read = read.of_copy(self._kept)
         self._formed = read.formed
         program = call.program(plan, hx, cx)
-        own = dict(pair for name, one in zip(("x", "hx", "cx"), self._own, strict=True) for pair in named_arrays(name, one))
+        own = dict(
+            pair for name, one in zip(("x", "hx", "cx"), self._own, strict=True) for pair in named_arrays(name, one)
+        )
         prepared = Prepared(call.engine, program.program, read.arrays() | own)
         self.tape = ForwardCall(call, program, read, prepared.arrays)
         self._functions, self._backward = prepared.functions, {}
         self._free = None if free is None else ref(free)
         self._results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in self._results]
-        if call.reserves:
-            reserve = prepared.arrays["reserve"]
-            self._copiers.append(reserve.copy)
-            self._into_reserve = arrays.into(reserve)
+        if call.problem.training:
+            self._into_reserve = arrays.into(prepared.arrays["reserve"])
 
     def run(self, *arrays):
-        """(y, hy, cy) of x, hx and cx, and the reserve if the call has one."""
+        """(y, hy, cy) of x, hx and cx."""
         if self._kept is not None:
             np.copyto(self._kept, self.weights)
         _fill(self._into, arrays)
@@ -200,7 +200,9 @@ class PreparedBackward:
             own["d_formed"] = self._d_formed = np.zeros(program.d_formed.shape, program.d_formed.dtype)
         prepared = Prepared(tape.engine, program.program, tape.arrays | own)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
-        if self._dw is None and self._d_formed is not None and program.has_weights:  # kernels read no parameter as it is
+        if (
+            self._dw is None and self._d_formed is not None and program.has_weights
+        ):  # kernels read no parameter as it is
             self._dw = np.empty(program.dw.shape, program.dw.dtype)
         results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]

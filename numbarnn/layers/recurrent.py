@@ -197,8 +197,7 @@ class Recurrent:
         """Training: as a call, with dropout and the cell's random numbers, keeping what `backward` needs.
 
         Returns:
-            y, state, and states with `output_states`: as a call. y may be a view of what the tape keeps, so is not
-                writable on the CPU: copy it to change it.
+            y, state, and states with `output_states`: as a call.
             tape: for one call of `backward`.
         """
         return self._run(x, state, lengths, resets, padding_value, True, output_states)
@@ -230,9 +229,6 @@ class Recurrent:
             y, states = pack(y), [tuple(map(pack, part)) for part in states]
             if training:
                 tape.packing = packing
-        elif training and isinstance(y, np.ndarray) and not batch_first:
-            y = y.view()
-            y.flags.writeable = False
         return y, arguments.as_state(self.stack, hy, cy), *states, tape
 
     def stepper(self, batch: int = 1, state: State | None = None) -> Stepper:
@@ -291,7 +287,7 @@ class Recurrent:
         dstates = arguments.every_state(self.stack, dstates, work, packing)
         accumulate = dw is not None
         if accumulate:
-            others = {"weights": self._weights, "x": tape.x, "y": work.y, "dy": dy}
+            others = {"weights": self._weights, "x": tape.x, "dy": dy}
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
         dy = arguments.output_gradient(self.stack, dy)

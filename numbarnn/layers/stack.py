@@ -17,15 +17,13 @@ from numbarnn import cells, engines, schedules
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
-from numbarnn.layers.calls import BackwardCall, Call, run_forward
-from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.prepared import SMALL_WEIGHTS, PreparedCalls, PreparedForward
+from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.prepared import PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
 from numbarnn.programs.backward import ALL, Given
-from numbarnn.programs.checkpoints import segments_of
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
@@ -140,6 +138,7 @@ class Stack:
         with self.engine.activate(), self.allocating_weights():
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
+        self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
         self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self.prepared = PreparedCalls(self.engine)
         self._widened = None
@@ -277,45 +276,28 @@ class Stack:
             if training:
                 tape.stack, tape.weights = self, weights
             return *results, tape
-        kind = None
-        if sequences is EVERY_STEP:
-            kind = x.shape, training, batch_major, type(hx), type(cx)
-            prepared = self.prepared.find(kind, weights)
-            if prepared is not None:
-                if training:
-                    self._next_call()
-                return self._run_prepared(prepared, x, hx, cx, training)
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
-        lengths, resets = sequences.lengths, sequences.resets
-        self.engine.require_no_trouble()
-        with self.engine.activate():
-            self.engine.require_no_capture()
-            number = self._next_call() if training else 0
-            odd = lengths is not None, resets is not None, batch_major, sequences.every_state
-            problem = self.problem(steps, batch, training, *odd)
-            read = self.kernel_weights.of(weights)
-            call = Call(self.engine, problem, read, self.seed, number, self.caller, keeps=training)
-            if problem.has_checkpoints:
-                for segment in segments_of(problem):
-                    self.require_trust(segment)
-                work = CheckpointedForward(call, self.schedule)
-                results = work.run(x, (hx, cx), sequences)
-                return *results, Tape(self, weights, work, x)
-            self.require_trust(problem)
-            plan = self.schedule.pick(problem)[0].plan_forward(problem)
-            prepared = self.prepared.make(kind, call, plan, (hx, cx)) if kind else None
-            if prepared is not None:
-                return self._run_prepared(prepared, x, hx, cx, training)
-            results, work = run_forward(call, plan, x, hx, cx, lengths, resets, sequences.padding_value)
-        return *results, Tape(self, weights, work, x) if training else None
-
-    def _run_prepared(self, prepared, x, hx, cx, training):
-        """As `forward`, by a `PreparedForward`."""
-        results = prepared.run(x, hx, cx)
+        ends = sequences.lengths is not None, sequences.resets is not None
+        calls = self._planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
+        kind = x.shape, training, batch_major, type(hx), type(cx)
+        with calls.begun():
+            call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
+            done = calls.run(call, x, (hx, cx), sequences, kind)
         if training:
-            return *results, Tape(self, prepared.weights, prepared.tape, x, prepared=prepared)
-        prepared.give_back()
-        return *results, None
+            return *done.results, Tape(self, weights, calls, done.tape, x, prepared=done.prepared)
+        if done.prepared is not None:
+            done.prepared.give_back()
+        return *done.results, None
+
+    def _planned(self, shape, training):
+        """The `PlannedCalls` of a `Shape`; the same object for the same one."""
+        calls = self._calls.get((shape, training))
+        if calls is None:
+            with self.engine.activate():
+                calls = self._calls[shape, training] = PlannedCalls(self, shape, training)
+            if len(self._calls) > PROBLEMS:
+                self._calls.clear()
+        return calls
 
     def infer_again(self, x, hx, cx, weights, batch_major):
         """[y, hy, cy] of an inference call whose arguments are like those of an earlier one, which was checked; None if
@@ -331,10 +313,8 @@ class Stack:
         """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
         if not self.engine.prepares_calls or self._widened is not None:
             return None
-        problem = self.problem(1, batch, training=False)
-        call = Call(self.engine, problem, self.kernel_weights.of(weights), caller=self.caller)
-        plan = self.schedule.pick(problem)[0].plan_forward(problem)
-        return PreparedForward(call, plan, *self.zero_state(batch))
+        calls = self._planned(Shape(1, batch), training=False)
+        return PreparedForward(calls.call(weights), calls.forward_plan, *self.zero_state(batch))
 
     def _zeros(self, shape):
         """An array of that shape, or a list of them of that of a state."""
@@ -369,34 +349,21 @@ class Stack:
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
-        self.engine.require_no_trouble()
-        with self.engine.activate():
-            self.engine.require_no_capture()
+        calls, prepared = tape.calls, tape.prepared
+        if dw is None and accumulate and need.weights and not calls.has_checkpoints:  # they may be asked for later
+            need, prepared = need._replace(weights=False), None
+        with calls.begun():
             tape.used = not need.again
-            problem, prepared, makes = tape.forward.problem, tape.prepared, dw is None and not accumulate
-            given = Given(dy, dhy, dcy, d_states)
-            if problem.has_checkpoints:
-                work = CheckpointedBackward(tape.forward, given, dw, need)
-            else:
-                plan = self.schedule.pick(problem)[0].plan_backward(problem, dw is not None or makes, need.x)
-                without_dw = dw is None and (not need.weights or (makes and self.space.size <= SMALL_WEIGHTS))
-                if without_dw and prepared:
-                    *results, tape.dw = prepared.run_backward(plan, need, given)
-                    return results
-                work = BackwardCall(tape.forward, plan, given, dw, need)
-            tape.backward, tape.dw = work, work.dw
-            return work.results
+            work = calls.go_back(tape.forward, Given(dy, dhy, dcy, d_states), need, dw, prepared)
+        tape.backward, tape.dw = work, work.dw
+        return work.results
 
     def backward_weights(self, tape, dw):
         """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
         if self._widened is not None:
             self._widened.backward_weights(tape, dw)
-            return
-        self.engine.require_no_trouble()
-        with self.engine.activate():
-            self.engine.require_no_capture()
-            problem = tape.forward.problem
-            tape.backward.add_weights(self.schedule.pick(problem)[0].plan_weights(problem), dw)
+        else:
+            tape.calls.add_weights(tape.backward, dw)
 
     def check(self):
         """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""

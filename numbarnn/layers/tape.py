@@ -6,9 +6,9 @@ A tape has copies of the weights and of x, which backward reads again: changing 
 from dataclasses import dataclass
 from typing import Any
 
-from numbarnn.layers.sequences import Packing
 from numbarnn.layers.calls import BackwardCall, ForwardCall
 from numbarnn.layers.prepared import PreparedForward
+from numbarnn.layers.sequences import Packing
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Tape:
     Attributes:
         stack: the `Stack` that made it.
         weights, x: the flat weight buffer and the x it was made with, which are the caller's.
-        forward: the `ForwardCall` with the arrays.
+        calls: the `PlannedCalls` that made it. forward: the `ForwardCall` with the arrays.
         backward: the backward call, once it was run.
         used: backward is done: the saved gates have been overwritten.
         packing: of a packed x, where its elements stand.
@@ -28,6 +28,7 @@ class Tape:
 
     stack: Any
     weights: Any
+    calls: Any
     forward: ForwardCall
     x: Any
     backward: BackwardCall | None = None

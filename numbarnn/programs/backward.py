@@ -90,13 +90,9 @@ class Backward(Builder):
         problem = tape.problem
         super().__init__(problem, spec.plan)
         self.spec, self.need, self.accumulate, self.caller = spec, spec.need, spec.adds, tape.caller
-        self.given = dict(tape.given) | dict.fromkeys(_tape_names(tape), True)
+        self.given = dict(tape.given) | {"reserve": tape.reserve}
         if not self.has_weights:
             self.kept = frozenset(FOR_WEIGHTS)
-        self.recurrent = tape.recurrent if spec.forward.reserves else None  # a reserve does not have it
-        if self.recurrent is not None:
-            for name in ("R", "all_weights"):
-                self.given.pop(name, None)
         self.rewrites = problem.batch_major
         self._make_flag()
         self._make_states()
@@ -108,7 +104,7 @@ class Backward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_flag(self):
-        self.trouble = None if self.spec.forward.reserves else self.tape.trouble  # what is wrong there is wrong here
+        self.trouble = self.tape.trouble  # what is wrong there is wrong here
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
             if self.trouble is None:
@@ -314,7 +310,7 @@ class Backward(Builder):
         """Which rows of h before each step, (T * B, P), may be other than zero: without an initial h not those of the
         direction's first step."""
         batch = self.problem.batch
-        if not self.tape.from_zero:
+        if not self.tape.spec.from_zero:
             return EVERY_ROW
         return slice(batch, None) if direction == 0 else slice(0, batch * (self.problem.steps - 1))
 
@@ -339,8 +335,8 @@ class Backward(Builder):
     # --------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
-        if self.recurrent is not None:
-            self.recurrent.fill(self)
+        if self.tape.recurrent is not None:  # which the reserve does not have
+            self.tape.recurrent.fill(self)
         if self.copies_dy:
             self.put(self.dy, None if self.dy_given is None else self.dy_given.transpose(1, 0, 2))
         if self.copies_d_states:
@@ -377,12 +373,6 @@ class Backward(Builder):
         found = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
         found += [self.dw, self.d_formed] if self.has_weights else []
         return [one for one in found if one is not None]
-
-
-def _tape_names(tape):
-    """Names of the buffers that the forward call has kept."""
-    program = tape.program
-    return [name for name in program.made if program.keeps(name)]
 
 
 backward = lru_cache(BUILDERS)(Backward)

@@ -1,7 +1,7 @@
 """The forward program: what its tasks are on the arrays of a call."""
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ class ForwardSpec(NamedTuple):
         hx, cx: in which form there are initial states (`states.form_of_state`); None is zero.
         fill: what stands in y beyond a sequence's length, as text, since NaN is not equal to itself.
         caller: who calls, as text: what an error says that is found out later.
-        reserves: all that backward reads besides x and the weights is in one buffer, the reserve.
-        from_zero: of such a call: backward does not see the initial states, and there was no initial h.
+        from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
         whole: of a segment the problem of the call whose weights it gets; None: its own problem.
         first_layer, direction: of a segment, the first of its layers in that problem, and its direction.
     """
@@ -37,7 +36,6 @@ class ForwardSpec(NamedTuple):
     cx: bool | None = None
     fill: str = "0.0"
     caller: str = ""
-    reserves: bool = False
     from_zero: bool = False
     whole: Problem | None = None
     first_layer: int = 0
@@ -45,7 +43,7 @@ class ForwardSpec(NamedTuple):
 
 
 def tape_buffers(problem, launched=frozenset()):
-    """(name, shape, dtype) of the buffers that steps fill and, after training, backward reads.
+    """(name, shape, dtype) of the buffers that steps fill and that in training are the reserve, which backward reads.
 
     T and B may be numbers that are not known yet. Slot t + 1 of a state is after step t; 0 and T + 1 are initial. In
     inference there are fewer slots of what nobody reads again; launches need all of v.
@@ -71,6 +69,8 @@ def tape_buffers(problem, launched=frozenset()):
                 yield ("v", place), (steps, B, cell.num_products * H), "storage"
             if cell.num_sums:  # over units
                 yield ("sums", place), (T if p.training else 1, B, cell.num_sums), "state"
+    if p.training:  # the call's error flag (`numbarnn.kernels.error_flag`), where it can fail
+        yield "trouble", (1,), "int64"
 
 
 def reserve_places(problem, dtype_of):
@@ -88,25 +88,21 @@ class Forward(Builder):
         x (T, B, I), as tasks read it; step_mask, masks, noise; [layer] -> h, c, m; [layer, direction] -> gates, v, sums,
         ax, ah, words; hx, cx; hy, cy, y, all_states: results. What there is not is None, or missing.
         recurrent: the `RecurrentWeights`, where steps multiply with another R than the parameter; else None.
-        from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
+        reserve: in training all that backward reads besides x and the weights, as one array of bytes; else None.
         scale: of dropout, what is not dropped is multiplied by.
         rewrites: the first and last copies are of x and y too, not of states alone.
     """
 
-    kept = frozenset(
-        "x x_copy step_mask masks noise drop_words R all_weights trouble h c m gates v sums reserve flat formed no_bias"
-        .split()
-    )  # fmt: skip
+    kept = frozenset(["reserve"])
     steps_kind = "forward_steps"
 
     def __init__(self, spec):
         problem = p = spec.problem
         super().__init__(problem, spec.plan)
         self.spec, self.caller, self.fill = spec, spec.caller, float(spec.fill)
-        self.from_zero = spec.from_zero if spec.reserves else spec.hx is None
         self._make_parameters()
         self.reserve, views = None, {}
-        if spec.reserves:
+        if problem.training:
             places = reserve_places(problem, self.dtype)
             self.reserve = self.new("reserve", (places.size,), "uint8")
             views = places.views(self.reserve)
@@ -122,7 +118,7 @@ class Forward(Builder):
         self._make_scratch()
         self._make_states()
         self._make_options()
-        self._make_flag()
+        self._make_flag(views)
         self.program = self.build()
 
     # --------------------------------------------------------------------------------------------------------- buffers
@@ -190,7 +186,10 @@ class Forward(Builder):
         self.cy = self.state(self.new, "cy", shapes[1], of_state) if p.cell.num_private else None
         self.hx, self.cx = (
             None if form is None else self.state(self.input, name, as_given(shape, form, p), dtype)
-            for name, shape, form, dtype in (("hx", shapes[0], spec.hx, "storage"), ("cx", shapes[1], spec.cx, of_state))
+            for name, shape, form, dtype in (
+                ("hx", shapes[0], spec.hx, "storage"),
+                ("cx", shapes[1], spec.cx, of_state),
+            )
         )
 
     def _make_options(self):
@@ -206,17 +205,20 @@ class Forward(Builder):
             none = self.step_mask[0, :0]
             self.resets = self.input("resets", (p.steps, p.batch), "uint8") if p.resets else none
         if p.dropping:
-            self.scale, self.masks = dropout_words(p.dropout, 0, 0, 0)[0], self.input("masks", (p.layers - 1, 6), "uint64")
+            self.scale, self.masks = (
+                dropout_words(p.dropout, 0, 0, 0)[0],
+                self.input("masks", (p.layers - 1, 6), "uint64"),
+            )
         if p.training and cell.noise:
             self.noise = self.input("noise", (p.layers * p.directions, 6), "uint64")
         self.recurrent = RecurrentWeights.made_for(self)
 
-    def _make_flag(self):
+    def _make_flag(self, views):
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
-            self.clears_trouble = self.problem.training
-            make = self.new if self.problem.training else self.input  # which the last launch clears
-            self.trouble = make("trouble", (1,), "int64")
+            self.trouble, self.clears_trouble = views.get("trouble"), self.problem.training
+            if self.trouble is None:  # the engine's, which the last launch clears
+                self.trouble = self.input("flag", (1,), "int64")
 
     @property
     def y(self):
@@ -288,7 +290,7 @@ class Forward(Builder):
             scratch=Scratch(ax=self.ax[place], ah=self.ah[place]),
             options=self.options_of(*place),
             x=self.layer_input(layer) if fuses else None,
-            from_zero=self.from_zero,
+            from_zero=self.spec.from_zero,
             allow_tf32=problem.allow_tf32,
             call_steps=problem.segment_of or problem.steps,
         )

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from numbarnn.layers.checks import keeps_states
-from numbarnn.layers.reserved import PlannedCalls, Shape
+from numbarnn.layers.planned import PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
 from numbarnn.programs.backward import Given
 from numbarnn.programs.states import with_each
@@ -46,7 +46,7 @@ class About(NamedTuple):
     seed: Any = None
 
     def shape_of(self, x, hx):
-        """The `reserved.Shape` of a call."""
+        """The `planned.Shape` of a call."""
         steps, batch, _ = x.shape
         if self.batch_first:
             steps, batch = batch, steps
@@ -84,7 +84,7 @@ def prepare(network, about, x, hx, weights, keep):
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):
-    """The `Prepared` call of a `reserved.Shape` and a seed, as `About` has it, for backward."""
+    """The `Prepared` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
     first, draws = weights[0], seed is not None
     calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
     with stream_of(first):
@@ -113,10 +113,10 @@ def forward(network, prepared, x, hx, cx):
         state = hx, cx
         if network.uneven:
             x, state = array_of(x), _apart(network, array_of(hx), array_of(cx))
-        y, hy, cy, *more = calls.forward(call, x, state, sequences)
-        reserve = tensor_of(more.pop()) if calls.reserves else None
+        (y, hy, cy, *more), reserve = calls.forward(call, x, state, sequences)
+        reserve = tensor_of(reserve)
         if network.uneven:
-            hy, cy = _joined(calls.stack, hy), _joined(calls.stack, cy)
+            hy, cy = _joined(calls, hy), _joined(calls, cy)
         results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
     return *(results if dtype is None else with_each(results, lambda one: one.to(dtype))), reserve
 
@@ -145,7 +145,7 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
             given = Given(dy, *_apart(network, dhy, dcy), d_states)
         dx, *states, dw = calls.backward(call, x, reserve, given, need)
         if network.uneven:
-            states = [_joined(calls.stack, one) for one in states]
+            states = [_joined(calls, one) for one in states]
         dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]
         results = tensor_of(dx), dhx, dcx, tensor_of(dw)
     return results if dtype is None else with_each(results, lambda one: one.to(dtype))
@@ -175,13 +175,14 @@ def _by_layer(state, widths):
     return [state[:, :, end - width : end].copy() for end, width in zip(ends, widths, strict=True)]
 
 
-def _joined(stack, state):
+def _joined(calls, state):
     """The reverse; also of h of one width in all layers, as with a projection, which is one array (L*D, B, P) there."""
     if state is None:
         return None
     if type(state) is not list:
-        state = [state[first : first + stack.directions] for first in range(0, len(state), stack.directions)]
-    return stack.engine.array_module.concatenate(state, axis=2)
+        directions = calls.problem.directions
+        state = [state[first : first + directions] for first in range(0, len(state), directions)]
+    return calls.engine.array_module.concatenate(state, axis=2)
 
 
 def _host(lengths):

@@ -14,9 +14,9 @@ import torch
 
 from numbarnn import cells
 from numbarnn.engines import why_not
-from numbarnn.layers.reserved import PlannedCalls, Shape, reserve_size
-from numbarnn.layers.stack import Stack
+from numbarnn.layers.planned import PlannedCalls, Shape, reserve_size
 from numbarnn.layers.prepared import NUMPY
+from numbarnn.layers.stack import Stack
 from numbarnn.torch.arrays import TENSORS
 
 # torch.compile keeps on disk what it made of a graph, by the keys in it: its backward calls the operator as it was, and

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.amp.autocast_mode import _cast as cast
 from torch.library import custom_op
 
-from numbarnn.layers import reserved
+from numbarnn.layers import planned
 from numbarnn.programs.backward import Need
 from numbarnn.torch import core
 from numbarnn.torch.arrays import gradients_of
@@ -69,7 +69,7 @@ def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_f
     stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
     of_h, of_c = core.state_shapes(found, shape.batch)
-    size = reserved.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
+    size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
     width = stack.directions * found.private * stack.widths[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
     cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
@@ -100,7 +100,7 @@ def rnn_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw, and for all with checkpoints. The reserve
     stays what it is. need_weights: of each of the weights, whether its gradient is read: see `Need.frozen`."""
-    shape = reserved.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
+    shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     found = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=found.frozen(need_weights))
     every = found.stack.checkpoint_every

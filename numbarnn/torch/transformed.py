@@ -49,7 +49,7 @@ def backward(network, shape, seed, tensors, need):
     """dx, dhx, dcx and the flat dw where `is_vmapped` is true, by the operator.
 
     Args:
-        shape: the `reserved.Shape`. seed: as `core.About` has it.
+        shape: the `planned.Shape`. seed: as `core.About` has it.
         tensors: the gradients of the results, x, the parameters, the reserve.
         need: a `Need`.
     """
@@ -103,7 +103,7 @@ class Forward(torch.autograd.Function):
 class Backward(torch.autograd.Function):
     """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
 
-    Args of apply: the network's key, the `reserved.Shape`; dy, dhy, dcy, d_states, x, the reserve, seed, the
+    Args of apply: the network's key, the `planned.Shape`; dy, dhy, dcy, d_states, x, the reserve, seed, the
         parameters.
     """
 

@@ -17,9 +17,8 @@ from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.cells.library import projected_lstm, recurrent_highway
-from numbarnn.engines.gpu import profiles
+from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels import error_flag
-from numbarnn.engines.gpu import launches
 from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule

@@ -14,8 +14,8 @@ from numbarnn.bench.check.command import check_case
 from numbarnn.bench.peers import peers
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
-from numbarnn.kernels.persistent import exchange
 from numbarnn.engines.gpu import launches
+from numbarnn.kernels.persistent import exchange
 
 LIMIT_S = 2.0
 SMALL = Case("rnn_tanh", 3, 1, 5, (8,), gradients="y", dtype="float16")

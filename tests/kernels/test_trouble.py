@@ -5,8 +5,8 @@ import pytest
 
 from cases import Case
 from numbarnn import engines
-from numbarnn.kernels import error_flag
 from numbarnn.engines.gpu import launches
+from numbarnn.kernels import error_flag
 from problems import make_problem
 from running import on_engine
 
@@ -36,7 +36,9 @@ def test_all_results_of_a_call_that_failed_are_nan(case):
         y, _, tape = layer.forward(x, state)
         dw = engine.zeros(layer.weights.shape, case.dtype)
         if fails:
-            tape.forward.arrays["trouble"].fill(error_flag.timeout_of(1, 0, backward=True) + 4)
+            call = tape.forward
+            trouble = engine.array_at(call.program.trouble, call.reserve)
+            trouble.fill(error_flag.timeout_of(1, 0, backward=True) + 4)
         gradients = layer.backward(tape, dy, dstate, dw=dw)
         found = [np.isnan(array.get().astype("float32")) for array in arrays_in(gradients.x, gradients.state, dw)]
         assert all(nan.all() if fails else not nan.any() for nan in found)

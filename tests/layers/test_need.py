@@ -8,7 +8,7 @@ import pytest
 import numbarnn as nr
 from comparing import all_arrays
 from numbarnn.cells import library
-from numbarnn.layers import arguments, reserved
+from numbarnn.layers import arguments, planned
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.programs.backward import Given, Need
 from running import not_prepared
@@ -130,14 +130,14 @@ def assert_a_reserve_is_all(name, odd, overwrites):
         options = {"lengths": lengths, "resets": resets.T if layer.batch_first else resets, "padding_value": 0.5}
     y, _, tape = layer.forward(x, **options)
     grads = layer.backward(tape, dy)
-    shape = reserved.Shape(STEPS, BATCH, odd, odd, layer.batch_first, from_zero=True)
-    calls = reserved.PlannedCalls(stack, shape)
+    shape = planned.Shape(STEPS, BATCH, odd, odd, layer.batch_first, from_zero=True)
+    calls = planned.PlannedCalls(stack, shape)
     call = calls.call(layer.weights, stack.seed)
-    again = calls.forward(call, x, (None, None), about)
+    again, reserve = calls.forward(call, x, (None, None), about)
     np.testing.assert_array_equal(again[0], y)
-    assert again[3].shape == (reserved.reserve_size(stack, shape, layer.dtype),)
-    kept, y = again[3].copy(), again[0].copy()
-    again[3][...] = 0xFF
+    assert reserve.shape == (planned.reserve_size(stack, shape, layer.dtype),)
+    kept, y = reserve.copy(), again[0].copy()
+    reserve[...] = 0xFF
     for need in (Need(again=True), Need(x=False), Need(weights=False)):
         memory = kept.copy()
         given = None if not need.weights or stack.problem(*shape[:2], True, *shape[2:5]).copies_x else x
@@ -168,10 +168,10 @@ def test_a_reserve_tells_calls_with_a_state_from_those_without(name, binds):
             layer.training_calls = 0
             tape = layer.forward(x, given)[2]
             grads = layer.backward(tape, dy)
-            calls = reserved.PlannedCalls(
-                stack, reserved.Shape(STEPS, BATCH, batch_major=layer.batch_first, from_zero=given is None)
+            calls = planned.PlannedCalls(
+                stack, planned.Shape(STEPS, BATCH, batch_major=layer.batch_first, from_zero=given is None)
             )
             call = calls.call(layer.weights, stack.seed)
-            *_, reserve = calls.forward(call, x, state)
+            _, reserve = calls.forward(call, x, state)
             *_, dw = calls.backward(call, x, reserve, Given(dy))
             np.testing.assert_array_equal(dw, grads.weights)

@@ -3,14 +3,11 @@
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 
 from numbarnn import schedules
 from numbarnn.cells import CELLS
 from numbarnn.common.order import step_time
-from numbarnn.engines import Engine
-from numbarnn.layers import Stack
 from numbarnn.programs.backward import BackwardSpec
 from numbarnn.programs.backward import backward as build_backward
 from numbarnn.programs.forward import ForwardSpec, forward

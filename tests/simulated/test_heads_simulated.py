@@ -12,8 +12,8 @@ import comparing
 from cases import Case
 from comparing import assert_same_bits
 from grouped_tiles import launches_of
-from numbarnn.kernels.persistent.columns import RECURRENT, WARP
 from numbarnn.engines.gpu import launches
+from numbarnn.kernels.persistent.columns import RECURRENT, WARP
 from numbarnn.schedules.persistent import shares, tables
 from problems import make_problem
 from running import infer, train

@@ -20,7 +20,7 @@ from grouped_tiles import GroupedTile
 from kernel_mutants import mutant, written_anew
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
-from numbarnn.engines.gpu import profiles
+from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels.persistent import (
     backward,
     ends,
@@ -33,7 +33,6 @@ from numbarnn.kernels.persistent import (
     within_forward,
 )
 from numbarnn.kernels.persistent.columns import INPUT, RECURRENT, WARP
-from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer, train_and_draw
 

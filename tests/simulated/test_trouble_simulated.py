@@ -13,9 +13,9 @@ from grouped_tiles import launches_of
 from kernel_mutants import mutant, written_anew
 from numbarnn import engines, functional
 from numbarnn.cuda import ptx, simulator
+from numbarnn.engines.gpu import launches
 from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import ends, exchange
-from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer
 

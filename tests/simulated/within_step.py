@@ -10,9 +10,9 @@ from grouped_tiles import launches_of
 from kernel_mutants import mutant
 from numbarnn import engines
 from numbarnn.cuda import simulator
+from numbarnn.engines.gpu import launches
 from numbarnn.kernels.persistent import within
 from numbarnn.kernels.persistent.columns import STAGE, WARP
-from numbarnn.engines.gpu import launches
 from problems import make_problem
 from running import infer
 

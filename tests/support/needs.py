@@ -4,7 +4,7 @@ import numpy as np
 
 import numbarnn as nr
 from numbarnn.cells import library
-from numbarnn.layers import reserved
+from numbarnn.layers import planned
 from numbarnn.programs.backward import Given, Need
 
 STEPS, BATCH = 3, 2
@@ -36,10 +36,10 @@ def check_needs(name, device, schedule, calls=1, **options):
                 assert found is None or np.array_equal(host(found), host(expected))
         if call:
             continue
-        calls = reserved.PlannedCalls(stack, reserved.Shape(STEPS, BATCH, from_zero=True))
+        calls = planned.PlannedCalls(stack, planned.Shape(STEPS, BATCH, from_zero=True))
         given = Given(dy)
         reserving = calls.call(layer.weights, stack.seed)
-        again, _, _, reserve = calls.forward(reserving, x, (None, None))
+        (again, _, _), reserve = calls.forward(reserving, x, (None, None))
         assert np.array_equal(host(again), host(y))
         copy = engine.from_host(host(reserve))
         reserve[...] = 0xFF

@@ -167,7 +167,9 @@ class Steps:
                     else:
                         d_stage[number] = np.concatenate([np.broadcast_to(x, new[0].shape) for x in made], axis=1)
                         d_v[cell.product_number(number)] = d_stage[number] @ self.R[cell.rows_of_stage(number, self.H)]
-                d_ax, d_ah, d_before, d_own = self.call(cell.backward, saved, state, new, d_state, d_v, d_sums, sums=sums)
+                d_ax, d_ah, d_before, d_own = self.call(
+                    cell.backward, saved, state, new, d_state, d_v, d_sums, sums=sums
+                )
                 for number, value in d_stage.items():
                     g.dah[t][:, cell.rows_of_stage(number, self.H)] = np.where(skip, 0, value)
             for out, parts in ((g.dax, d_ax), (g.dah, () if cell.same_gradient else d_ah), (g.d_per_unit, d_own)):

@@ -1,0 +1,209 @@
+"""Calls of a stack of layers of one shape: problem and plans are looked up once, for any number of them.
+
+Whoever keeps a call's x, weights, seed and reserve can go backward later, as PyTorch's modules do:
+
+    calls = PlannedCalls(stack, Shape(steps, batch))
+    call = calls.call(weights)
+    (y, hy, cy), reserve = calls.forward(call, x, (hx, cx))
+    dx, dhx, dcx, dw = calls.backward(call, x, reserve, Given(dy, dhy, dcy))
+
+No array is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they were
+is the caller's to see to. A layer's `Tape` keeps them.
+"""
+
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from numbarnn.common.precision import known_dtype
+from numbarnn.layers import checkpointed
+from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
+from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
+from numbarnn.layers.prepared import NUMPY, SMALL_WEIGHTS, PreparedForward
+from numbarnn.layers.sequences import EVERY_STEP
+from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.checkpoints import segments_of
+from numbarnn.programs.forward import reserve_places
+from numbarnn.programs.states import with_each
+
+
+class Shape(NamedTuple):
+    """What a backward call has to know of its forward call, besides arrays and the key of its random numbers.
+
+    Attributes:
+        steps, batch: T, B.
+        padded, resets: whether there were lengths, and resets.
+        batch_major: x, y, dy and dx are (B, T, ...).
+        keeps_states: whether all private states were asked for.
+        from_zero: there is no initial h, see `ForwardSpec`.
+    """
+
+    steps: int
+    batch: int
+    padded: bool = False
+    resets: bool = False
+    batch_major: bool = False
+    keeps_states: bool = False
+    from_zero: bool = False
+
+
+class Done(NamedTuple):
+    """A call that has run.
+
+    Attributes:
+        results: of forward (y, hy, cy), and all private states if they were asked for; of backward (dx, dhx, dcx).
+        tape: of forward what `PlannedCalls.go_back` reads. dw: of backward the gradients of all parameters, or None.
+        prepared: the `PreparedForward` that did it, to be given back; or None.
+    """
+
+    results: tuple
+    tape: Any = None
+    dw: Any = None
+    prepared: PreparedForward | None = None
+
+
+class PlannedCalls:
+    """Calls of a stack with one `Shape`.
+
+    Args:
+        stack, shape: of the calls.
+        training: they are training calls; else inference.
+        arrays: the `CallersArrays` that x, states, reserves and gradients are.
+
+    Attributes:
+        shape, training, arrays, engine, problem.
+        has_checkpoints: backward reads x in any case, and y is no part of the reserve.
+    """
+
+    def __init__(self, stack, shape, training=True, arrays=NUMPY):
+        self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
+        self._weights, self._caller, self._found = stack.kernel_weights, stack.caller, stack.prepared
+        self._asked = stack.schedule  # not the stack itself, which holds this object
+        sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
+        self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
+        self.has_checkpoints = problem.has_checkpoints
+        for one in segments_of(problem) if self.has_checkpoints else [problem]:
+            stack.require_trust(one)
+        self.schedule = stack.schedule.pick(problem)[0]
+        self._plans, self.forward_plan = {}, None if self.has_checkpoints else self.schedule.plan_forward(problem)
+        self._kind = problem, shape.from_zero, arrays.into  # of calls, for `PreparedCalls`
+
+    def call(self, weights, seed=0, number=0, keeps=False):
+        """The `calls.Call` with these weights, a flat buffer; the others are its attributes."""
+        read = self._weights.of(weights)
+        return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
+
+    def run(self, call, x, state, sequences=EVERY_STEP, kind=None):
+        """The forward call `Done`, within `begun`.
+
+        Args:
+            call: of `call`. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
+            kind: what the stack's caller finds such calls by, see `PreparedCalls`; None: by this object's.
+        """
+        ordinary = sequences is EVERY_STEP and not self.has_checkpoints
+        prepared = self._prepared(call, state, kind) if ordinary else None
+        if prepared is not None:
+            return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
+        x, state = with_each((x, state), self.arrays.array)
+        if self.has_checkpoints:
+            tape = CheckpointedForward(call, self._asked)
+            return Done(tape.run(x, state, sequences), tape)
+        ends = sequences.lengths, sequences.resets, sequences.padding_value
+        return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
+
+    def forward(self, call, x, state, sequences=EVERY_STEP):
+        """((y, hy, cy, and all private states if they were asked for), the reserve (bytes,) uint8, of which y may be a
+        part; None after inference). Arguments as those of `run`."""
+        with self.begun():
+            done = self.run(call, x, state, sequences)
+        reserve = done.tape.reserve if self.training else None
+        if done.prepared is not None:
+            reserve = reserve if reserve is None else reserve.copy()
+            done.prepared.give_back()
+        return done.results, reserve
+
+    def backward(self, call, x, reserve, gradients, need=ALL):
+        """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
+
+        Args:
+            call: of `call`, with the weights and the seed of the forward call.
+            x: None will do where no gradients of parameters are needed, or the reserve has a copy
+                (`Problem.copies_x`), but never for calls with checkpoints.
+            reserve: overwritten, unless it is needed again.
+            gradients: a `Given`. need: a `Need`.
+        """
+        with self.begun():
+            prepared = self._prepared(call, (None, None)) if self._prepares_backward(need) else None
+            if prepared is not None:  # which may overwrite its tape, a copy of the reserve
+                prepared.remake(x, reserve)
+                *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
+                prepared.give_back()
+                return *results, dw
+            x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
+            if self.has_checkpoints:
+                tape = CheckpointedForward.of_reserve(call, self._asked, x, reserve)
+            else:
+                tape = ForwardCall.of_reserve(call, self.forward_plan, x, reserve)
+            work = self.go_back(tape, Given(*gradients), need)
+            return *work.results, work.dw
+
+    def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
+        """Run the backward call of a tape, within `begun`: something with `results` and `dw`.
+
+        Args:
+            given: a `Given`. dw: a buffer to which the parameters' gradients are added.
+            prepared: the `PreparedForward` that made the tape, if one did.
+        """
+        if self.has_checkpoints:
+            return CheckpointedBackward(tape, given, dw, need)
+        if prepared is not None and dw is None and self._prepares_backward(need):
+            *results, dw = prepared.run_backward(self.plan(need), need, given)
+            return Done(results, dw=dw)
+        return BackwardCall(tape, self.plan(need), given, dw, need)
+
+    def add_weights(self, backward, dw):
+        """Add the gradients of parameters to dw, after a `go_back` without them."""
+        with self.begun():
+            backward.add_weights(None if self.has_checkpoints else self.schedule.plan_weights(self.problem), dw)
+
+    def plan(self, need):
+        """The plan of a backward call with or without the gradients of x, and of the parameters but frozen ones."""
+        key = need.x, need.weights, need.frozen
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self.schedule.plan_backward(self.problem, need.weights, need.x)
+            if need.frozen and not self.problem.space.formed_size:  # of what is made of parameters all are needed
+                plan = plan.without_weights(need.frozen)
+            self._plans[key] = plan
+        return plan
+
+    def _prepares_backward(self, need):
+        return not self.has_checkpoints and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
+
+    def _prepared(self, call, state, kind=None):
+        """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
+        kind, found = kind or (*self._kind, *map(type, state)), self._found
+        return found.find(kind, call.weights.parameters) or found.make(
+            kind, call, self.forward_plan, state, self.arrays
+        )
+
+    @contextmanager
+    def begun(self):
+        """Around a call's work: its device is the current one."""
+        self.engine.require_no_trouble()
+        with self.engine.activate():
+            self.engine.require_no_capture()
+            yield
+
+
+def reserve_size(stack, shape, dtype):
+    """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
+    sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
+    problem = stack.problem_with(training=True, dtype=dtype, **sizes)
+    places_of = checkpointed.reserve_places if problem.has_checkpoints else reserve_places
+    return places_of(problem, dtypes_of(problem)).size
+
+
+def dtypes_of(problem):
+    """The function that knows the dtypes of a problem's buffers, see `numbarnn.programs.program.Builder.dtype`."""
+    names = {"storage": problem.dtype, "state": problem.state_dtype}
+    return lambda name: known_dtype(names.get(name, name))
