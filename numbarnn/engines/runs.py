@@ -36,7 +36,7 @@ class Arrays:
         return self.engine.array_at(view, self.arrays[view.name])
 
     def on_arrays(self, operation):
-        """An operation with arrays in place of views; of steps and launches with the function that they are bound to."""
+        """An operation with arrays in place of views; steps and launches with the function that is bound to them."""
         kind, operands, options = operation
         if kind not in BINDS:
             return Operation(kind, with_views(operands, self.at), with_views(options, self.at))

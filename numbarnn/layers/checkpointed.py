@@ -289,7 +289,7 @@ class CheckpointedBackward:
         return h, c
 
     def _of_final(self, chain, state):
-        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer; None stays None."""
+        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer, or None."""
         if state is None:
             return None
         found = []

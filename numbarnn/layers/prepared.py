@@ -1,8 +1,8 @@
 """Prepared calls: small calls on the CPU, whose programs are bound to arrays once and run again and again.
 
 To bind operations to the arrays of a call, as views, addresses, records, takes Python a tenth of a millisecond, more
-than a small call computes. A prepared call has arrays of its own: it copies its arguments into them, calls the functions
-that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
+than a small call computes. A prepared call has arrays of its own: it copies its arguments into them, calls the
+functions that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
 """
 
 from collections import OrderedDict

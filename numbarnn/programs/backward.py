@@ -78,9 +78,10 @@ class Backward(Builder):
 
     Attributes:
         tape: the `Forward`, whose views it reads.
-        dy, d_states: as tasks read them; [layer] -> dx, the gradient of the layer's input; [layer, direction] -> dax, dah
-            and others. dh, dc: the gradients of the states, at first of the final ones, at last of the initial ones; dhx,
-            dcx: the latter as callers get them. dw, d_formed: of the parameters, and of what is formed of them.
+        dy, d_states: as tasks read them. dx: [layer] -> the gradient of the layer's input. dax, dah and others:
+            [layer, direction] -> view. dh, dc: the gradients of the states, at first of the final ones, at last of the
+            initial ones; dhx, dcx: the latter as callers get them. dw, d_formed: of the parameters, and of what is
+            formed of them.
     """
 
     steps_kind = "backward_steps"
@@ -332,7 +333,7 @@ class Backward(Builder):
         """(T * B, gates * H) of pre-activation gradients, whose rows may be longer."""
         return rows(gradient)[:, : gates * self.problem.hidden_sizes[layer]]
 
-    # --------------------------------------------------------------------------------------------- before and after them
+    # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
         """The gradients of the final states to where they accumulate."""
         if self.tape.recurrent is not None:  # which the reserve does not have

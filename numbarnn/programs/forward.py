@@ -85,8 +85,8 @@ class Forward(Builder):
     """Builds the forward program of a `ForwardSpec`; backward ones begin with its views.
 
     Attributes:
-        x (T, B, I), as tasks read it; step_mask, masks, noise; [layer] -> h, c, m; [layer, direction] -> gates, v, sums,
-        ax, ah, words; hx, cx; hy, cy, y, all_states: results. What there is not is None, or missing.
+        x (T, B, I), as tasks read it; step_mask, masks, noise; h, c, m: [layer] -> view; gates, v, sums, ax, ah, words:
+            [layer, direction] -> view; hx, cx; y, hy, cy, all_states: results. What there is not is None, or missing.
         recurrent: the `RecurrentWeights`, where steps multiply with another R than the parameter; else None.
         reserve: in training all that backward reads besides x and the weights, as one array of bytes; else None.
         scale: of dropout, what is not dropped is multiplied by.
@@ -123,8 +123,8 @@ class Forward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_parameters(self):
-        """[layer][direction] -> `Parameters` of this call's layers, views of the buffer `flat` that kernels know weights
-        by; zeros stand for biases that there are not."""
+        """[layer][direction] -> `Parameters` of this call's layers, views of the buffer `flat` that kernels know
+        weights by; zeros stand for biases that there are not."""
         p, spec = self.problem, self.spec
         whole = spec.whole or p
         space, cell = whole.space, whole.cell
@@ -316,7 +316,7 @@ class Forward(Builder):
         noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
         return Options(step_mask, noise, self.problem.chances)
 
-    # --------------------------------------------------------------------------------------------- before and after them
+    # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
         """R where steps have one of their own; the step mask; x as tasks read it; initial states into their slots: the
         first of the forward direction, the last of the backward."""

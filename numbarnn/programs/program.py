@@ -166,7 +166,7 @@ class Builder:
         return view
 
     def state(self, make, name, shapes, dtype="storage"):
-        """A state of buffers that `make` (`new` or `input`) makes; shapes: of an array, or a list of those of several."""
+        """A state of buffers that `make` (`new` or `input`) makes; shapes: of one array, or a list of several."""
         if isinstance(shapes, list):
             return [make((name, layer), shape, dtype) for layer, shape in enumerate(shapes)]
         return make(name, shapes, dtype)

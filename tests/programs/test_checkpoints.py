@@ -1,5 +1,5 @@
-"""Training with the states of every k-th step kept (`numbarnn.programs.checkpoints`). That it computes the same, of every
-cell and option, is in test_conformance.py; here is what it keeps, and how calls with it behave."""
+"""Training with the states of every k-th step kept (`numbarnn.programs.checkpoints`). That it computes the same, of
+every cell and option, is in test_conformance.py; here is what it keeps, and how calls with it behave."""
 
 import copy
 import pickle
@@ -119,7 +119,7 @@ def test_states_of_every_step(directions):
 def test_a_tape_keeps_the_states_before_segments_alone(k):
     x, dy = arrays()
     layer, plain = (nr.LSTM(I, H, 2, device="cpu", checkpoint_every=every) for every in (k, None))
-    y, _, tape = layer.forward(x)
+    _, _, tape = layer.forward(x)
     of_state = 2 * 2 * B * H * 4  # h and c of two layers
     assert bytes_of(tape.forward) == T // k * of_state
     without = bytes_of(plain.forward(x)[2].forward)

@@ -1,5 +1,5 @@
-"""An engine of NumPy alone, which interprets programs: what `numbarnn.engines.base.Engine` asks of one, in a hundred and
-some lines. No kernel, no packing, no thread; a cell's functions work on all units of a batch at once."""
+"""An engine of NumPy alone, which interprets programs: all that `numbarnn.engines.base.Engine` asks of one. No kernel,
+no packing, no thread; a cell's functions work on all units of a batch at once."""
 
 import numpy as np
 
