@@ -12,6 +12,7 @@ from cell_steps import callable_from_python, mapped
 from numbarnn.cells import functions, scalar
 from numbarnn.cells.definition import Given
 from numbarnn.cells.tracing import CellError, cell
+from numbarnn.common.code_cache import run_source
 from numbarnn.compile.specialise import specialise
 
 X = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-1, 1, 4001), [0.0, -0.0, 3.0, -3.0]])
@@ -105,7 +106,7 @@ def scalar_function(name):
     """The function of `numbarnn.cells.scalar` of that name, with its constants, as a cell's equations would call it."""
     namespace = {**vars(scalar), "SLOPE": CONSTANTS.get(name, (0.0,))[0]}
     text = f"def called(x): return {name}(x{', SLOPE' if name in CONSTANTS else ''})"
-    exec(text, namespace)
+    run_source(text, f"<{text}>", namespace)
     return namespace["called"]
 
 

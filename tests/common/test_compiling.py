@@ -23,7 +23,7 @@ COUNT = """
 import logging, sys
 from numbarnn.compile import native
 names, write = [], native.compiled
-native.compiled = lambda module, others: names.append(module.name.split(".")[1]) or write(module, others)
+native.compiled = lambda module: names.append(module.name.split(".")[1]) or write(module)
 {work}
 assert "numba" not in sys.modules
 print(len(names))

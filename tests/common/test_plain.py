@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numbarnn.compile import types
-from numbarnn.compile.calls import Plain, of_types
-from numbarnn.compile.plain import Entry, plain, scalar
+from numbarnn.compile.plain import plain
+from numbarnn.compile.translate import Plain, of_types
 from numbarnn.engines.cpu.records import by_address, from_python
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
@@ -231,45 +231,3 @@ def of_gamma(a, b):
 def test_what_is_refused(function, what):
     with pytest.raises(TypeError, match=what):
         from_python(function)(3, 2)
-
-
-# ------------------------------------------------------------------------------------------------- what Numba compiles
-_NUMBER = np.float64(0)
-
-
-@plain
-def _quotient(a, b):
-    return a / b
-
-
-@scalar
-def _rounded(a, b):
-    return np.rint(_quotient(a, b))
-
-
-def uses_both(out, a, b):
-    numbers = numbers_at(_NUMBER, out)
-    numbers[0] = _rounded(numbers[a], numbers[b]) + _quotient(numbers[a], numbers[b])
-
-
-def test_what_numba_compiles_leaves_nothing_half_done():
-    """The quotient was compiled before the rint after it was refused, and is needed once more."""
-    numbers = np.array([0, 7, 4], np.float64)
-    from_python(uses_both)(numbers.ctypes.data, 1, 2)
-    assert numbers[0] == 2 + 7 / 4
-
-
-@plain
-def _of_rounded(a, b):
-    return _rounded(a, b) + _rounded(b, a)
-
-
-def uses_twice(out, a, b):
-    numbers = numbers_at(_NUMBER, out)
-    numbers[0] = _of_rounded(numbers[a], numbers[b])
-    numbers[0] += _of_rounded(numbers[b], numbers[a])
-
-
-def test_what_calls_what_numba_compiles_is_compiled_once():
-    module, _ = Entry(uses_twice, "a test").module("f", ())
-    assert [one.name for one in module.functions if "_of_rounded" in one.name] == ["f._of_rounded"]
