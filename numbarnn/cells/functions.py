@@ -26,9 +26,9 @@ import numpy as np
 from numbarnn.cells import begin, scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing import hints
-from numbarnn.cells.tracing.constants import ConstantOfH
+from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.matrices import Identity, Parameter
+from numbarnn.cells.tracing.matrices import Parameter
 from numbarnn.cells.tracing.values import Traced, words
 
 if TYPE_CHECKING:
