@@ -178,7 +178,7 @@ EQUATIONS = {
     ),
     "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 over all units, of which nothing"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),
-    "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be the parameter v_a"),
+    "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be called v_a"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ array of its own: vectors, scalars, matrices that are only parts of expressions,
 another size than H. Gates without a bias have none in these arrays; kernels are given zeros.
 """
 
-from numbarnn.cells.layout import SCALARS, Equal, Layout, Term, flat_name, parameters_in, term_text
+from numbarnn.cells.layout import SCALARS, STACKED, Equal, Layout, Term, flat_name, parameters_in, term_text
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.sizes import UnitSizes
 
@@ -71,7 +71,7 @@ def layout_of(structure, place, input_name):
     vectors |= {name: (size,) for name, size in per_unit_sizes.items() if name not in scalars | constants}
     own = vectors | dict.fromkeys(scalars, ())
     own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}
-    _check_names(own, place)
+    check_names(own, place)
     states = units.states if any(size != "H" for size in units.states) else ()
     equal = tuple(dict.fromkeys((*units.equal, *sizes.equal)))
     return Layout({kind: names for kind, names in rows.items() if names}, own, formed, equal, states)
@@ -99,11 +99,19 @@ def _vector(name):
     return Term("fill" if name.startswith(SCALARS) else "parameter", data=name)
 
 
-def _check_names(own, place):
-    flat = [flat_name(name) for name in own]
-    for name in own:
-        if flat.count(flat_name(name)) > 1:
-            raise error(f"p.{name} and another parameter would both be called {flat_name(name)}; rename one", place)
+def check_names(names, place):
+    """Refuse names that arrays cannot have."""
+    found = {}
+    for name in names:
+        flat = flat_name(name)
+        if flat in STACKED.values():
+            raise error(
+                f"a vector may not be named p.{name}: that is the name of all of a layer's; take another", place
+            )
+        if flat.startswith("_") or not flat.isidentifier():
+            raise error(f"a vector may not be named p.{name}; take an ordinary name", place)
+        if found.setdefault(flat, name) != name:
+            raise error(f"p.{found[flat]} and p.{name} would both be called {flat}; rename one", place)
 
 
 class _Sizes:

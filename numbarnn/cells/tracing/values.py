@@ -17,6 +17,15 @@ _UFUNCS = {
 }  # fmt: skip
 
 
+def _refused(message):
+    """A method that raises this; {} is what it is of."""
+
+    def method(self, *_, **__):
+        raise error(message.format(self._what()))
+
+    return method
+
+
 class Traced:
     """What is traced: its operators, and what it refuses."""
 
@@ -68,12 +77,31 @@ class Traced:
         raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
     # -------------------------------------------------------------------------------- what is not known while tracing
-    def __bool__(self):
-        raise error(
-            f"the truth of {self._what()} (in if, while, and, or, not, assert, max, min): its value is not known while "
-            "the equations are traced, and differs from unit to unit; choose with where(condition, a, b); the larger "
-            "and the smaller of two are numbarnn.maximum and numbarnn.minimum"
-        )
+    __bool__ = _refused(
+        "the truth of {} (in if, while, and, or, not, assert, max, min): its value is not known while the equations "
+        "are traced, and differs from unit to unit; choose with where(condition, a, b); the larger and the smaller of "
+        "two are numbarnn.maximum and numbarnn.minimum"
+    )
+    __len__ = __iter__ = __contains__ = _refused(
+        "{} as an array (in len, for, in, [...]): it stands for one number per unit, how many is not known yet; sums "
+        "over all units are numbarnn.sum and numbarnn.mean"
+    )
+    __setitem__ = __delitem__ = _refused(
+        "a part of {} is set: a value does not change. Make a new one, where(condition, a, b) of each unit, or with a "
+        "constant mask of n units: mask * a + (1 - mask) * h"
+    )
+    __getitem__ = _refused(
+        "a part of {}, by [...]: it stands for one number per unit. A constant matrix selects units, np.eye(n)[:6] @ h "
+        "of n units, or numbarnn.constant(lambda n: np.eye(n)[...]) @ h of any n"
+    )
+    __call__ = _refused("{} is called as a function; a matrix stands left of @: p.W.name @ x")
+    __array__ = _refused("{} as a NumPy array: its value is not known while the equations are traced")
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = (
+        __rxor__
+    ) = __invert__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refused(
+        "{} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; combine comparisons by where inside "
+        "where; a // b is numbarnn.floor(a / b)"
+    )
 
     def _no_number(self, *_):
         frame = user_frame()
@@ -86,42 +114,6 @@ class Traced:
         )
 
     __float__ = __int__ = __complex__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
-
-    def _no_array(self, *_):
-        raise error(
-            f"{self._what()} as an array (in len, for, in, [...]): it stands for one number per unit, how many is not "
-            "known yet; sums over all units are numbarnn.sum and numbarnn.mean"
-        )
-
-    __len__ = __iter__ = __contains__ = _no_array
-
-    def _no_change(self, *_):
-        raise error(
-            f"a part of {self._what()} is set: a value does not change. Make a new one, where(condition, a, b) of each "
-            "unit, or with a constant mask of n units: mask * a + (1 - mask) * h"
-        )
-
-    __setitem__ = __delitem__ = _no_change
-
-    def __getitem__(self, key):
-        raise error(
-            f"a part of {self._what()}, by [...]: it stands for one number per unit. A constant matrix selects units, "
-            "np.eye(n)[:6] @ h of n units, or numbarnn.constant(lambda n: np.eye(n)[...]) @ h of any n"
-        )
-
-    def __call__(self, *_, **__):
-        raise error(f"{self._what()} is called as a function; a matrix stands left of @: p.W.name @ x")
-
-    def _no_operator(self, *_):
-        raise error(f"{self._what()} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
-                    "combine comparisons by where inside where; a // b is numbarnn.floor(a / b)")  # fmt: skip
-
-    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _no_operator
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
-
-    def __array__(self, *_, **__):
-        raise error(f"{self._what()} as a NumPy array: its value is not known while the equations are traced")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **_):
         op = _UFUNCS.get(ufunc.__name__)
