@@ -14,7 +14,6 @@ from typing import Any, overload
 from numbarnn.cells import scalar
 from numbarnn.cells.definition import Cell, Stage
 from numbarnn.cells.layout import listed, parameters_in, term_text
-from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
@@ -25,10 +24,10 @@ from numbarnn.cells.tracing.mistakes import (
 )
 from numbarnn.cells.tracing.parameters import check_names, layout_of
 from numbarnn.cells.tracing.saving import CHOICES
-from numbarnn.cells.tracing.step import step
+from numbarnn.cells.tracing.source import assemble
 from numbarnn.cells.tracing.structure import Product, Structure, split
 from numbarnn.cells.tracing.trace import Trace
-from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
+from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
 from numbarnn.common.code_cache import run_source
 
 MOST_OPERATIONS = 5000

@@ -7,8 +7,7 @@ import numpy as np
 from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text, walked
 from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error, user_frame
-from numbarnn.cells.tracing.step import step
-from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
+from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
 
 
 class Trace:
