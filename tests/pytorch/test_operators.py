@@ -122,7 +122,7 @@ def test_second_derivatives_are_refused(how):
 
 
 def test_what_needs_no_gradient_is_not_computed(monkeypatch):
-    from numbarnn.torch import core, eager
+    from numbarnn.torch import core
 
     asked = []
 
@@ -131,7 +131,7 @@ def test_what_needs_no_gradient_is_not_computed(monkeypatch):
         return core_backward(*arguments)
 
     core_backward = core.backward
-    monkeypatch.setattr(eager.core, "backward", noted)
+    monkeypatch.setattr(core, "backward", noted)
     s = Setup()
     s.loss(s.x, s.weights).backward()
     for weight in s.weights:
