@@ -125,7 +125,8 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
-def _set_up(ctx, inputs, output):
+def set_up(ctx, inputs, output):
+    """Save for `gradients` what a call of `rnn_forward` was given and returned."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
@@ -136,29 +137,37 @@ def _set_up(ctx, inputs, output):
     ctx.mark_non_differentiable(output[4])
 
 
-def _backward(ctx, dy, dhy, dcy, d_states, _):
+def gradients(ctx, backward, results, needs_x, needs_weights):
+    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments.
+
+    Args:
+        results: the gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all.
+    """
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
-    network, shape = Network.of_key(ctx.network), ctx.shape
+    network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more
         options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
         reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
-    needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     if not isinstance(needs_weights, list | tuple):  # of weights that are none of them to have gradients
         needs_weights = [needs_weights] * len(weights)
     reads_x = any(needs_weights) or network.stack.checkpoint_every
     x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, list(needs_weights))
-    dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
-    dw = gradients_of(network, weights, dw, needs_weights)
-    states = dhx if needs_hx else None, dcx if needs_cx else None
-    return dx if needs_x else None, *states, dw, *[None] * 8
+    dx, dhx, dcx, dw = backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
+    return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
+
+
+def _backward(ctx, *results):
+    needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
+    dx, dhx, dcx, dw = gradients(ctx, torch.ops.numbarnn.rnn_backward, results[:4], needs_x, needs_weights)
+    return dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None, dw, *[None] * 8
 
 
 def _refuse(ctx, *_):
     raise NotImplementedError(core.NO_SECOND_ORDER)
 
 
-rnn_forward.register_autograd(_backward, setup_context=_set_up)
+rnn_forward.register_autograd(_backward, setup_context=set_up)
 rnn_backward.register_autograd(_refuse)
 
 
