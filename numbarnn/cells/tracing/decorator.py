@@ -6,13 +6,11 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce, update_wrapper
-from hashlib import sha256
 from importlib import import_module
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
 
-from numbarnn.cells import scalar
-from numbarnn.cells.definition import Cell, Stage
+from numbarnn.cells.definition import Cell
 from numbarnn.cells.layout import listed, parameters_in, term_text
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
@@ -25,10 +23,9 @@ from numbarnn.cells.tracing.mistakes import (
 from numbarnn.cells.tracing.parameters import check_names, layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.source import assemble
-from numbarnn.cells.tracing.structure import Product, Structure, split
+from numbarnn.cells.tracing.structure import Structure, split
 from numbarnn.cells.tracing.trace import Trace
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
-from numbarnn.common.code_cache import run_source
 
 MOST_OPERATIONS = 5000
 _PARAMETERS = ("p", "params")
@@ -189,16 +186,12 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may put gates into another order
     layout = layout_of(structure, source_lines.last_return, input_name)
-    functions = _compiled(name, generated.source)
     return TracedCell(
-        name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
-        functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
-        stages=_stages(structure, generated, functions), per_unit=tuple(structure.per_unit),
-        noise=tuple(node.data[1] for node in structure.noise),
+        name, tuple(structure.gates), states, **generated, recurrent=tuple(structure.recurrent),
+        per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
         heads=structure.heads, drop_connect=structure.drop_connect,
         initial=tuple((key, value) for key, value in structure.initial.items() if key in layout.shapes()),
-        projected=structure.projection is not None,
-        bias=structure.bias, general=True, source=generated.source, layout=layout,
+        projected=structure.projection is not None, bias=structure.bias, general=True, layout=layout,
         definition=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
         counts=counts,
     )  # fmt: skip
@@ -275,16 +268,6 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
-
-
-def _stages(structure, generated, functions):
-    """The `Stage`s of a cell."""
-    found = []
-    parts = zip(structure.stages, generated.stage_functions, generated.sums, strict=True)
-    for stage, (forward, backward), sums in parts:
-        own = {"gates": tuple(stage.gates)} if isinstance(stage, Product) else {"gates": (), "largest": stage.largest}
-        found.append(Stage(forward=functions[forward], backward=functions[backward], sums=sums, **own))
-    return tuple(found)
 
 
 def _set_options(structure, options, source_lines):
@@ -370,12 +353,3 @@ class _Source:
                 for line in range(node.lineno, node.end_lineno + 1):
                     found[(self.file, self._first + line - 1)] = text
         return found
-
-
-def _compiled(name, source):
-    """The functions of a text, by name; inspect.getsource finds it."""
-    file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
-    namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
-    namespace["__name__"] = f"{__package__}.generated"
-    run_source(source, file, namespace)
-    return namespace

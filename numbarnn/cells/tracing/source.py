@@ -2,15 +2,17 @@
 
 import builtins
 import keyword
-from dataclasses import dataclass, field
+from hashlib import sha256
 from math import isfinite
 
 from numbarnn.cells import scalar
+from numbarnn.cells.definition import Stage
 from numbarnn.cells.layout import as_text
 from numbarnn.cells.tracing.derive import Gradients
 from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OPERATORS, OVER_UNITS, SAME_VALUE, parts_of, reachable
 from numbarnn.cells.tracing.saving import values_to_save
 from numbarnn.cells.tracing.structure import Product, Sums
+from numbarnn.common.code_cache import run_source
 
 WIDTH = 60  # longer expressions get a variable of their own
 _SIGNATURES = {
@@ -166,30 +168,8 @@ class Function:
 _SUM_NAMES = {"row_sum": "sum_1", "row_max": "largest_1"}
 
 
-@dataclass
-class Generated:
-    """What `assemble` makes.
-
-    Attributes:
-        source: text of all functions.
-        forward, backward: names of the cell's.
-        stage_functions: (forward, backward) of each stage, by name.
-        sums: names of all sums over units, stage by stage.
-        saved: names of the values that forward saves.
-        same_gradient: as of a `Cell`.
-    """
-
-    source: str = ""
-    forward: str = ""
-    backward: str = ""
-    stage_functions: list[tuple[str, str]] = field(default_factory=list)
-    sums: list[tuple[str, ...]] = field(default_factory=list)
-    saved: tuple[str, ...] = ()
-    same_gradient: bool = False
-
-
 def assemble(name, states, structure, save, hyperparameters, statements):
-    """The `Generated` functions of a structure.
+    """What a `Cell` has of generated functions: field -> value.
 
     Args:
         name, states: the cell's.
@@ -219,35 +199,51 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     needed = _needed(roots, boundary, forward_nodes)
     kept = values_to_save(outputs, needed, save)
     names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
-    made = Generated(same_gradient=same_gradient, saved=tuple(names.of(node) for node in kept))
-    made.sums = [tuple(map(names.of, _results(stage))) if isinstance(stage, Sums) else () for stage in stages]
+    saved = tuple(names.of(node) for node in kept)
     stem = name if name.isidentifier() else "cell"
-    made.forward, made.backward = f"{stem}_forward", f"{stem}_backward"
-    made.stage_functions = [(f"{stem}_stage{k}_forward", f"{stem}_stage{k}_backward") for k in range(len(stages))]
-
     arguments, texts = _arguments(structure, state_nodes, kept), []
 
     def function(called, kind, title, *results):
+        called = f"{stem}_{called}{kind}"
         texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
+        return called
 
-    for stage, (called, _) in zip(stages, made.stage_functions, strict=True):
+    made = []  # of each stage: fields of its `Stage`, with names of functions
+    for number, stage in enumerate(stages):
         if isinstance(stage, Product):
-            function(called, "forward", f"What the rows of R of {' '.join(stage.gates)} multiply.", stage.vector)
+            own, result = {"gates": tuple(stage.gates)}, stage.vector
+            title = f"What the rows of R of {' '.join(stage.gates)} multiply."
         else:
-            title = f"What {_listed(stage, names)} is the largest of." if stage.largest else (
-                f"What adds up to {_listed(stage, names)}.")  # fmt: skip
-            function(called, "forward", title, stage.roots())
-    function(
-        made.forward, "forward", "One step of one unit: new states; what backward needs.", tuple(outputs), tuple(kept)
-    )
-    for stage, (_, called), parts in reversed(list(zip(stages, made.stage_functions, d_stages, strict=True))):
-        title = f"The gradients of the gates {' '.join(stage.gates)} of ah." if isinstance(stage, Product) else (
-            f"What adds up to the gradients of {_listed(stage, names)}.")  # fmt: skip
-        function(called, "backward", title, parts)
-    function(made.backward, "backward", "One step of one unit backward, but for what goes through W and R.",
-             d_ax, d_ah, d_before, d_per_unit)  # fmt: skip
-    made.source = "\n\n".join([*_constants(names), *texts])
-    return made
+            own = {"gates": (), "sums": tuple(map(names.of, stage.nodes)), "largest": stage.largest}
+            title = f"What {', '.join(own['sums'])} is the largest of." if stage.largest else (
+                f"What adds up to {', '.join(own['sums'])}.")  # fmt: skip
+            result = stage.roots()
+        made.append(own | {"forward": function(f"stage{number}_", "forward", title, result)})
+    title = "One step of one unit: new states; what backward needs."
+    forward = function("", "forward", title, tuple(outputs), tuple(kept))
+    for number, parts in reversed([*enumerate(d_stages)]):
+        own = made[number]
+        title = f"The gradients of the gates {' '.join(own['gates'])} of ah." if own["gates"] else (
+            f"What adds up to the gradients of {', '.join(own['sums'])}.")  # fmt: skip
+        own["backward"] = function(f"stage{number}_", "backward", title, parts)
+    title = "One step of one unit backward, but for what goes through W and R."
+    backward = function("", "backward", title, d_ax, d_ah, d_before, d_per_unit)
+    source = "\n\n".join([*_constants(names), *texts])
+    functions = _compiled(name, source)
+    of_stages = [own | {kind: functions[own[kind]] for kind in ("forward", "backward")} for own in made]
+    return {
+        "saved": saved, "forward": functions[forward], "backward": functions[backward], "same_gradient": same_gradient,
+        "stages": tuple(Stage(**own) for own in of_stages), "source": source,
+    }  # fmt: skip
+
+
+def _compiled(name, source):
+    """The functions of a text, by name; inspect.getsource finds it."""
+    file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
+    namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
+    namespace["__name__"] = f"{__package__}.generated"
+    run_source(source, file, namespace)
+    return namespace
 
 
 def _constants(names):
@@ -278,10 +274,6 @@ def _arguments(structure, state_nodes, kept):
 def _results(stage):
     """The nodes that a stage computes: its products, or its sums."""
     return stage.nodes if isinstance(stage, Sums) else list(stage.gates.values())
-
-
-def _listed(stage, names):
-    return ", ".join(map(names.of, stage.nodes))
 
 
 def _align(structure, gradients):
