@@ -130,7 +130,7 @@ class Computation:
         y, state, *every = self._run(module, x, state, about, drop)
         if every:
             every = [private.steps_for_callers(every[0], stack, first=1)]
-        return [*private.steps_for_callers([y], stack), states.for_callers(stack, state), *every]
+        return [*private.steps_for_callers([y], stack), private.for_callers(torch, state, stack), *every]
 
     def _of_no_sequences(self, x, state, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
