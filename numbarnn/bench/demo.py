@@ -12,7 +12,7 @@ import numpy as np
 
 from numbarnn import engines
 from numbarnn.bench import console
-from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
+from numbarnn.bench.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.charmodel import DOCUMENTATION, UNKNOWN, Adam, CharModel, Corpus, evaluate, load_text
 from numbarnn.common import files
 
@@ -41,14 +41,9 @@ def number(least, below=math.inf, kind=float, what="a number"):
     return parse
 
 
-def plot_path(text):
-    """An argparse type: a file to write, or none."""
-    return None if text == "none" else console.json_path(text)
-
-
 def add_arguments(parser):
     """Options of `numbarnn demo`. Those of the model are None when not given: a checkpoint may say them."""
-    model, count = parser.add_argument_group("the model (with --resume: as in the checkpoint)"), console.positive_int
+    add, count, whole = parser.add_argument, console.positive_int, number(0, kind=int)
     for name, purpose, options in (
         ("cell", "kind of recurrent layer", {"choices": PEERS_CELLS}),
         ("layers", "recurrent layers", {"type": count, "metavar": "L"}),
@@ -57,32 +52,31 @@ def add_arguments(parser):
         ("batch", "streams of text in parallel", {"type": count, "metavar": "B"}),
         ("seq", "characters in a window", {"type": count, "metavar": "T"}),
         ("lr", "Adam's learning rate; may change on resuming", {"type": number(1e-12)}),
-        ("seed", "of the parameters, the dropout and the sample", {"type": number(0, kind=int)}),
+        ("seed", "of the parameters, the dropout and the sample", {"type": whole}),
     ):
-        model.add_argument(f"--{name}", help=f"{purpose} (default: {DEFAULTS[name]})", **options)
-    add = parser.add_argument_group("the work").add_argument
+        add(f"--{name}", help=f"{purpose} (default: {DEFAULTS[name]}; with --resume: as in the checkpoint)", **options)
     add("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
     default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
     add("--steps", type=count, metavar="N", help=f"train until this step (default: {default})")
     add("--minutes", type=number(1e-9), help="train no longer than this (default with --steps: no limit)")
-    add("--sample", type=number(0, kind=int), default=600, metavar="N", help="characters to write (default: 600)")
+    add("--sample", type=whole, default=600, metavar="N", help="characters to write (default: 600)")
     about = "of the sample, 0 takes the likeliest characters (default: 0.7)"
     add("--temperature", type=number(0), default=0.7, help=about)
     add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
-    add = parser.add_argument_group("files").add_argument
-    add("--json", type=console.json_path, metavar="FILE", help="write the results to FILE, as JSON")
+    console.add_json_argument(parser, "the results")
+    plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
     about = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
-    add("--plot", type=plot_path, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
+    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
     add("--save", type=console.json_path, metavar="FILE", help="keep a checkpoint in FILE (.npz)")
     add("--resume", metavar="FILE", help="go on from a checkpoint")
 
 
 def run(args):
-    """Train, sample and report; returns 0."""
-    if args.plot is not None:
-        console.figure(CURVE)  # says now, not after the work, that matplotlib is missing
+    """Train, then write a sample, results and the loss curve; returns 0."""
     begin, steps, minutes = time.perf_counter(), args.steps or math.inf, args.minutes or math.inf
+    if args.plot is not None:
+        console.figure(CURVE)  # or an error, before the work
     if args.steps is None and args.minutes is None:
         steps, minutes = DEFAULT_STEPS, DEFAULT_MINUTES
     try:
@@ -94,15 +88,15 @@ def run(args):
     except (ImportError, RuntimeError) as error:
         raise console.CannotRun(str(error)) from error
     config, corpus, layer = trainer.config, trainer.corpus, trainer.model.layer
-    console.say(f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different")
-    model = "{layers} x {cell} of {hidden} units".format(**config) + f", {trainer.parameters:,} parameters"
-    console.say(f"model   {model}, on {layer.engine.name} ({layer.engine.device})")
-    console.say("step    {batch} streams x {seq} characters".format(**config))
+    console.say(
+        f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different\n"
+        f"model   {config['layers']} x {config['cell']} of {config['hidden']} units, {trainer.parameters:,} parameters "
+        f"on {layer.engine.name} ({layer.engine.device})\n"
+        f"step    {config['batch']} streams x {config['seq']} characters"
+        + (f"\nresumed at step {trainer.step}" if trainer.step else "")
+        + (f"\nnothing to train: step {steps} is done; a larger --steps goes on" if trainer.step >= steps else "")
+    )
     with engine.activate():
-        if trainer.step:
-            console.say(f"resumed at step {trainer.step}")
-        if trainer.step >= steps:
-            console.say(f"nothing to train: step {steps} is done; a larger --steps goes on")
         interrupted, not_saved = train(trainer, steps, begin + 60 * minutes, args.save)
         finish(args, trainer, interrupted)
     if not_saved is not None:
@@ -221,8 +215,8 @@ def train(trainer, steps, deadline, path):
     with console.Progress() as progress, interrupt_flag() as stop:
         progress.start("training", None if steps == math.inf else max(steps, trainer.step))
         progress.update("training", trainer.step)
-        trainer.train(steps, deadline, stop=stop, on_step=lambda: progress.update("training"),
-                      on_evaluated=on_evaluated)  # fmt: skip
+        step = lambda: progress.update("training")  # noqa: E731
+        trainer.train(steps, deadline, stop=stop, on_step=step, on_evaluated=on_evaluated)
         return stop.is_set(), not_saved
 
 
@@ -260,6 +254,7 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
     return vocabulary.decode(drawn)
 
 
+# --------------------------------------------------------------------------------------------------------- checkpoints
 def arrays_of(trainer):
     """Return name -> array on the device: both buffers of parameters, and Adam's moments of each."""
     kinds = {"weights": trainer.model.buffers, "first": trainer.optimizer.first, "second": trainer.optimizer.second}
@@ -268,15 +263,13 @@ def arrays_of(trainer):
 
 def save(path, trainer):
     """Write everything needed to go on exactly. The file is replaced whole: an interruption leaves the former one."""
-    state = () if trainer.state is None else trainer.state
-    found = arrays_of(trainer) | {
-        f"state/{n}": part for n, part in enumerate(state if isinstance(state, tuple) else (state,))
-    }
+    state = trainer.state if isinstance(trainer.state, tuple) else () if trainer.state is None else (trainer.state,)
+    found = arrays_of(trainer) | {f"state/{n}": part for n, part in enumerate(state)}
     arrays = {name: trainer.model.layer.engine.to_host(array) for name, array in found.items()}
     arrays |= {"losses": np.array(trainer.losses), "held_out": np.array(trainer.held_out).reshape(-1, 2)}
     about = {"format": FORMAT, "configuration": trainer.config, "name": trainer.corpus.name}
-    about |= {"digest": trainer.corpus.digest, "step": trainer.step, "window": trainer.window}
-    about |= {"adam_steps": trainer.optimizer.steps, "seconds": trainer.seconds}
+    about |= {"digest": trainer.corpus.digest, "adam_steps": trainer.optimizer.steps}
+    about |= {name: getattr(trainer, name) for name in ("step", "window", "seconds")}
     about |= {"dropout_calls": trainer.model.layer.training_calls}  # with the seed, the key of the next masks
     with files.replacing(path) as part, part.open("wb") as file:
         np.savez(file, **arrays, about=np.array(json.dumps(about)))
@@ -311,46 +304,38 @@ def restore(trainer, about, arrays, path):
         raise ValueError(f"resume: {path!r} is damaged: {type(error).__name__}: {error}") from error
 
 
+# -------------------------------------------------------------------------------------------------------------- results
 def finish(args, trainer, interrupted):
     """Let the model write; tell the results, and write them and their picture to files."""
     if interrupted:
         console.say(f"stopped by Ctrl-C at step {trainer.step}")
-    if args.sample:
-        options = {"temperature": args.temperature, "seed": trainer.config["seed"], "prompt": args.prompt}
-        written = sample(trainer.model, trainer.corpus.vocabulary, args.sample, **options)
-        console.say(f"\n{args.prompt}{written}\n")
     corpus, config, seconds, steps = trainer.corpus, trainer.config, trainer.seconds, trainer.step
+    if args.sample:
+        options = {"temperature": args.temperature, "seed": config["seed"], "prompt": args.prompt}
+        written = sample(trainer.model, corpus.vocabulary, args.sample, **options)
+        console.say(f"\n{args.prompt}{written}\n")
     words, recent = trainer.told()
-    results = {
-        "bits_per_character": recent, "held_out_bits_per_character": trainer.held_out[-1][1],
-        "steps": steps, "seconds": seconds, "characters_per_second": steps * config["batch"] * config["seq"] / seconds,
-        "interrupted": interrupted, "configuration": config, "device": trainer.model.layer.device,
-        "device_name": trainer.model.layer.engine.device, "parameters": trainer.parameters,
-        "text": {"name": corpus.name, "sha256": corpus.digest, "vocabulary": corpus.vocabulary.size,
-                 "characters": corpus.characters},
-        "held_out_curve": [{"step": step, "bits_per_character": loss} for step, loss in trainer.held_out],
-    }  # fmt: skip
     console.say(f"{steps} steps in {seconds:.0f} s; {words}")
     if args.json is not None:
-        console.write_json(args.json, results)
+        console.write_json(args.json, {
+            "bits_per_character": recent, "held_out_bits_per_character": trainer.held_out[-1][1], "steps": steps,
+            "seconds": seconds, "characters_per_second": steps * config["batch"] * config["seq"] / seconds,
+            "interrupted": interrupted, "configuration": config, "device": trainer.model.layer.device,
+            "device_name": trainer.model.layer.engine.device, "parameters": trainer.parameters,
+            "text": {"name": corpus.name, "sha256": corpus.digest, "vocabulary": corpus.vocabulary.size,
+                     "characters": corpus.characters},
+            "held_out_curve": [{"step": step, "bits_per_character": loss} for step, loss in trainer.held_out],
+        })  # fmt: skip
     if args.plot is not None:
-        plot(args.plot, trainer)
+        picture = console.figure(CURVE, figsize=(8, 4.5))
+        axes = picture.subplots()
+        axes.plot(range(1, len(trainer.losses) + 1), trainer.losses, alpha=0.5, linewidth=0.8, label="training")
+        axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
+        title = f"{config['layers']} × {config['cell']}, {config['hidden']} units, {corpus.name}"
+        label = f"step of {config['batch']} × {config['seq']} characters"
+        axes.set(title=title, xlabel=label, ylabel="bits per character")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        with files.replacing(args.plot) as part:
+            picture.savefig(part, dpi=120, format="png")
         console.say(f"loss curve: {args.plot}")
-
-
-def plot(path, trainer):
-    """Write the loss curve: training loss of each step and smoothed, held-out loss."""
-    losses, config, smooth = np.array(trainer.losses), trainer.config, 50
-    picture = console.figure(CURVE, figsize=(8, 4.5))
-    axes, steps = picture.subplots(), np.arange(1, losses.size + 1)
-    axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training, each step")
-    if losses.size > smooth:
-        mean = np.convolve(losses, np.full(smooth, 1 / smooth), mode="valid")
-        axes.plot(steps[: mean.size] + (smooth - 1) / 2, mean, color="tab:blue", label=f"training, mean of {smooth}")
-    axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
-    axes.set_title("{layers} × {cell}, {hidden} units, ".format(**config) + trainer.corpus.name)
-    axes.set(xlabel="step of {batch} × {seq} characters".format(**config), ylabel="bits per character")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    with files.replacing(path) as part:
-        picture.savefig(part, dpi=120, format="png")

@@ -10,7 +10,7 @@ import pytest
 
 from numbarnn import cli
 from numbarnn.bench import demo
-from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
+from numbarnn.bench.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.charmodel import UNKNOWN, Adam, CharModel, Corpus, load_text
 from reference_problem import central_differences
 

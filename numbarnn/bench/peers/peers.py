@@ -8,10 +8,10 @@ dcx. The peers have modules of their own: `torch_peer`, `onnx_peer`, `cudnn_peer
 import numpy as np
 
 import numbarnn
-from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import links, make_layer, pack_states, renamed, unpack_states
-from numbarnn.bench.cases.shapes import TRAINING, WHOLE, needed
+from numbarnn.bench import sequences
+from numbarnn.bench.cases import links, make_layer, pack_states, renamed, unpack_states
 from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.shapes import TRAINING, WHOLE, needed
 
 
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):

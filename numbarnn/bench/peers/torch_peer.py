@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases.cases import layer_of, pack_states, renamed
+from numbarnn.bench.cases import layer_of, pack_states, renamed
 from numbarnn.bench.peers.contender import Contender, installed, torch
 from numbarnn.common import precision
 from numbarnn.weights.network import infer

@@ -7,7 +7,7 @@ import numpy as np
 
 import numbarnn
 from numbarnn import cells
-from numbarnn.bench.cases import sequences
+from numbarnn.bench import sequences
 from numbarnn.cells import library
 from numbarnn.cells.functions import drop_connect, initial, layer_norm, tanh, zoneout
 from numbarnn.cells.tracing import cell as traced
