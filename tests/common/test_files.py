@@ -15,10 +15,8 @@ import pytest
 
 import weights_helpers
 from numbarnn import cli, convert
-from numbarnn.bench import console, demo, info, kernels
+from numbarnn.bench import check, console, demo, info, kernels, record
 from numbarnn.bench.charmodel import Corpus
-from numbarnn.bench import check
-from numbarnn.bench import record
 from numbarnn.common import files
 from stub_layer import use_stub
 

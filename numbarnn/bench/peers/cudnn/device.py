@@ -71,7 +71,7 @@ class Device:
             return self._cupy.asnumpy(array)
 
     def record(self, work):
-        """Return the graph of what `work(stream)` starts on a stream of its own: it is recorded and not run.
+        """Return the graph of what `work(stream)` starts on a stream of its own, which is recorded and not run.
 
         A RuntimeError says that it cannot be recorded. Memory that the work uses has to be kept by whoever launches it.
         """

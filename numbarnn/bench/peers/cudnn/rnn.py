@@ -18,9 +18,9 @@ FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNN
 class Call:
     """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
 
-    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark takes the time of. A
-    run copies nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the launch of
-    one CUDA graph. As cuDNN adds gradients of weights to what is there, it sets them to zero first.
+    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark times. A run copies
+    nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it launches one CUDA graph. As
+    cuDNN adds gradients of weights to what is there, it sets them to zero first.
 
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
@@ -67,8 +67,7 @@ class Call:
 
     def put_gradients(self, dy, dhy, dcy):
         """Copy the gradients that backward data is given, and make its outputs; cuDNN takes no NULL for dy."""
-        dy = np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy
-        self.put(dy=dy, dhy=dhy, dcy=dcy)
+        self.put(dy=np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy, dhy=dhy, dcy=dcy)
         self.make("dx", "dhx", "dcx", "dw")
 
     def make(self, *names):
@@ -83,7 +82,7 @@ class Call:
             if function == WEIGHTS:
                 self._session.device.fill(self.buffers["dw"], 0, stream)
             names = [name for name, _ in PROTOTYPES[function] if name != "handle"]
-            arguments = {n: self._known[n] if n in self._known else address(buffers[n]) for n in names}
+            arguments = {n: self._known[n] if n in self._known else _address(buffers[n]) for n in names}
             self._session.call(function, **arguments)
 
     def choose(self, *functions):
@@ -140,7 +139,7 @@ class Rnn:
             self.weight_space_bytes = space_bytes(*asked)
             self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
             base = device.empty(self.weight_space_bytes, np.uint8)
-            self.places = places(*asked, self.options, address(base))
+            self.places = places(*asked, self.options, _address(base))
 
     def split(self, flat):
         """Return PyTorch's name -> view of a flat weight space (weight_space_size,)."""
@@ -190,7 +189,7 @@ class Rnn:
         call.functions = [FORWARD]
         if dy is not None:
             call.put_gradients(dy, None, None)
-            call.functions = [FORWARD, DATA, WEIGHTS]
+            call.functions += [DATA, WEIGHTS]
         call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
         call.choose(*call.functions)
         return call
@@ -208,8 +207,7 @@ class Rnn:
         return call
 
 
-def address(array):
-    """Return what a call takes for an array: its address; None, which is NULL, for None."""
+def _address(array):
     return None if array is None else array.data.ptr
 
 
