@@ -15,10 +15,8 @@ import pytest
 
 import weights_helpers
 from numbarnn import cli, convert
-from numbarnn.bench import console, demo, info, kernels
+from numbarnn.bench import check, console, demo, info, kernels, record
 from numbarnn.bench.charmodel import Corpus
-from numbarnn.bench.check import command as check
-from numbarnn.bench.speed import record
 from numbarnn.common import files
 from stub_layer import use_stub
 
@@ -26,12 +24,11 @@ PLAN = ["plan", "--hidden", "64", "--batch", "4", "--steps", "10", "--profile", 
 CHECK = ["check", "--device", "cpu", "--quick", "--cell", "gru"]
 BENCH = ["bench", "--device", "cpu", "--cell", "gru", "--shape", "2,2,3,4,1", "--rounds", "1"]
 DEMO = ["demo", "--text", "words.txt", "--hidden", "8", "--batch", "3", "--seq", "8", "--device", "cpu", "--steps", "1"]
-TRACE = ["trace", "--shape", "2,2,3,4,1", "--schedule", "stepwise"]
+TRACE = ["trace", "--shape", "2,2,3,4,1"]
 COMMANDS = {
     "info": ["info"],
     "check": CHECK,
     "bench": BENCH,
-    "cells": ["cells"],
     "demo": [*DEMO, "--plot", "none"],
     "plan": PLAN,
     "report": ["report"],
@@ -229,7 +226,7 @@ def quick(name, monkeypatch):
 
 
 SHOWN = {
-    "info": "Engines", "check": "a stub", "bench": "numbarnn bench:", "cells": "Cells of numbarnn",
+    "info": "Engines", "check": "a stub", "bench": "numbarnn bench:",
     "demo": "bits per character", "plan": "Expected: ", "kernels": "0 kernels", "report": "faster than",
     "trace": "Who waits",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from kernel_mutants import mutant
 from numbarnn import cli
 from numbarnn.bench import kernels as command
 from numbarnn.bench import planned
-from numbarnn.bench.cases.shapes import SETS
+from numbarnn.bench.shapes import SETS
 from numbarnn.cuda import compiler, ptx
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
 from numbarnn.kernels.persistent import mma, weights

@@ -13,7 +13,7 @@ import pytest
 import fake_cudnn
 import record_vectors
 import vectors
-from numbarnn.bench.check import accuracy
+from numbarnn.bench import accuracy
 from numbarnn.common.precision import numpy_dtype
 
 RECORDINGS = vectors.read_all()

@@ -403,7 +403,7 @@ MUTATIONS = {
         "tests/simulated/test_persistent_simulated.py -k 'several_groups and fma'",
     ),
     "check_limits_1000": Mutation(
-        "numbarnn/bench/check/accuracy.py",
+        "numbarnn/bench/accuracy.py",
         "FUNCTION_ULPS = 3",
         "FUNCTION_ULPS = 3000",
         "tests/bench/test_check.py -k how_large",

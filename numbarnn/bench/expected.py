@@ -3,8 +3,8 @@
 import numpy as np
 
 from numbarnn import reference
-from numbarnn.bench.cases.cases import DROPPED, PEERS_CELLS, SEED, ZONEOUT
-from numbarnn.bench.check import accuracy
+from numbarnn.bench import accuracy
+from numbarnn.bench.cases import DROPPED, PEERS_CELLS, SEED, ZONEOUT
 from numbarnn.bench.peers import cudnn_peer, torch_peer
 from numbarnn.bench.peers.contender import installed
 from numbarnn.common import precision

@@ -7,7 +7,7 @@ import numpy as np
 
 import numbarnn
 from numbarnn import cells
-from numbarnn.bench.cases import sequences
+from numbarnn.bench import sequences
 from numbarnn.cells import library
 from numbarnn.cells.functions import drop_connect, initial, layer_norm, tanh, zoneout
 from numbarnn.cells.tracing import cell as traced
@@ -22,7 +22,7 @@ DROPPED, ZONEOUT = 0.3, 0.2  # of the elements of R; of units in a step
 
 @traced
 def layer_norm_rnn(x, h, p):
-    """A vanilla RNN, normalised; weights are dropped and units kept as they were (`numbarnn.reference` has it too)."""
+    """A vanilla RNN, normalized; weights are dropped and units kept as they were (`numbarnn.reference` has it too)."""
     n = layer_norm(p.W.h @ x + drop_connect(p.R.h, DROPPED) @ h)
     return zoneout(tanh(initial(p.gain.h, 1) * n + p.b.h), h, ZONEOUT)
 
@@ -33,12 +33,12 @@ TRACED_CELLS = {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
+LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
 #: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
 OPTIONS = (
-    "bidirectional", "bias", "input_mode", "proj_size", "cell_clip", "clip_propagate_nan", "dropout", "batch_first",
-    "state", "lengths", "padding_value", "resets", "gradients", "accumulate",
+    "bidirectional", "bias", *LAYER_OPTIONS, "dropout", "batch_first", "state", "lengths", "padding_value", "resets",
+    "gradients", "accumulate",
 )  # fmt: skip
-LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,8 @@ class Case:
     masked = property(lambda self: self.dropout > 0 and self.L > 1)  # training applies dropout masks
     has_c = property(lambda self: self.cell in ("lstm", "traced_lstm"))  # the state is (h, c)
     draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws others
-
-    @property
-    def training_calls(self):
-        """How many training calls are made of the same inputs; the results of the last are compared."""
-        return 2 if self.accumulate or self.draws else 1
+    training_calls = property(lambda self: 2 if self.accumulate or self.draws else 1)  # the last one's are compared
+    uses = property(lambda self: tuple(name for name in self.changed if name in OPTIONS))  # names of options
 
     @property
     def forward_only(self):
@@ -93,11 +90,6 @@ class Case:
     def changed(self):
         """Name -> value of the options that are not at their defaults, in the order of OPTIONS."""
         return {name: getattr(self, name) for name in (*OPTIONS, "nan_state") if getattr(self, name) != DEFAULTS[name]}
-
-    @property
-    def uses(self):
-        """The names of the options that are not at their defaults, in the order of OPTIONS."""
-        return tuple(name for name in self.changed if name in OPTIONS)
 
     @property
     def options(self):
@@ -163,11 +155,11 @@ def renamed(name, by):
 
 def parameter_shapes(case):
     """Return name -> shape of every parameter, with PyTorch's names, layer by layer."""
-    bias, per_unit = {True: "double", False: "none"}.get(case.bias, case.bias), ()
-    if case.cell == "layer_norm_rnn":
-        bias, per_unit = "none", VECTORS
-    sizes = cell_of(case.cell).num_gates, case.input_size, case.hidden, case.D
-    return WeightSpace(*sizes, bias, case.proj_size, case.input_mode, per_unit=per_unit).shapes
+    own = case.cell == "layer_norm_rnn"
+    bias = "none" if own else {True: "double", False: "none"}.get(case.bias, case.bias)
+    gates = (TRACED_CELLS.get(case.cell) or cells.get(case.cell)).num_gates
+    sizes = gates, case.input_size, case.hidden, case.D, bias, case.proj_size, case.input_mode
+    return WeightSpace(*sizes, per_unit=VECTORS if own else ()).shapes
 
 
 def make_instance(case):
@@ -184,25 +176,19 @@ def make_instance(case):
     for name, shape in parameter_shapes(case).items():
         bound = 1 / np.sqrt(case.hidden[layer_of(name)])
         parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
-    has_c, state_gradients = case.has_c, case.gradients != "y"
     x = normal(case.T, case.B, case.input_size)
     dy = normal(case.T, case.B, case.D * case.outputs[-1]) if case.gradients != "state" else None
-    c0 = states(case.state and has_c, case.hidden, scale=0.5)
+    c0 = states(case.state and case.has_c, case.hidden, scale=0.5)
     if case.nan_state:
         c0[0][0, 0, 0] = np.nan
     lengths = sequences.random_lengths(random, case.T, case.B, case.lengths) if case.lengths else None
     for array in (x, dy):
         if array is not None and lengths is not None:
             array[sequences.padding(lengths, case.T, case.B)] = np.nan
-    h0, dhy = states(case.state, case.outputs, scale=0.5), states(state_gradients, case.outputs)
-    dcy = states(state_gradients and has_c, case.hidden)
+    h0, dhy = states(case.state, case.outputs, scale=0.5), states(case.gradients != "y", case.outputs)
+    dcy = states(case.gradients != "y" and case.has_c, case.hidden)
     resets = sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None
     return Instance(case, parameters, x, dy, h0, c0, dhy, dcy, lengths, resets)
-
-
-def cell_of(name):
-    """Return the `Cell` of one of ALL_CELLS."""
-    return TRACED_CELLS[name] if name in TRACED_CELLS else cells.get(name)
 
 
 def layer_type(cell):

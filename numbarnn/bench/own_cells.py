@@ -1,9 +1,9 @@
 """Cells that PyTorch does not have, in `numbarnn bench`: the library's and those of files, written as equations.
 
-Their peers are the built-in LSTM of the same sizes ("lstm"), and a loop of the same equations in eager PyTorch, as its
-users write them ("loop"). The truth is what the loop computes in float64. numbarnn's error may be twice that of the
-loop in the row's dtype, or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it
-may be GROWTH times the loop's: a cell may be chaotic, and then chance decides what becomes of a rounding error.
+Their peers are the built-in LSTM of the same sizes ("lstm"), and a loop of the same equations in eager PyTorch
+("loop"). The truth is what the loop computes in float64. numbarnn's error may be twice that of the loop in the row's
+dtype, or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it may be GROWTH times
+the loop's: a cell may be chaotic, and then chance decides what becomes of a rounding error.
 """
 
 from dataclasses import replace
@@ -12,16 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 import numbarnn
-from numbarnn.bench import console
-from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cases.shapes import TRAINING
+from numbarnn.bench import accuracy, console
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cells import find
-from numbarnn.bench.check import accuracy
+from numbarnn.bench.lineup import LineUp
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
-from numbarnn.bench.speed.lineup import LineUp
+from numbarnn.bench.shapes import TRAINING
 from numbarnn.cells import Cell
 from numbarnn.common import precision
 
@@ -48,8 +47,8 @@ class OwnInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
     Attributes:
-        case: `Case` of an LSTM of the same sizes. parameters: name -> array, a new layer's.
-        x, dy: (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normaliser has to be.
+        case: `Case` of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names.
+        x, dy: (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
     """
 
     def __init__(self, cell, shape, dtype, device):
@@ -62,7 +61,8 @@ class OwnInstance:
                 raise ValueError("its states are of other sizes in each layer: take one layer")
         except ValueError as error:
             raise console.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
-        self.parameters = {name: array.astype(numpy_dtype) for name, array in layer.state_dict().items()}
+        self.sizes = layer.stack.space.sizes
+        self.parameters = {name: array.astype(numpy_dtype) for name, array in layer.state_dict(named=True).items()}
         widths = [sizes[0] for sizes in layer.stack.state_sizes]
         self.x = random.standard_normal((shape.T, shape.B, shape.I)).astype(numpy_dtype)
         self.dy = random.standard_normal((shape.T, shape.B, widths[0])).astype(numpy_dtype)
@@ -83,35 +83,32 @@ class OwnInstance:
         def results(y, final, gradients=None):
             found = {"y": y} | self._named("final {}", final)
             if train:
-                found |= {"dx": gradients.x} | self._named("d{}", gradients.state) | gradients.params
+                found |= {"dx": gradients.x} | self._named("d{}", gradients.state) | dict(gradients.named)
             return {name: peers.to_host(layer, value) for name, value in found.items()}
 
         state = tuple(states) if len(states) > 1 else states[0]
-        given = x, state, dy if train else None
-        return peers.layer_contender(f"numbarnn {schedule}", layer, given, results)
+        return peers.layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
 
     def loop(self, train, device, dtype=None):
         """Return the loop in PyTorch at the same work; dtype "float64": of the same numbers."""
 
-        def tensor(array):
+        def leaf(array):
             return numpy_to_torch(array.astype(dtype) if dtype else array, device).requires_grad_(train)
 
-        parameters = {name: array.astype(dtype) if dtype else array for name, array in self.parameters.items()}
-        network = LoopNetwork(self.cell, self.shape.H, parameters, self.shape.L, device)
-        x, states, dy = tensor(self.x), [tensor(state) for state in self.states], tensor(self.dy).detach()
-        weights = [leaf.requires_grad_(train) for leaf in network.leaves.values()]
+        leaves = {name: leaf(array) for name, array in self.parameters.items()}
+        x, states, dy = leaf(self.x), [leaf(state) for state in self.states], leaf(self.dy).detach()
+        network = LoopNetwork(self.cell, leaves, self.sizes)
 
         def results(returned):
             y, finals = returned
             found = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
             if train:
-                gradients = [torch.zeros_like(state) if state.grad is None else state.grad for state in states]
-                found |= {"dx": x.grad} | self._named("d{}", gradients)
-            found = {name: torch_to_numpy(value) for name, value in found.items()}
-            return found | network.gradients() if train else found
+                inputs = {"dx": x} | self._named("d{}", states) | leaves
+                found |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
+            return {name: torch_to_numpy(value) for name, value in found.items()}
 
         backward = (lambda y, _: y.backward(dy)) if train else None
-        call = torch_call(lambda: network(x, states), [x, *states, *weights], backward)
+        call = torch_call(lambda: network(x, states), [x, *states, *leaves.values()], backward)
         return Contender("loop", call, results, torch_synchronize(device))
 
     def _named(self, form, states):
@@ -121,16 +118,14 @@ class OwnInstance:
 
     def line_up(self, what, where):
         """Return the `LineUp` of a pass. Where there is no loop, nothing is compared, and its reason is told."""
-        train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {})
+        train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {}, limit_of=self._limit)
         if reason := why_not(self.cell, train):
             line.left_out["loop"] = f"{reason}, so that results are not compared"
         else:
             loop, exact = self.loop(train, device), self.loop(train, device, "float64")
             line.truth, line.results = exact.results(exact.call()), loop.results(loop.call())
-            line.limit_of = self._limit
             line.rivals.append(loop)
-        lstm = peers.numbarnn_contender(make_instance(self.case), train, device)
-        line.rivals.append(replace(lstm, name="lstm"))
+        line.rivals.append(replace(peers.numbarnn_contender(make_instance(self.case), train, device), name="lstm"))
         return line
 
     def _limit(self, case, loop_error):

@@ -4,14 +4,12 @@
     floor(case)            = (eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)) * stages
     limit                  = max(floor, 2 * the peer's own error in the same dtype, if it is one of rounding)
 
-The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. The inputs and gradients
-of a problem are of size 1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors
-of a sum of n terms grow like sqrt(n) when they are independent; the longest sums are those of a product over the inputs
-and the hidden units, and of the weight gradients over steps and batch. FUNCTION_ULPS stands for the sigmoids and tanhs
-around the sums, right to an ulp or so each, and for the rounding of float64's own reference. Half precision is storage:
-its sums are float32's. `stages` is 1, and 3 for a cell with a normalisation, whose two sums over units follow on each
-other within a step. A peer that is further off than PEER_TRUST floors computes something else: then the floor alone
-is the limit.
+The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. Inputs and gradients
+are of size 1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors of a sum of n
+terms grow like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch.
+FUNCTION_ULPS stands for the sigmoids and tanhs around the sums, right to an ulp or so each. Half precision is storage:
+its sums are float32's. `stages` is 1, and 3 for a cell with a normalization. A peer that is further off than PEER_TRUST
+floors computes something else: then the floor alone is the limit.
 """
 
 from dataclasses import asdict, dataclass
@@ -66,22 +64,17 @@ class Comparison:
     @property
     def share(self):
         """The error as a share of its limit: above 1 is a failure; infinite where there is no error."""
-        if self.error is None or self.limit is None:
-            return float("inf")
-        return self.error / self.limit if self.limit else float("inf") if self.error else 0.0
+        return float("inf") if self.error is None or self.limit is None else _quotient(self.error, self.limit, 0.0)
 
     @property
     def ratio(self):
         """The error as a multiple of cuDNN's, or else PyTorch's; None where there is no peer."""
         peer = self.torch_error if self.cudnn_error is None else self.cudnn_error
-        if self.error is None or peer is None:
-            return None
-        return self.error / peer if peer else float("inf") if self.error else 1.0
+        return None if self.error is None or peer is None else _quotient(self.error, peer, 1.0)
 
 
-def engine_failure(device, message):
-    """Return the comparison that stands for an engine that did not start, or broke down."""
-    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
+def _quotient(a, b, of_zeros):
+    return a / b if b else float("inf") if a else of_zeros
 
 
 def error(value, expected):
@@ -94,28 +87,24 @@ def error(value, expected):
     if not np.array_equal(np.isnan(value), missing):
         return float("nan")
     value, expected = value[~missing], expected[~missing]
-    if not expected.size:
-        return 0.0
-    return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected))))
+    return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected)))) if expected.size else 0.0
 
 
 def flat(value):
     """Return an array, or a list of arrays (one per layer), as one float64 vector."""
-    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts(value)])
+    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in _parts(value)])
 
 
-def parts(value):
-    """Return a list of arrays, of one array too."""
+def _parts(value):
     return value if isinstance(value, (list, tuple)) else [value]
 
 
 def shape_problem(value, expected, dtype):
     """Return what is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
-    values, wanted = parts(value), parts(expected)
+    values, shapes = _parts(value), [part.shape for part in _parts(expected)]
     if any(part is None for part in values):
         return "no result: got None"
-    got_shapes, shapes = [part.shape for part in values], [part.shape for part in wanted]
-    if got_shapes != shapes:
+    if (got_shapes := [part.shape for part in values]) != shapes:
         return f"shape {got_shapes}, expected {shapes}"
     dtypes = {str(part.dtype) for part in values}
     return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {dtype} else None
@@ -129,15 +118,13 @@ def eps(dtype):
 def floor(case):
     """Return the error that is always allowed: see the module's docstring."""
     widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
-    longest_sum = max(widest, case.T * case.B)
-    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(longest_sum))
+    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(max(widest, case.T * case.B)))
     return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
 
 
 def limit(case, peer_error=None):
     """Return the largest error that passes: the floor, or twice the peer's own error if that is trusted."""
-    peer_error = trusted(case, peer_error)
-    return floor(case) if peer_error is None else max(floor(case), 2 * peer_error)
+    return max(floor(case), 2 * (trusted(case, peer_error) or 0.0))
 
 
 def trusted(case, peer_error):

@@ -2,38 +2,36 @@
 
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
-float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors; if it errs by more, it
-is no measure for others. Where TF32 is allowed, float16's floor counts: products read as many bits of each number.
-Cells that PyTorch does not have are in `own_cells`.
+float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors. Where TF32 is allowed,
+float16's floor counts: products read as many bits of each number. Cells that PyTorch does not have are in `own_cells`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from numbarnn.bench.cases.shapes import FORWARD, WHOLE, quantities
-from numbarnn.bench.check import accuracy
+from numbarnn.bench import accuracy
 from numbarnn.bench.peers import onnx_peer, torch_peer
 from numbarnn.bench.peers.contender import installed, made_again
 from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
 from numbarnn.bench.peers.torch_peer import COMPILED, TORCH
+from numbarnn.bench.shapes import FORWARD, WHOLE, quantities
 
 OTHER_FORM = "it is timed as a stack over sequences of one length"
 NO_SKIP = "it has no skip input: with an identity for W it would multiply once more"
 
 
-def judged_as(case):
-    """Return the case whose floor counts."""
+def _judged_as(case):
     return replace(case, dtype="float16") if case.allow_tf32 is True and case.dtype == "float32" else case
 
 
 def limit(case, torch_error):
     """Return the largest error that passes."""
-    return accuracy.limit(judged_as(case), torch_error)
+    return accuracy.limit(_judged_as(case), torch_error)
 
 
 def largest_trusted(case, torch_error):
     """Return the largest error that PyTorch's own results may have."""
-    return accuracy.PEER_TRUST * accuracy.floor(judged_as(case))
+    return accuracy.PEER_TRUST * accuracy.floor(_judged_as(case))
 
 
 @dataclass
@@ -54,9 +52,19 @@ class LineUp:
     left_out: dict = field(default_factory=dict)
     limit_of: Callable = limit
 
-    def compare(self, contender, **limits):
-        """Return `compare` of a contender."""
-        return compare(self.case, contender, self.truth, self.results, **{"limit_of": self.limit_of} | limits)
+    def compare(self, contender, limit_of=None):
+        """Return a contender's results against float64, as rows: contender, quantity, error, PyTorch's error, limit,
+        ok, message."""
+        found, rows = contender.results(contender.call()) if self.results else {}, []
+        for quantity, value in self.results.items():
+            missing = quantity not in found
+            message = "no result" if missing else accuracy.shape_problem(found[quantity], value, self.case.dtype)
+            error = float("nan") if message else accuracy.error(found[quantity], self.truth[quantity])
+            torch_error = accuracy.error(value, self.truth[quantity])
+            row = {"contender": contender.name, "quantity": quantity, "error": error, "torch_error": torch_error}
+            row["limit"] = (limit_of or self.limit_of)(self.case, torch_error)
+            rows.append(row | {"ok": error <= row["limit"], "message": message})
+        return rows
 
     def add(self, name, make):
         """Make a contender, and a rival of it if its results are right; else it is left out, with the reason."""
@@ -78,10 +86,8 @@ def line_up(instance, truth, what, where):
     wanted, skips = quantities(what, instance.parameters), case.input_mode == "skip"
     returned = torch.results(torch.call())
     line = LineUp(case, truth, {name: value for name, value in returned.items() if name in wanted})
-    if reason := disagreement(line.compare(torch, limit_of=largest_trusted)):
+    if reason := disagreement(line.compare(torch, largest_trusted)) or NO_SKIP * skips:
         line.left_out[TORCH] = reason
-    elif skips:
-        line.left_out[TORCH] = NO_SKIP
     else:
         line.rivals.append(torch)
     if device == "cuda":
@@ -106,7 +112,7 @@ def attempt(make, rows_of):
     """Return (contender, agreement, refusal) of one who asks for times: no contender where there is a refusal.
 
     Args:
-        make: makes the contender. rows_of: gives rows of `compare` of it.
+        make: makes the contender. rows_of: gives rows of `LineUp.compare` of it.
     """
     contender, agreement = None, []
     try:
@@ -121,27 +127,6 @@ def attempt(make, rows_of):
 def said(exception):
     """Return an exception as a refusal."""
     return f"{type(exception).__name__}: {exception}"
-
-
-def compare(case, contender, truth, torch, limit_of=limit):
-    """Return a contender's results against float64, as rows.
-
-    With contender, quantity, error, PyTorch's error, limit, ok, message.
-
-    Args:
-        truth: PyTorch's results in float64; torch: in the case's dtype, with the quantities that are wanted.
-        limit_of: (case, PyTorch's error) -> the largest error that passes.
-    """
-    found, rows = contender.results(contender.call()), []
-    for quantity, value in torch.items():
-        missing = quantity not in found
-        message = "no result" if missing else accuracy.shape_problem(found[quantity], value, case.dtype)
-        error = float("nan") if message else accuracy.error(found[quantity], truth[quantity])
-        row = {"contender": contender.name, "quantity": quantity, "error": error}
-        row["torch_error"] = accuracy.error(value, truth[quantity])
-        row["limit"] = limit_of(case, row["torch_error"])
-        rows.append(row | {"ok": error <= row["limit"], "message": message})
-    return rows
 
 
 def disagreement(agreement):

@@ -110,16 +110,16 @@ def single_calls(streams, rounds, calls):
 
 
 def time_steps(stream, seconds):
-    """Fills an array with the seconds of steps, after a few that are not timed."""
-    step, wait, inputs, clock = stream.step, stream.synchronize, stream.inputs, time.perf_counter
+    """Fill an array with the seconds of steps, after a few that are not timed."""
+    step, wait, inputs, clock, state = stream.step, stream.synchronize, stream.inputs, time.perf_counter, stream.initial
     begin = clock()
     while clock() - begin < WARM_S:
-        step(inputs[0])
+        _, state = step(inputs[0], state)
         wait()
     for number in range(len(seconds)):
         x = inputs[number % len(inputs)]
         begin = clock()
-        step(x)
+        _, state = step(x, state)
         wait()
         seconds[number] = clock() - begin
 

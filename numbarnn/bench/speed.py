@@ -5,22 +5,20 @@ instance and its peers (`lineup`) take turns (`timing`). A time is the median ov
 rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
 the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
 compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a case is a
-row that says why, and a peer that cannot is named with its reason. What speaks against a time (`trust`) is in its row.
+row that says why, and a peer that cannot is named with its reason. What speaks against a time is in its row.
 """
 
 from functools import partial
 
 from numbarnn import engines
-from numbarnn.bench import console, info
-from numbarnn.bench.cases.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cases.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, TF32, WHOLE, parse_shape
+from numbarnn.bench import console, info, memory, record, stream, tables, timing
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cells import CELL_PLACES, LIBRARY
+from numbarnn.bench.lineup import attempt, disagreement, line_up, said
+from numbarnn.bench.own_cells import OwnInstance, named_cells
 from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.contender import installed, made_again, torch
-from numbarnn.bench.speed import memory, record, stream, table, timing
-from numbarnn.bench.speed.lineup import attempt, disagreement, line_up, said
-from numbarnn.bench.speed.own_cells import OwnInstance, named_cells
-from numbarnn.bench.speed.trust import Load, machine_doubt
+from numbarnn.bench.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, TF32, WHOLE, parse_shape
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
@@ -78,25 +76,23 @@ def run(args):
         for cell, shape in problems
         for dtype in args.dtype
         for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
+        if not args.only or any(text in f"{cell} {shape} {dtype}" for text in args.only)
     ]
-    if args.only:
-        todo = [case for case in todo if any(text in " ".join(map(str, case[:3])) for text in args.only)]
-        if not todo:
-            raise console.WrongArguments(
-                f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
-            )
+    if not todo:
+        said = f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
+        raise console.WrongArguments(said)
     if args.stream:
-        time_one, show, method = stream.time_stream, table.print_streams, stream.TORCH_METHOD
+        time_one, show, method = stream.time_stream, tables.print_streams, stream.TORCH_METHOD
     else:
         semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
-        time_one, show, method = partial(time_case, semantics=semantics), table.print_timings, record.TORCH_METHOD
-    load, rows, title = Load(), [], f"bench on {where.device}"
+        time_one, show, method = partial(time_case, semantics=semantics), tables.print_timings, record.TORCH_METHOD
+    load, rows, title = record.Load(), [], f"bench on {where.device}"
     with console.Progress() as progress:
         progress.start(title, len(todo))
         for arguments in todo:
             rows += time_one(*arguments, args.schedule, where)
             progress.update(title)
-    doubt = machine_doubt(load.as_record(), info.core_count())
+    doubt = record.machine_doubt(load.as_record(), info.core_count())
     show(rows, where, doubt)
     if where.device == "cpu" and (notice := info.forced_core_notice()):
         console.say(notice)
@@ -121,12 +117,10 @@ def problems_of(args):
             asked = ",".join(map(str, args.cell))
             raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(own)}: got --cell {asked}")
         return [(cell, shape) for cell in cells for shape in own[cell]]
-    cells = args.cell or USUAL_CELLS
-    for cell in cells:
-        formed = next((shape for shape in shapes if shape.form), None)
-        if cell not in PEERS_CELLS and (args.stream or formed):
-            got = "--stream" if args.stream else f"--shape {formed}"
-            raise console.WrongArguments(f"--cell {cell} is timed over whole sequences, in one direction: got {got}")
+    cells, formed = args.cell or USUAL_CELLS, next((shape for shape in shapes if shape.form), None)
+    if (args.stream or formed) and (others := [cell for cell in cells if cell not in PEERS_CELLS]):
+        got = "--stream" if args.stream else f"--shape {formed}"
+        raise console.WrongArguments(f"--cell {others[0]} is timed over whole sequences, in one direction: got {got}")
     return [(cell, shape) for cell in cells for shape in shapes]
 
 
@@ -138,12 +132,12 @@ def set_up(args):
             f"--threads {args.threads}: this process may use {cores} cores, where so many would wait for each other "
             f"without end: take at most {most}"
         )
-    where = timing.Machine(device, args.threads or cores, args.rounds or ROUNDS[device], compiled=args.compile)
-    torch.set_num_threads(where.threads)  # onnxruntime takes it per session
+    threads, rounds = args.threads or cores, args.rounds or ROUNDS[device]
+    torch.set_num_threads(threads)  # onnxruntime takes it per session
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
-        engines.get("cpu").set_num_threads(where.threads)
-    return where._replace(gpu_clock=device == "cuda")
+        engines.get("cpu").set_num_threads(threads)
+    return timing.Machine(device, threads, rounds, compiled=args.compile, gpu_clock=device == "cuda")
 
 
 def choose_device(wanted):
@@ -161,6 +155,11 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
     mode, passes = semantics
     about = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
     about |= {"tf32": tf32, "input_mode": mode}
+
+    def refused(exception, *passes):
+        why = about | {"ok": False, "refusal": said(exception)}
+        return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
+
     if cell not in PEERS_CELLS:
         instance = OwnInstance(cell, shape, dtype, where.device)
         make, lined_up = instance.contender, instance.line_up
@@ -172,18 +171,15 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
             exact = torch_peer.torch_contender(instance.float64, passes != (FORWARD,), where.device)
             truth = exact.results(exact.call())
         except Exception as exception:
-            about |= {"ok": False, "refusal": said(exception)}
-            return [record.row(**about, what=what, schedule=schedule) for what in passes for schedule in schedules]
-        make = partial(peers.numbarnn_pass, instance)
-        lined_up = lambda what, where: line_up(instance, truth, what, where)  # noqa: E731
+            return refused(exception, *passes)
+        make, lined_up = partial(peers.numbarnn_pass, instance), partial(line_up, instance, truth)
     rows = []
     for what in passes:
         with torch_peer.torch_tf32(tf32):
             try:
                 line = lined_up(what, where)
             except Exception as exception:
-                refused = about | {"what": what, "ok": False, "refusal": said(exception)}
-                rows += [record.row(**refused, schedule=schedule) for schedule in schedules]
+                rows += refused(exception, what)
             else:
                 rows += time_pass(make, line, about | {"what": what}, schedules, where)
     return rows

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 
-from numbarnn.bench.cases.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
+from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
 
@@ -84,6 +84,7 @@ QUICK_LSTM_OPTION_SETS = (
     of(5, 6, 6, proj_size=5, bidirectional=True, lengths="padded"),
     of(5, 7, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, lengths="padded", dtype="float32"),
     of(5, 5, cell_clip=(-0.5, 0.25), clip_propagate_nan=False, nan_state=True, dtype="float32"),
+    of(5, 5, cell_clip=(-0.5, 0.25), nan_state=True),
 )
 QUICK_HALVES = (0, 3, 5, 6)  # which of a cell's quick cases also have 16 bits
 QUICK_TRACED_OPTION_SETS = {
@@ -93,7 +94,6 @@ QUICK_TRACED_OPTION_SETS = {
     ),
     "layer_norm_rnn": TRACED_OPTION_SETS["layer_norm_rnn"][1:3],
 }
-SIMULATED_LSTM_OPTION_SETS = (of(5, 5, cell_clip=(-0.5, 0.25), nan_state=True),)
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 # Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
 QUICK_DTYPES = {
@@ -106,40 +106,16 @@ LONGER = (
     {"T": 30, "B": 5} | of(32, 64, 48, bidirectional=True),
     {"T": 25, "B": 16} | of(64, 64, lengths="padded", resets=True),
 )
-# Sizes that cross a boundary of the engines: which one, tests/support/boundaries.py says. Quick cases too.
-COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
-    Case("gru", 3, 2, 5, (137,), dtype="float64"),
-    Case("gru", 2, 43, 5, (131,)),
-    Case("gru", 19, 2, 5, (5, 4), bidirectional=True, dropout=0.3, dtype="float64"),
-    Case("lstm", 5, 11, 5, (141,), lengths="padded"),
-    Case("lstm", 5, 27, 5, (150,), proj_size=40, dtype="float64"),
-    Case("rnn_tanh", 2, 2, 1030, (5,)),
-    Case("rnn_tanh", 14, 43, 5, (128, 20), bidirectional=True, dropout=0.3),
-    Case("gru_reset_before", 5, 27, 5, (100,)),
-    Case("layer_norm_rnn", 2, 2, 5, (261,)),
+# Larger sizes, of the quick check too: several blocks, tiles and threads. The simulator, where one block has 4 units,
+# has smaller ones.
+LARGER = (
+    Case("lstm", 5, 27, 5, (150,), lengths="padded"),
+    Case("gru", 19, 2, 5, (137,), bidirectional=True, dtype="float64"),
+    Case("rnn_tanh", 14, 43, 5, (128, 20), dropout=0.3),
+    Case("gru_reset_before", 4, 7, 5, (262,)),
     Case("layer_norm_rnn", 4, 36, 5, (150,)),
 )
-CPU_BOUNDARIES = (
-    # threads that share sequences, and units
-    Case("lstm", 4, 50, 5, (64,), lengths="padded"),
-    Case("lstm", 4, 7, 5, (230,), lengths="padded"),
-    Case("lstm", 6, 7, 5, (260,), proj_size=190),
-    Case("gru_reset_before", 4, 7, 5, (262,)),
-    Case("layer_norm_rnn", 6, 7, 5, (450,)),
-    # heights of tiles
-    Case("rnn_tanh", 20, 1, 5, (150,)),
-    Case("rnn_tanh", 10, 2, 5, (150,)),
-    Case("rnn_tanh", 7, 3, 5, (150,)),
-    Case("rnn_tanh", 4, 5, 5, (150,)),
-    Case("rnn_tanh", 2, 11, 5, (150,)),
-    # weights that are not packed
-    Case("lstm", 2, 3, 5, (9,), proj_size=5),
-)
-SIMULATED_BOUNDARIES = (
-    Case("lstm", 2, 11, 5, (9,), dtype="float16"),
-    Case("rnn_tanh", 4, 17, 4, (5,)),
-    Case("rnn_tanh", 2, 1, 3, (3,) * 9, dropout=0.3),
-)
+LARGER_SIMULATED = (Case("lstm", 2, 11, 5, (9,), dtype="float16"), Case("rnn_tanh", 4, 17, 4, (5,)))
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
 
 
@@ -152,10 +128,10 @@ def option_sets(cell, size="full"):
 
 
 def spread(cell, size="full", device="cpu"):
-    """The cases for one cell on one device, but those of `boundary_cases`.
+    """Return the cases for one cell on one device, but those of 16 bits and the larger ones.
 
     In full every option set with every (T, B) and dtype, and some longer ones; quick: a few option sets that together
-    use every option, (T, B) and dtype taking turns.
+    use every option, (T, B) and dtype taking turns, another turn in each cell.
     """
     if size == "full":
         cases = [
@@ -167,30 +143,15 @@ def spread(cell, size="full", device="cpu"):
         bias = {"bias": "input"} if cell == "traced_lstm" else {}
         return cases + [Case(cell=cell, dtype=dtype, **bias, **sizes) for sizes in LONGER for dtype in DTYPES]
     cases, dtypes = [], DTYPES if device == "sim" else QUICK_DTYPES[cell]
-    sets = option_sets(cell, "quick") + (SIMULATED_LSTM_OPTION_SETS if (cell, device) == ("lstm", "sim") else ())
-    # another (T, B) and dtype for the same options in each cell
-    for turn, options in enumerate(sets, ALL_CELLS.index(cell)):
+    for turn, options in enumerate(option_sets(cell, "quick"), ALL_CELLS.index(cell)):
         T, B = QUICK_TIMES_AND_BATCHES[turn % len(QUICK_TIMES_AND_BATCHES)]
         T = max(T, 2) if any(name in options for name in WHERE_T_MATTERS) else T
         cases.append(Case(**{"cell": cell, "T": T, "B": B, "dtype": dtypes[turn % len(dtypes)]} | options))
     return cases
 
 
-def boundary_cases(cell, device):
-    """The cases for one cell whose sizes cross a boundary of a device's engine; those of 16 bits, where it can."""
-    chosen = SIMULATED_BOUNDARIES if device == "sim" else COMPILED_BOUNDARIES
-    chosen += {"cuda": SIMULATED_BOUNDARIES, "cpu": CPU_BOUNDARIES}.get(device, ())
-    return [case for case in chosen if case.cell == cell]
-
-
-def quick(cell, device="cpu"):
-    """The quick cases for one cell, those of 16 bits too, without `boundary_cases`."""
-    return spread(cell, "quick", device) + half_precision(cell, "quick")
-
-
 def half_precision(cell, size="full"):
-    """The quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; some of them where `size`
-    is "quick".
+    """Return the quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; quick: some.
 
     None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
@@ -201,42 +162,7 @@ def half_precision(cell, size="full"):
     return halves if size == "full" else [case for i, case in enumerate(halves) if i in QUICK_HALVES]
 
 
-# ------------------------------------------------------------------------------------ fewer runs, for the simulator
-SIMULATED_UNITS = 4  # of a block of persistent kernels in the simulator, at most
-PERSISTENT_WORK = 10  # how much longer those take there than a step's kernels
-
-
-def shown(case, schedule):
-    """What a run of a case by a schedule shows, as a set.
-
-    Of the schedule: one step and several; every dtype; every value of every option; and of every cell several steps,
-    backward, in one direction and two, in one layer and several, all of them or some skipped. Of the cell: every dtype
-    and option.
-    """
-    values = [(name, getattr(case, name)) for name in ("dtype", *case.uses)] + [("T", min(case.T, 2))]
-    found = {(schedule, *value) for value in values} | {(case.cell, name) for name in (case.dtype, *case.uses)}
-    if case.T > 1 and not case.forward_only:
-        skips = case.lengths is not None or case.resets
-        of_both = ("directions", case.D), ("layers", case.L > 1), ("skips", skips)
-        found |= {(schedule, case.cell, *what) for what in of_both}
-    return found
-
-
-def work(case, schedule):
-    """About how long the simulator takes for a run, in any unit: by blocks, steps and calls."""
-    blocks = case.D * sum(-(-H // SIMULATED_UNITS) for H in case.hidden)
-    return blocks * (case.T + 1) * (1 + case.training_calls) * (PERSISTENT_WORK if schedule == "persistent" else 1)
-
-
-def covering(runs, given=()):
-    """A few of these runs that, with the given ones, show all that the runs do (`shown`).
-
-    A run is a pair of a case and a schedule. The next one is always that which shows most new things for its work.
-    """
-    chosen, candidates = set(), list(runs)
-    left = {what for run in candidates for what in shown(*run)} - {what for run in given for what in shown(*run)}
-    while left:
-        best = max(candidates, key=lambda run: len(shown(*run) & left) / work(*run))
-        chosen.add(best)
-        left -= shown(*best)
-    return [run for run in runs if run in chosen]
+def all_cases(cell, size="full", device="cpu"):
+    """Return `spread`, `half_precision` and the larger cases of one cell."""
+    larger = [case for case in (LARGER_SIMULATED if device == "sim" else LARGER) if case.cell == cell]
+    return spread(cell, size, device) + half_precision(cell, size) + larger
