@@ -23,8 +23,8 @@ import tools
 
 import emulator
 import ptx_checks
-from altered import altered
 from emulator.program import Program
+from mutants import altered
 from numbarnn import engines
 from numbarnn.bench import planned
 from numbarnn.kernels.persistent import exchange, products

@@ -70,7 +70,7 @@ SAMPLE = {  # module -> its tests
     ),
     "test_gpu_self_check.py": ALL,
     "test_ways.py": ("test_x_and_dy_pass_through_few_functions[cuda-22]",),
-    "test_gpu_kept.py": ("test_a_change_before_backward_does_not_change_the_gradients[float16]",),
+    "test_every_engine.py": ("test_a_change_before_backward_does_not_change_the_gradients[float16-cuda]",),
 }
 
 

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 import machine_code_checks as checks
-from kernel_mutants import mutant
+from mutants import altered
 from numbarnn import cli
 from numbarnn.bench import kernels as command
 from numbarnn.bench import planned
@@ -268,7 +268,8 @@ MUTANTS = {
 @pytest.mark.parametrize("change, message", MUTANTS.values(), ids=MUTANTS)
 def test_machine_code_of_wrong_kernels_is_found(disassembler_installed, toolchain, monkeypatch, change, message):
     monkeypatch.setattr(compiler, "_compiled", {})
-    with mutant(*change()):
+    module, name, value = change()
+    with altered({(module, name): value}):
         found = code_of("lstm-float16", backward=False)
     with pytest.raises(AssertionError, match=message):
         checks.require(*found)

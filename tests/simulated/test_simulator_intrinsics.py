@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from any_order import SEEDS, any_order, launch
 from numba import cuda, float32, float64, int32
+from threads import SEEDS, any_order, launch
 
 from numbarnn.cuda import simulator
 

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from any_order import SEEDS, any_order, launch
 from numba import cuda, float64
+from threads import SEEDS, any_order, launch
 
 from numbarnn import engines
 from numbarnn.common import install

@@ -4,7 +4,7 @@ import ast
 from types import SimpleNamespace
 
 import pytest
-from persistent_setup import few_threads
+from threads import small_device
 
 from cases import Case
 from comparing import assert_same_bits
@@ -55,7 +55,7 @@ def results(case, schedule):
 @pytest.mark.parametrize("schedule", ("persistent", "stepwise"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_printed_kernels_compute_the_same_bits(monkeypatch, printed, case, schedule):
-    few_threads(monkeypatch)
+    small_device(monkeypatch)
     full = results(case, schedule)
     names = printed()
     for found, expected in zip(results(case, schedule), full, strict=True):

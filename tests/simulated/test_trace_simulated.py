@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numba import cuda, float32
-from persistent_setup import few_threads
+from threads import small_device
 
 import traces
 from general_cells import GENERAL, SUM_CELLS
@@ -22,7 +22,7 @@ from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    return few_threads(monkeypatch)
+    return small_device(monkeypatch)
 
 
 def recorded(cell, shape, backward=False, directions=1, stalled=None):
