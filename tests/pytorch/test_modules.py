@@ -51,17 +51,6 @@ def test_attributes_names_and_first_values(name):
 
 
 @each_stack
-def test_attributes_of_stacks(name):
-    options = dict(batch_first=True, bidirectional=True, dropout=0.25, bias=False)
-    theirs, ours = pair(name, **options)
-    assert repr(ours) == repr(theirs)
-    assert [[one.shape for one in own] for own in ours.all_weights] == [
-        [one.shape for one in own] for own in theirs.all_weights
-    ]
-    assert [one is other for one, other in zip(ours._flat_weights, ours.parameters(), strict=True)]
-
-
-@each_stack
 def test_methods_of_rnn_base(name):
     """Those that code written for torch.nn's modules calls, or calls for an LSTM's two states."""
     found = []
@@ -140,13 +129,6 @@ def test_device_meta(name):
     nn.Sequential(other).load_state_dict({f"0.{key}": value for key, value in theirs.state_dict().items()}, assign=True)
     assert len({one.untyped_storage().data_ptr() for one in other.parameters()}) == 1
     torch_modules.assert_same(theirs, other, x_for(name))
-
-
-@each
-def test_double_and_back(name):
-    theirs, ours = (module.double() for module in pair(name))
-    torch_modules.assert_same(theirs, ours, x_for(name, torch.float64))
-    torch_modules.assert_same(theirs.float(), ours.float(), x_for(name))
 
 
 @each

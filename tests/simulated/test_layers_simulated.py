@@ -1,14 +1,11 @@
-"""Layers made of the real kernels, in the simulator: sizes around their blocks, and that they launch what is compiled.
-What every cell and option computes is in test_conformance.py."""
+"""Layers launch the kernels that are compiled for GPUs, and no others."""
 
 from itertools import product
 
 import numpy as np
-import pytest
 
 import numbarnn
 from cases import BUILT_IN, CELLS, Case
-from comparing import check
 from numbarnn import engines
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
@@ -16,17 +13,6 @@ from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog
 from problems import Problem
 from running import infer, train
-
-# Every T, B and H, each with another cell, directions, bias and dtype.
-SIZES = [
-    Case(CELLS[n % 4], T=T, B=B, hidden=(H,), directions=1 + n // 2 % 2, bias=n % 5 < 3, dtype=DTYPES[:2][n // 3 % 2])
-    for n, (T, B, H) in enumerate(product((1, 7), (1, 3), (1, 5, 33)))
-]
-
-
-@pytest.mark.parametrize("case", SIZES, ids=str)
-def test_agrees_with_reference(case):
-    check(case, "sim", "auto")
 
 
 def launching_calls():
