@@ -106,7 +106,7 @@ LONGER = (
     {"T": 30, "B": 5} | of(32, 64, 48, bidirectional=True),
     {"T": 25, "B": 16} | of(64, 64, lengths="padded", resets=True),
 )
-# Sizes that cross a boundary of the engines: which one, tests/support/boundaries.py says. Quick cases too.
+# Sizes that cross a boundary of the engines: a tile, a chunk of terms, a block, a launch. Quick cases too.
 COMPILED_BOUNDARIES = (  # on the CPU and on GPUs
     Case("gru", 3, 2, 5, (137,), dtype="float64"),
     Case("gru", 2, 43, 5, (131,)),
