@@ -14,12 +14,10 @@ from problems import make_problem
 from running import infer, train
 
 CASES = (
-    Case("lstm", T=3, B=2, hidden=(5,)),
     Case("lstm", T=2, B=2, hidden=(5, 6), dropout=0.3),
-    Case("gru", T=2, B=1, hidden=(5,), directions=2),
     Case("lstm", T=3, B=2, hidden=(6,), proj_size=3, lengths=(3, 1)),
     Case("gru_reset_before", T=2, B=1, hidden=(6,)),
-    Case("layer_norm_lstm", T=2, B=1, hidden=(6,)),
+    pytest.param(Case("layer_norm_lstm", T=2, B=1, hidden=(6,)), marks=pytest.mark.full),
 )
 
 
