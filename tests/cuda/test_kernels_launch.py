@@ -30,10 +30,6 @@ def test_launch_config_completes_sizes():
         {"block": 0},
         {"block": (32, 33)},
         {"shared_bytes": -1},
-        {"cluster": 0},
-        {"cluster": 3, "grid": 4, "cooperative": True},
-        {"cluster": 16, "grid": 16, "cooperative": True},
-        {"cluster": 2, "grid": 2},  # not cooperative
     ],
     ids=str,
 )
@@ -62,8 +58,7 @@ class RecordingDriver:
 
     def __init__(self, real):
         self.CUresult, self.CUdevice_attribute = real.CUresult, real.CUdevice_attribute
-        self.CUfunction_attribute, self.CUlaunchConfig = real.CUfunction_attribute, real.CUlaunchConfig
-        self.CUlaunchAttribute, self.CUlaunchAttributeID = real.CUlaunchAttribute, real.CUlaunchAttributeID
+        self.CUfunction_attribute = real.CUfunction_attribute
         self.calls, self.parameters = [], []
         self.status = {}  # name of a function -> the statuses it returns, in turn
 
@@ -109,13 +104,6 @@ def bind_axpy(config=None, **jit_options):
     a, out = np.zeros((4, 6), np.float32).T, np.zeros(6, np.float32)
     config = config or LaunchConfig((2, 3), 64, shared_bytes=100)
     return Kernel(cuda.jit(**jit_options)(axpy_kernel)).bind(config, Interface(out), Interface(a), np.float32(0.25))
-
-
-def test_a_launch_in_clusters_that_fails_says_so(recorder):
-    bound = bind_axpy(LaunchConfig(8, 128, cooperative=True, cluster=2))
-    recorder.status["cuLaunchKernelEx"] = [recorder.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE]
-    with pytest.raises(RuntimeError, match=r"in clusters of 2 blocks\): CUDA_ERR"):
-        bound(0, 1)
 
 
 def test_arguments_live_as_long_as_the_bound_launch(recorder):
