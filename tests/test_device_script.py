@@ -178,7 +178,8 @@ def test_a_line_that_was_cut_off_is_no_answer(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------------- stamps
-@pytest.mark.parametrize("backward", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("backward", [False, True])
 def test_stamps_are_stored_plainly_and_never_read(backward):
     problem = replace(planned.problem("lstm", "float16", (64,), 16), profile=planned.profile_for((9, 0)))
     (launch,) = planner.plan_launches(problem, problem.profile, backward)
