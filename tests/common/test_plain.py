@@ -174,14 +174,6 @@ def mixes(a, b):
     return np.float32(a) + b
 
 
-def comprehends(a, b):
-    return [a for _ in range(b)]
-
-
-def by_name(a, b):
-    return _divided(a, b=b)
-
-
 def ends_without(a, b):
     if a > b:
         return a
@@ -189,23 +181,6 @@ def ends_without(a, b):
 
 def of_another(a, b):
     return nowhere  # noqa: F821
-
-
-def takes_apart(a, b):
-    c, _ = a
-    return c
-
-
-def at_unknown(a, b):
-    return (a, b)[a]
-
-
-def calls_with_too_many(a, b):
-    return _divided(a, b, 3)
-
-
-def of_unknown_times(a, b):
-    return tuple(a for _ in range(b))
 
 
 def of_gamma(a, b):
@@ -217,14 +192,8 @@ def of_gamma(a, b):
     [
         (of_two_types, "test_plain.py:[0-9]+: 'c' has another type here, in a branch or loop"),
         (mixes, "'np.float32.a. . b' mixes float32 and int64"),
-        (comprehends, "'.a for _ in range.b..' is not of the language of plain functions"),
-        (by_name, "has arguments by name"),
         (ends_without, "ends_without must return a value at its end"),
         (of_another, "'nowhere' has no value here"),
-        (takes_apart, "has not as many names as there are values in int64"),
-        (at_unknown, "has an index that is not known when compiling"),
-        (calls_with_too_many, "_divided does not take 3 arguments"),
-        (of_unknown_times, "'range.b.' is not known when compiling"),
         (of_gamma, "'math.gamma.np.float32.a..' is not of the language"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 import emulator
-from kernel_mutants import altered
+from mutants import altered
 from numbarnn import engines
 from numbarnn.bench.cases import Case, make_instance, make_layer
 from numbarnn.bench.check import check_case

@@ -6,23 +6,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from numba import cuda, float32
-from persistent_setup import few_threads
+from threads import small_device
 
 import traces
 from general_cells import GENERAL, SUM_CELLS
 from numbarnn.bench.shapes import Shape
 from numbarnn.bench.trace import record, simulated
 from numbarnn.cells import CELLS
-from numbarnn.cells.library import sru
-from numbarnn.cuda import ptx, simulator, watching
-from numbarnn.cuda.launch import Kernel, LaunchConfig
+from numbarnn.cuda import simulator, watching
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    return few_threads(monkeypatch)
+    return small_device(monkeypatch)
 
 
 def recorded(cell, shape, backward=False, directions=1):
@@ -58,13 +55,6 @@ def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
     layers = range(L)[::-1] if backward else range(L)
     assert depths == {(layer, 0, step): 1 + step + behind for behind, layer in enumerate(layers) for step in range(T)}
     assert len(set(depths.values())) == T + L - 1
-
-
-def test_a_cell_without_recurrent_products_waits_for_other_layers_only():
-    made = recorded(sru, (4, 1, 3, 5, 2))
-    waits = [event for event in made.events if event.kind == "wait"]
-    assert waits and all(source.layer == event.layer - 1 for event in waits for source in event.waits_for)
-    assert len(traces.computed(made)) == 8
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
@@ -110,7 +100,10 @@ def require_exchange(made, exchange, multiply):
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-@pytest.mark.parametrize("cell, within", [("gru_reset_before", "EM"), ("chain", "EMEM"), ("ladder", "EEMEEM")])
+@pytest.mark.parametrize("cell, within", [
+    ("gru_reset_before", "EM"), *(pytest.param(*one, marks=pytest.mark.full)
+                                  for one in (("chain", "EMEM"), ("ladder", "EEMEEM"))),
+])  # fmt: skip
 def test_products_within_a_step_are_exchanged_and_multiplied_in_it(small, cell, within, backward):
     """E: exchange (of sums that follow each other one), M: multiply; backward in reverse, and nothing comes to the
     first step. Of 17 sequences, a step goes through them in two turns."""
@@ -158,14 +151,6 @@ def test_a_projection_is_exchanged_and_multiplied_in_its_step(backward):
                 require_exchange(made, one, other)
 
 
-def test_several_launches_follow_each_other(small):
-    small(multiprocessors=4)
-    made = recorded(CELLS["rnn_tanh"], (3, 1, 3, 5, 3))
-    assert len(made.blocks) == 6 and len(traces.computed(made)) == 9
-    ends = [max(event.end for event in made.events if event.layer == layer) for layer in range(3)]
-    assert ends[1] <= min(event.start for event in made.events if event.layer == 2)
-
-
 def test_watching_changes_no_bit_and_is_over_afterwards():
     import numbarnn
 
@@ -181,36 +166,3 @@ def test_watching_changes_no_bit_and_is_over_afterwards():
 
 def _launches(layer, x):
     return SCHEDULE.launches(layer.stack.problem(len(x), x.shape[1], False), False)
-
-
-def test_a_watcher_is_told_of_loads_stores_and_turns():
-    load, store, told = ptx.load, ptx.store, []
-
-    @cuda.jit
-    def hand_over_kernel(x):
-        """x[1] = x[0], by the second block, once the first has stored it. Launch 2 blocks of 1 thread."""
-        if cuda.blockIdx.x == 0:
-            store(x, 0, float32(3))
-        else:
-            while load(x, 0) == 0:
-                ptx.sleep(0)
-            store(x, 1, load(x, 0))
-
-    class Teller(watching.Watcher):
-        def launched(self, launch, function, arguments):
-            self.launch = launch
-            told.append((function.__name__, len(arguments)))
-
-        def loaded(self, array, index, count):
-            told.append(("load", self.launch.current.block.index[0], index, count, float(array[index])))
-
-        def stored(self, array, index, count):
-            told.append(("store", self.launch.current.block.index[0], index, count, float(array[index])))
-
-        def ended(self, launch):
-            told.append(launch.turns)
-
-    with simulator.schedule(simulator.IN_TURN), watching.watched(Teller()):
-        Kernel(hand_over_kernel).bind(LaunchConfig(2, 1, cooperative=True), np.zeros(2, np.float32))()
-    stores = [("store", 0, 0, 1, 3.0), ("load", 1, 0, 1, 3.0), ("load", 1, 0, 1, 3.0), ("store", 1, 1, 1, 3.0)]
-    assert told == [("hand_over_kernel", 1), *stores, 2]
