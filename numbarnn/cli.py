@@ -1,4 +1,4 @@
-"""The command line: `numbarnn info | check | bench | report | cells | demo | plan | trace | kernels`.
+"""The command line: `numbarnn info | check | bench | report | demo | plan | trace | kernels`.
 
 Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
 it is the one that was asked for.
@@ -15,10 +15,9 @@ import numbarnn
 # subcommand -> (its module, what it does)
 COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
-    "check": ("numbarnn.bench.check.command", "compare every engine that runs here with float64, cuDNN and PyTorch"),
-    "bench": ("numbarnn.bench.speed.command", "time forward and backward against PyTorch and onnxruntime"),
+    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
+    "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
     "report": ("numbarnn.bench.report", "show results of bench as a page, or what became slower"),
-    "cells": ("numbarnn.bench.cells", "list the library's cells"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),

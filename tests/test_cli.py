@@ -112,7 +112,7 @@ def test_gpus_of_the_driver(tmp_path, monkeypatch):
 
 
 def test_missing_package_is_an_error_with_the_command(monkeypatch, capsys):
-    monkeypatch.setattr("numbarnn.bench.speed.command.installed", lambda *modules: False)
+    monkeypatch.setattr("numbarnn.bench.speed.installed", lambda *modules: False)
     assert cli.main(["bench"]) == 1
     assert install.command("torch") in capsys.readouterr().err
 

@@ -61,6 +61,39 @@ def test_agrees_with_float64(engine, point):
     comparing.check(point.case, engine, point.schedule, calls, checkpoints=engine == "cpu")
 
 
+EDGES = {
+    "one of everything": dict(T=1, B=1, I=1, hidden=(1, 1)),
+    "one step, several layers": dict(T=1, hidden=(5, 33, 1), directions=2, bias=False),
+    "one sequence": dict(T=2, B=1, hidden=(33, 5), batch_first=True),
+    "a wide x": dict(T=2, I=70, hidden=(5, 6), state=False),
+    "more units than a block": dict(T=3, B=2, hidden=(129, 130)),
+    "many steps": dict(T=60, B=2, hidden=(9,)),
+    "dy alone": dict(hidden=(5, 3), given=("dy",), directions=2),
+    "dhy alone": dict(hidden=(5,), given=("dhy",)),
+    "no gradients": dict(hidden=(5,), given=()),
+    "everything is dropped": dict(hidden=(5, 5), dropout=1.0),
+    "dropout of one layer is none": dict(dropout=0.5, hidden=(5,)),
+}
+SLOW_IN_SIMULATOR = {"more units than a block", "many steps", "a wide x"}
+
+
+def edges():
+    """Every cell at every edge, by `auto`, in dtypes in turn; on the CPU in both."""
+    for name in ENGINES:
+        for number, (edge, cell) in enumerate(product(EDGES, cases.CELLS)):
+            slow = name == "sim" and (edge in SLOW_IN_SIMULATOR or number % 3)
+            for dtype in ("float32", "float64")[:: 1 if name == "cpu" else 2 - number % 2]:
+                marks = [*MARKS.get(name, []), *([pytest.mark.full] if slow else [])]
+                yield pytest.param(name, cell, edge, dtype, marks=marks, id=f"{name}-{cell}-{edge}-{dtype}")
+
+
+@pytest.mark.parametrize("engine, cell, edge, dtype", list(edges()), indirect=["engine"])
+def test_edges_agree_with_float64(engine, cell, edge, dtype):
+    comparing.check(
+        cases.Case(cell, **EDGES[edge], dtype=dtype), engine, "auto", {"cuda": comparing.CALLS}.get(engine, 1)
+    )
+
+
 # ----------------------------------------------------------------------------------------------- one layer, more calls
 HERE = [pytest.param(name, marks=MARKS.get(name, [])) for name in ENGINES]
 on_engines = pytest.mark.parametrize("engine", HERE, indirect=True)

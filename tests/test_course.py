@@ -70,10 +70,6 @@ def test_wrong(capsys, came, expected, message):
     assert text.startswith(f"wrong: f(0): {message}") and result is double
 
 
-def test_wrong_in_a_later_case(capsys):
-    assert "f(3): came 6, expected 9" in said(capsys, double, on=[0, 2, 3], gives=lambda x: x * x, name="f")[0]
-
-
 def test_errors_of_an_attempt_name_their_line(capsys):
     def attempt(x):
         return x[5]
@@ -155,12 +151,6 @@ def test_breaks(capsys):
     for attempt in (lambda: None, lambda: unsolved(0)):
         course.breaks(attempt, IndexError, "block", name="f")
         assert capsys.readouterr().out == "not solved yet: f() should raise IndexError: ... block ...\n"
-
-
-def test_progress(capsys):
-    assert list(course.progress("abc", "letter")) == ["a", "b", "c"]
-    text = capsys.readouterr().out
-    assert text.startswith("\rletter 1 of 3, 0.0 s") and text.endswith("\rletter 3 of 3, 0.0 s\n")
 
 
 # ------------------------------------------------------------------------------------------------- cells of exercises

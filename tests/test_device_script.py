@@ -23,8 +23,8 @@ import tools
 
 import emulator
 import ptx_checks
-from altered import altered
 from emulator.program import Program
+from mutants import altered
 from numbarnn import engines
 from numbarnn.bench import planned
 from numbarnn.kernels.persistent import exchange, products
@@ -71,7 +71,7 @@ def cut_and_resumed(tmp_path_factory):
     return SimpleNamespace(out=out, bundle=bundle, first=first, second=run_script(*arguments, "--minutes", 14))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_cut_off_keeps_its_answers_and_writes_its_summary(cut_and_resumed):
     first = cut_and_resumed.first
     assert first.seconds < 40, first.stdout + first.stderr
@@ -81,7 +81,7 @@ def test_what_is_cut_off_keeps_its_answers_and_writes_its_summary(cut_and_resume
     assert {"head.json", "smoke.jsonl", "summary.txt"} <= {Path(name).name for name in first.bundled}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_next_run_goes_on_to_the_end(cut_and_resumed):
     out, second = cut_and_resumed.out, cut_and_resumed.second
     found = {path.stem: outcomes(out, path.stem) for path in out.glob("*.jsonl")}
@@ -98,7 +98,7 @@ def test_the_next_run_goes_on_to_the_end(cut_and_resumed):
         assert archive.read("summary.txt").decode().strip() in second.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_results_of_other_kernels_are_refused(cut_and_resumed, tmp_path):
     head = json.loads((cut_and_resumed.out / "head.json").read_text())
     (tmp_path / "head.json").write_text(json.dumps(head | {"kernels": "others"}))
@@ -149,7 +149,7 @@ def test_who_dies_or_hangs_costs_one_question(tmp_path, monkeypatch):
     (tmp_path / "trial_questions.py").write_text(QUESTIONS)
     monkeypatch.setattr(conduct, "__file__", str(tmp_path / "conduct.py"))
     monkeypatch.syspath_prepend(str(tmp_path))
-    part = SimpleNamespace(name="trial", module="trial_questions", processes=1, question_s=15)
+    part = SimpleNamespace(name="trial", module="trial_questions", processes=1, question_s=8)
     run = conduct.Run("cuda", False, str(tmp_path))
     conduct.ask(part, run, time.monotonic() + 120, conduct.AGAIN, lambda: None)
     answers = run.answers("trial")
@@ -178,6 +178,7 @@ def test_a_line_that_was_cut_off_is_no_answer(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------------- stamps
+@pytest.mark.full
 @pytest.mark.parametrize("backward", [False, True])
 def test_stamps_are_stored_plainly_and_never_read(backward):
     problem = replace(planned.problem("lstm", "float16", (64,), 16), profile=planned.profile_for((9, 0)))
@@ -220,7 +221,6 @@ ANSWERED = [
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
 @pytest.mark.parametrize("part, module, name", ANSWERED, ids=[f"{part} {name}" for part, _, name in ANSWERED])
 def test_questions_are_answered(part, module, name, tmp_path):
     answer = module.questions(conduct.Run("cuda", True, str(tmp_path)), part)[name]()

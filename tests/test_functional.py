@@ -86,16 +86,6 @@ def test_none_is_zero(cell):
     assert_same_bits(*results)
 
 
-@by_cell
-def test_no_gradient_at_all_gives_zeros(cell):
-    s = Setup(cell, **UNEQUAL)
-    reserve = s.forward()[3]
-    dx, dhx, dcx = F.backward_data(s.rnn, reserve, None, None, None, s.w)
-    dw = F.backward_weights(s.rnn, reserve, s.rnn.zeros_weights())
-    for value in [dx, *dhx, *(dcx or []), dw]:
-        assert not value.any()
-
-
 @pytest.mark.parametrize("options", (EQUAL, dict(hidden=(5, 3), dropout=0.5)), ids=("equal", "dropout"))
 @by_cell
 def test_dw_accumulates(cell, options):
@@ -138,14 +128,6 @@ def test_outputs_are_written_where_asked(cell, options):
     for name, expected in (("dx", dx), ("dhx", dhx), ("dcx", dcx)):
         if expected is not None:
             assert_same_bits({name: outputs[name]}, {name: expected})
-
-
-def test_outputs_may_be_strided():
-    s = Setup("gru", hidden=(5,))
-    y = np.full((7, 3, 10), np.nan, np.float32)
-    s.forward(y=y[:, :, ::2])
-    np.testing.assert_array_equal(y[:, :, ::2], s.forward()[0])
-    assert np.isnan(y[:, :, 1::2]).all()
 
 
 def test_weight_space():
@@ -291,11 +273,6 @@ def test_outputs_of_unequal_layers_are_lists_of_one_per_layer():
         s.forward(hy=[zeros(1, 3, 5)])
     with raises((TypeError, ValueError), "hy"):
         s.forward(hy=zeros(2, 3, 5))
-
-
-def test_descriptor_must_be_one(setup):
-    with raises(TypeError, "rnn", "Descriptor", "LSTM"):
-        F.forward_inference(setup.layer, setup.problem.x, None, None, setup.w)
 
 
 def test_final_state_may_replace_the_initial_one(setup):

@@ -140,7 +140,7 @@ def test_no_modules_import_each_other_in_a_circle():
         ("numbarnn.layers.stack", "import numbarnn"),
         ("numbarnn.reference.loops", "from numbarnn.cells import scalar"),
         ("numbarnn.functional", "from numbarnn.bench import info"),
-        ("numbarnn.bench.check.command", "from ...cli import main"),
+        ("numbarnn.bench.check", "from ..cli import main"),
         ("numbarnn.bench.peers.peers", "from numbarnn.torch import LSTM"),
         ("numbarnn.torch.modules", "from numbarnn import convert"),
     ],
@@ -153,7 +153,7 @@ def test_a_wrong_import_would_be_found(module, source):
     "module, source",
     [
         ("numbarnn.reference.loops", "from .shapes import Network\nimport numpy"),
-        ("numbarnn.bench.check.command", "import numbarnn\nfrom numbarnn import reference, layers"),
+        ("numbarnn.bench.check", "import numbarnn\nfrom numbarnn import reference, layers"),
         ("numbarnn.layers.stack", "from numbarnn import cells, engines\nfrom . import checks"),
         ("numbarnn.cli", "from numbarnn import __version__\nfrom numbarnn.bench import check"),
     ],

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent / "simulated"
-PERSISTENT = sorted(FOLDER.glob("test_persistent_*.py"))
-OTHERS = [path for path in sorted(FOLDER.glob("test_*.py")) if path not in PERSISTENT]
-# name -> modules. Two processes, as imports take seconds in each, and two share the work of most machines well.
-ON_EVERY_ENGINE = [FOLDER.parent / "test_conformance.py", FOLDER.parent / "engines" / "test_rows.py"]
-RUNS = {"persistent": PERSISTENT, "all others": [*ON_EVERY_ENGINE, *OTHERS]}
+TESTS = Path(__file__).parent
+FOLDER = TESTS / "simulated"
+# Two processes, as imports take seconds in each, and two share the work of most machines well: name -> modules.
+ON_EVERY_ENGINE = [TESTS / name for name in ("test_conformance.py", "test_every_engine.py", "engines/test_rows.py")]
+RUNS = {"every engine": ON_EVERY_ENGINE, "simulator": sorted(FOLDER.glob("test_*.py"))}
 
 
 @pytest.mark.slow

@@ -1,73 +1,20 @@
-"""`numbarnn cells`: list the library's cells; and find one by its name: of a file, a module, numbarnn."""
+"""Cells by name, as commands take them: built in, of the library, of a file or a module."""
 
 import argparse
-import ast
 import importlib
 import importlib.util
-import inspect
 import os
-import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
 
-from numbarnn.bench import console
 from numbarnn.cells import CELLS, Cell, library
 
 LIBRARY = "numbarnn.cells.library"
 CELL_PLACES = "FILE.py:NAME, or MODULE:NAME"
 ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run; default %(default)s"
-COLUMNS = ("cell", "paper", "states", "products", "equation")
-_PAPER = re.compile(r"^([A-Z][^\n:;]*? (?:19|20)\d\d\b(?: \(\w+\))?(?:, (?:arXiv:|doi:)[\w./]+\w)?)", re.MULTILINE)
 
 
-def add_arguments(parser):
-    """Options of `numbarnn cells`."""
-    console.add_json_argument(parser, "the list")
-
-
-def run(args):
-    """Print the library's cells; returns 0."""
-    rows = [_row(name, getattr(library, name)) for name in library.__all__]
-    title = f"Cells of {LIBRARY}; numbarnn bench --cell NAME times one"
-    console.print_table(title, COLUMNS, rows, right=("products",))
-    if args.json:
-        console.write_json(args.json, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
-    return 0
-
-
-def _row(name, found):
-    """Return a row of `COLUMNS`: products are those of a step, the equation is that of the first state and all it
-    names."""
-    cell = found if isinstance(found, Cell) else found()  # of a function that makes cells, its first
-    made_by = cell.definition if found is cell else found
-    paper = _PAPER.search(inspect.getdoc(made_by))
-    products = bool(cell.recurrent_gates) + cell.num_products + cell.projected
-    called = name if found is cell else f"{name}({', '.join(inspect.signature(found).parameters)})"
-    return called, paper[1] if paper else "", " ".join(cell.states), products, _equation(cell.equations)
-
-
-def _equation(text):
-    """The expression of the first state that equations return, and those of the names in it, the nearest first."""
-    body = ast.parse(text).body[0].body
-    returned = next(node.value for node in ast.walk(body[-1]) if isinstance(node, ast.Return))
-    found = [returned.elts[0] if isinstance(returned, ast.Tuple) else returned]
-    for statement in reversed(body[:-1]):  # a loop is one statement
-        if _names(ast.Store, statement) & _names(ast.Load, *found):
-            found.append(statement)
-    if isinstance(found[0], ast.Name) and len(found) > 1:
-        del found[0]  # h_new = ... says it
-    texts = (ast.get_source_segment(text, part) for part in found)
-    return "; ".join(re.sub(r"\n\s*", "; ", re.sub(r"([:(,])\n\s*", r"\1 ", part)) for part in texts)
-
-
-def _names(context, *nodes):
-    """The names that nodes, and all within them, read (`ast.Load`) or assign to (`ast.Store`)."""
-    inside = (node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Name))
-    return {node.id for node in inside if isinstance(node.ctx, context)}
-
-
-# ------------------------------------------------------------------------------------------------------ finding a cell
 def built_in_or_own(text):
     """An argparse type: the Cell of a built-in name such as "lstm", else as `find`."""
     return CELLS[text] if text in CELLS else find(text, CELLS)

@@ -6,8 +6,8 @@ layer's input size), H the layer's units. Products are the engine's, so that on 
 
 import hashlib
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,20 +16,18 @@ DOCUMENTATION = "pydoc_data.topics"  # the name of the text that ships with Pyth
 UNKNOWN, UNKNOWN_SIGN = 0, "\N{REPLACEMENT CHARACTER}"  # for every character that the training part lacks
 
 
-# ---------------------------------------------------------------------------------------------------------------- text
 def load_text(path=None):
     """Return a text and its name: a UTF-8 file, or else the documentation that ships with Python."""
-    if path is None:
-        try:
-            from pydoc_data.topics import topics
-        except ImportError as error:
-            raise ValueError(f"text: {error}, the default text; name a UTF-8 file with --text FILE") from error
-        return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        if path is not None:
+            return Path(path).read_text(encoding="utf-8-sig"), str(path)
+        from pydoc_data.topics import topics
+
+        return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
+    except ImportError as error:
+        raise ValueError(f"text: {error}, the default text; name a UTF-8 file with --text FILE") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"text: expected a readable UTF-8 file, got {str(path)!r} ({error})") from error
-    return text, str(path)
 
 
 class Vocabulary:
@@ -49,12 +47,10 @@ class Vocabulary:
         return "".join(UNKNOWN_SIGN if n == UNKNOWN else self.characters[n - 1] for n in numbers)
 
 
-@dataclass(frozen=True)
-class Streams:
-    """A text as B parallel streams: target (t, b) is the character that follows input (t, b) in stream b.
+class Streams(NamedTuple):
+    """A text as B parallel streams, int64 (length, B): target (t, b) is the character that follows input (t, b).
 
-    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along. inputs and
-    targets: int64 (length, B).
+    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along.
     """
 
     inputs: np.ndarray
@@ -67,23 +63,16 @@ class Streams:
         parts = (numbers[begin : begin + length * batch].reshape(batch, length) for begin in (0, 1))
         return cls(*(np.ascontiguousarray(part.T) for part in parts))
 
-    @property
-    def length(self):
-        """Number of steps of each stream."""
-        return len(self.inputs)
-
     def windows(self, seq):
         """Return how many full windows of `seq` steps there are."""
-        return self.length // seq
+        return len(self.inputs) // seq
 
     def window(self, index, seq):
         """Return inputs and targets of one window, (seq, B) each; shorter where the streams end within it."""
-        steps = slice(index * seq, (index + 1) * seq)
-        return self.inputs[steps], self.targets[steps]
+        return tuple(part[index * seq : (index + 1) * seq] for part in self)
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """A text ready for training: the vocabulary of its training part, streams of both parts, its SHA-256."""
 
     name: str
@@ -111,7 +100,6 @@ class Corpus:
         return cls(name, digest, len(text), vocabulary, *parts)
 
 
-# --------------------------------------------------------------------------------------------------------------- model
 class CharModel:
     """Probabilities of the next character.
 
@@ -135,22 +123,15 @@ class CharModel:
         self.weights = self.xp.asarray(np.concatenate(first).astype(dtype))
         self.gradients = self.xp.zeros_like(self.weights)
         (self.embedding, self.W, self.b), self._d = map(self._views, (self.weights, self.gradients))
+        self.buffers = [layer.weights, self.weights]  # all parameters, as an optimizer updates them
 
     def _views(self, flat):
         """Return embedding (V, E), W (V, H) and b (V,) of a flat buffer."""
         embedding, W, b = self.xp.split(flat, [self.size * self.E, self.size * (self.E + self.H)])
         return embedding.reshape(self.size, self.E), W.reshape(self.size, self.H), b
 
-    @property
-    def buffers(self):
-        """All parameters, as the two flat arrays that an optimizer updates."""
-        return [self.layer.weights, self.weights]
-
     def loss_and_gradients(self, inputs, targets, state=None):
-        """Run one training window forward and backward.
-
-        Args:
-            inputs, targets: integers (T, B). state: of the layer; None for zero.
+        """Run one training window, integers (T, B), forward and backward.
 
         Returns:
             The loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
@@ -184,18 +165,17 @@ class CharModel:
         y, state = self.layer(self.embedding[inputs.reshape(-1)].reshape(*inputs.shape, self.E), state)
         return self._logits(y.reshape(-1, self.H)).reshape(*inputs.shape, self.size), state
 
+    def _logits(self, y):
+        logits = self.xp.empty((len(y), self.size), y.dtype)
+        self._multiply(logits, y, self.W, transpose_b=True)
+        logits += self.b
+        return logits
+
     def state_dict(self):
         """Return NumPy copies of all parameters by PyTorch's names; those of the layer begin with "rnn."."""
         own = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
         own = {name: np.array(self.layer.engine.to_host(view)) for name, view in own.items()}
         return own | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
-
-    def _logits(self, y):
-        """Return (T*B, V) from y (T*B, H)."""
-        logits = self.xp.empty((len(y), self.size), y.dtype)
-        self._multiply(logits, y, self.W, transpose_b=True)
-        logits += self.b
-        return logits
 
 
 def _cross_entropy(logits, targets, xp):
@@ -214,7 +194,7 @@ def _cross_entropy(logits, targets, xp):
 def evaluate(model, streams, window=128):
     """Return bits per character over whole streams, in inference, the state carried from window to window."""
     total, state = 0.0, None
-    for index in range(-(-streams.length // window)):
+    for index in range(-(-len(streams.inputs) // window)):
         inputs, targets = (model.xp.asarray(part) for part in streams.window(index, window))
         loss, state = model.loss(inputs, targets, state)
         total += float(loss) * inputs.size

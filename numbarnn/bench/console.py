@@ -1,11 +1,10 @@
-"""What commands have in common: tables, progress bars (with rich, if installed), files, arguments."""
+"""What commands have in common: tables, progress bars, files, types of arguments, errors."""
 
 import argparse
 import importlib.util
 import itertools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,31 +19,29 @@ from numbarnn.common import files, install
 
 PIPED = 100  # columns of what goes to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
-GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
+GAP = 2  # blanks between columns
 COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
-COLORED = re.compile(rf"(?<!\S)({'|'.join(COLORS)})(?!\S)")
 MOST_THREADS = 1024  # more than any CPU has cores
 LETTERS_SAID = 2000  # of what a process wrote to its error stream
 
 
 class CannotRun(RuntimeError):
-    """A subcommand cannot do what it was asked for; the message says why and what helps."""
+    """A subcommand cannot do what it was asked for; the message says why and what helps. Exit status 1."""
 
 
 class WrongArguments(CannotRun):
-    """Options that do not go together, or the file of one is not what it must be; the message names them as they are
-    written, what came, and the cure. Exit status 2."""
+    """Options do not go together, or a file is not what it must be. Exit status 2."""
 
 
 class MissingPackage(CannotRun):
-    """A subcommand needs a package that is not installed; the message has the command that installs it."""
+    """A package is not installed; the message has the command that installs it."""
 
     def __init__(self, package, purpose, extra):
         super().__init__(f"{package} is not installed, and {purpose} needs it: {install.command(extra)}")
 
 
 def figure(purpose, **options):
-    """A matplotlib Figure; MissingPackage, which names the purpose, where it is not installed."""
+    """Return a matplotlib Figure; MissingPackage names the purpose where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -52,23 +49,24 @@ def figure(purpose, **options):
     return Figure(**options, layout="constrained")
 
 
-def have_rich():
-    return importlib.util.find_spec("rich") is not None
-
-
+# -------------------------------------------------------------------------------------------------------------- output
 def say(text="", error=False):
-    """Prints a line of plain text."""
+    """Print a line of plain text."""
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def say_wrapped(text):
     """Print sentences in the width that tables have."""
-    say(textwrap.fill(text, output_width(), break_long_words=False, break_on_hyphens=False))
+    say(_fill(text))
 
 
-def output_width():
-    """The terminal's columns; of a file or pipe COLUMNS, or PIPED."""
-    return shutil.get_terminal_size((PIPED, 24)).columns
+def _fill(text, indent=""):
+    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    return textwrap.fill(text, shutil.get_terminal_size((PIPED, 24)).columns, **options)
+
+
+def have_rich():
+    return importlib.util.find_spec("rich") is not None
 
 
 def print_python(text):
@@ -82,61 +80,44 @@ def print_python(text):
 
 
 def print_table(title, columns, rows, right=()):
-    """Print a table in the width of the terminal; in a file or pipe in COLUMNS columns, or PIPED.
+    """Print a table as wide as the terminal, or as `COLUMNS` says; texts wrap, nothing is cut.
 
-    Nothing is cut. Where the columns do not fit, texts wrap; where that is not enough, each row takes several lines, as
-    the headings do.
+    Where even that is too wide, each row becomes a paragraph of "heading value" pairs.
 
     Args:
         right: headings of columns of numbers, aligned to the right.
     """
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = output_width()
-    bold, plain = ("\x1b[1m", "\x1b[0m") if terminal else ("", "")
-    lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right, width) if rows else ["no rows"]
-    if terminal:
-        lines = [COLORED.sub(lambda match: f"{COLORS[match[0]]}{match[0]}{plain}", line) for line in lines]
-    say("\n".join([f"{bold}{textwrap.fill(title, width)}{plain}", "", *lines, ""]))
+    lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right) if rows else ["no rows"]
+    if terminal:  # the first word of a line, or the last, is the verdict
+        lines = [" ".join(f"{COLORS[w]}{w}\x1b[0m" if w in COLORS else w for w in line.split(" ")) for line in lines]
+    title = f"\x1b[1m{_fill(title)}\x1b[0m" if terminal else _fill(title)
+    say("\n".join([title, "", *lines, ""]))
 
 
-def table_lines(columns, rows, right, width):
-    """Return the lines of a table: headings, a rule, and one or more lines for each row."""
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    words = [
-        max((len(word) for cell in cells for word in cell.split()), default=0) for cells in zip(*rows, strict=True)
-    ]
-    least = [max(len(column), word, NARROW) for column, word in zip(columns, words, strict=True)] if rows else widths
-    narrow = list(widths)
-    while sum(narrow) + GAP * (len(columns) - 1) > width:
-        wide = [i for i, column in enumerate(columns) if column not in right and narrow[i] > least[i]]
+def table_lines(columns, rows, right=()):
+    """Return the lines of a table of texts."""
+    texts = [*zip(columns, *rows, strict=True)]
+    least = [max(len(word) for text in cells for word in [*text.split(), ""]) for cells in texts]
+    least = [max(NARROW, word) for word in least]
+    widths, width = [max(map(len, cells)) for cells in texts], shutil.get_terminal_size((PIPED, 24)).columns
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        wide = [i for i, column in enumerate(columns) if column not in right and widths[i] > least[i]]
         if not wide:
-            break
-        narrow[max(wide, key=narrow.__getitem__)] -= 1
-    else:
-        widths = narrow
-    folds, used = [[]], 0  # the columns of each line
-    for i, column_width in enumerate(widths):
-        widths[i] = min(column_width, max(width - INDENT, least[i]))
-        if folds[-1] and used + GAP + widths[i] > width:
-            folds.append([])
-        used = used + GAP + widths[i] if folds[-1] else widths[i] + INDENT * (len(folds) > 1)
-        folds[-1].append(i)
-
-    def lines_of(row):
-        found = []
-        for number, fold in enumerate(folds):
-            cells = [textwrap.wrap(row[i], widths[i], break_long_words=False, break_on_hyphens=False) for i in fold]
-            for parts in itertools.zip_longest(*cells, fillvalue=""):
-                aligned = [
-                    part.rjust(widths[i]) if columns[i] in right else part.ljust(widths[i])
-                    for i, part in zip(fold, parts, strict=True)
-                ]
-                found.append((" " * INDENT * (number > 0) + (" " * GAP).join(aligned)).rstrip())
-        return found
-
-    head = lines_of(columns)
-    body = [line for row in rows for line in lines_of(row)]
-    return [*head, "-" * min(max(map(len, head + body)), width), *body]
+            pairs = ("; ".join(f"{c} {v}".strip() for c, v in zip(columns, row, strict=True) if v) for row in rows)
+            return [line for one in pairs for line in _fill(one, "    ").splitlines()]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    lines = []
+    for row in (columns, *rows):
+        cells = [textwrap.wrap(text, size, break_long_words=False, break_on_hyphens=False) or [""]
+                 for text, size in zip(row, widths, strict=True)]  # fmt: skip
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            aligned = [part.rjust(size) if column in right else part.ljust(size)
+                       for part, size, column in zip(parts, widths, columns, strict=True)]  # fmt: skip
+            lines.append((" " * GAP).join(aligned).rstrip())
+        if row is columns:
+            lines.append("-" * (sum(widths) + GAP * (len(widths) - 1)))
+    return lines
 
 
 class Progress:
@@ -168,31 +149,6 @@ class Progress:
         """Add some units that are done."""
         if self.bars is not None:
             self.bars.update(self.tasks[name], advance=done)
-
-
-def environment(simulated=False):
-    """Return the environment of a child process that runs this numbarnn, in the simulator if it is to."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
-
-
-def run_simulated(arguments, timeout):
-    """Run a command of numbarnn in a process that is the simulator, as Numba reads its switch when it starts.
-
-    Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
-        try:
-            ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
-                                 env=environment(simulated=True))  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return None, None, f"it took more than {timeout} s"
-        found = json.loads(answer.read_text()) if answer.exists() else None
-    said = " ".join(ran.stderr.decode(errors="replace").split())[-LETTERS_SAID:]
-    return ran.returncode, found, said or f"exit code {ran.returncode}"
 
 
 def document(title, body, style, script=""):
@@ -227,6 +183,32 @@ def plain(data):
     return None if isinstance(data, float) and not np.isfinite(data) else data
 
 
+# ----------------------------------------------------------------------------------------- another process of numbarnn
+def environment(simulated=False):
+    """Return the environment of a child process that runs this numbarnn, in the simulator if it is to."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
+
+
+def run_simulated(arguments, timeout):
+    """Run a command in a process that is the simulator, as Numba reads its switch when it starts.
+
+    Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
+        try:
+            ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
+                                 env=environment(simulated=True))  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return None, None, f"it took more than {timeout} s"
+        found = json.loads(answer.read_text()) if answer.exists() else None
+    said = " ".join(ran.stderr.decode(errors="replace").split())[-LETTERS_SAID:]
+    return ran.returncode, found, said or f"exit code {ran.returncode}"
+
+
 # ----------------------------------------------------------------------------------------------------------- arguments
 def add_json_argument(parser, what):
     """Add --json FILE."""
@@ -239,9 +221,8 @@ def add_list_argument(parser, option, choices, default, more=""):
     def parse(text):
         names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
         if unknown := [name for name in names if name not in choices]:
-            raise argparse.ArgumentTypeError(
-                f"expected {', '.join(choices)}, several with commas between, or all; got {unknown[0]!r}"
-            )
+            expected = f"{', '.join(choices)}, several with commas between, or all"
+            raise argparse.ArgumentTypeError(f"expected {expected}; got {unknown[0]!r}")
         return list(dict.fromkeys(names))
 
     about = f"from {', '.join(choices)}; default {','.join(default)}{more}"
@@ -270,10 +251,11 @@ def existing_file(text):
     return Path(text)
 
 
-def whole_numbers(text, expected, count=None):
+def whole_numbers(text, expected, count=None, most=float("inf")):
     """Return whole numbers of at least 1 with commas between, `count` of them; expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
-    if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    fits = count in (None, len(parts)) and all(part.isdecimal() and 1 <= int(part) <= most for part in parts)
+    if not fits:
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     return tuple(map(int, parts))
 
@@ -284,8 +266,5 @@ def positive_int(text):
 
 
 def thread_count(text):
-    """An argparse type: a number of threads, up to MOST_THREADS; PyTorch would try to start as many as it is told."""
-    threads = positive_int(text)
-    if threads > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"expected at most {MOST_THREADS} threads, got {text!r}")
-    return threads
+    """An argparse type: a number of threads; PyTorch would try to start as many as it is told."""
+    return whole_numbers(text, f"a whole number of at least 1 and at most {MOST_THREADS} threads,", 1, MOST_THREADS)[0]

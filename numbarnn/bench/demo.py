@@ -6,27 +6,26 @@ import math
 import signal
 import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 
 from numbarnn import engines
 from numbarnn.bench import console
-from numbarnn.bench.cases.cases import PEERS_CELLS, layer_type
+from numbarnn.bench.cases import PEERS_CELLS, layer_type
 from numbarnn.bench.charmodel import DOCUMENTATION, UNKNOWN, Adam, CharModel, Corpus, evaluate, load_text
 from numbarnn.common import files
 
 DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
 DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does without)"
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
-RECENT = 100  # steps that the training loss is averaged over for a report
+RECENT, EVERY = 100, 200  # steps of which the mean loss is told; steps between evaluations and checkpoints
 FORMAT = "numbarnn demo checkpoint 1"
 # What defines a training run, besides the text: two runs with equal ones give equal losses.
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
 
 
 def number(least, below=math.inf, kind=float, what="a number"):
-    """An argparse type: a number of at least (or, for 0.0, above) `least`, and below another."""
+    """An argparse type: a number of at least `least`, and below another."""
 
     def parse(text):
         try:
@@ -41,48 +40,40 @@ def number(least, below=math.inf, kind=float, what="a number"):
     return parse
 
 
-def plot_path(text):
-    """An argparse type: a file to write, or none."""
-    return None if text == "none" else console.json_path(text)
-
-
 def add_arguments(parser):
     """Options of `numbarnn demo`. Those of the model are None when not given: a checkpoint may say them."""
-    model, count = parser.add_argument_group("the model (with --resume: as in the checkpoint)"), console.positive_int
-    for name, purpose, options in (
-        ("cell", "kind of recurrent layer", {"choices": PEERS_CELLS}),
-        ("layers", "recurrent layers", {"type": count, "metavar": "L"}),
-        ("hidden", "units in each", {"type": count, "metavar": "H"}),
-        ("dropout", "probability, between layers", {"type": number(0, 1, what="a probability"), "metavar": "P"}),
-        ("batch", "streams of text in parallel", {"type": count, "metavar": "B"}),
-        ("seq", "characters in a window", {"type": count, "metavar": "T"}),
-        ("lr", "Adam's learning rate; may change on resuming", {"type": number(1e-12)}),
-        ("seed", "of the parameters, the dropout and the sample", {"type": number(0, kind=int)}),
-    ):
-        model.add_argument(f"--{name}", help=f"{purpose} (default: {DEFAULTS[name]})", **options)
-    add = parser.add_argument_group("the work").add_argument
+    add, count, whole = parser.add_argument, console.positive_int, number(0, kind=int)
+    for name, purpose, kind in (
+        ("layers", "recurrent layers", count), ("hidden", "units in each", count), ("batch", "streams of text", count),
+        ("seq", "characters in a window", count), ("seed", "of all that is random", whole),
+        ("dropout", "probability, between layers", number(0, 1, what="a probability")),
+        ("lr", "Adam's learning rate; may change on resuming", number(1e-12)),
+    ):  # fmt: skip
+        about = f"{purpose} (default: {DEFAULTS[name]}, or as in the checkpoint)"
+        add(f"--{name}", type=kind, metavar="N", help=about)
+    add("--cell", choices=PEERS_CELLS, help="kind of recurrent layer (default: lstm, or as in the checkpoint)")
     add("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
     default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
     add("--steps", type=count, metavar="N", help=f"train until this step (default: {default})")
     add("--minutes", type=number(1e-9), help="train no longer than this (default with --steps: no limit)")
-    add("--sample", type=number(0, kind=int), default=600, metavar="N", help="characters to write (default: 600)")
+    add("--sample", type=whole, default=600, metavar="N", help="characters to write (default: 600)")
     about = "of the sample, 0 takes the likeliest characters (default: 0.7)"
     add("--temperature", type=number(0), default=0.7, help=about)
     add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
-    add = parser.add_argument_group("files").add_argument
-    add("--json", type=console.json_path, metavar="FILE", help="write the results to FILE, as JSON")
+    console.add_json_argument(parser, "the results")
+    plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
     about = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
-    add("--plot", type=plot_path, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
+    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
     add("--save", type=console.json_path, metavar="FILE", help="keep a checkpoint in FILE (.npz)")
     add("--resume", metavar="FILE", help="go on from a checkpoint")
 
 
 def run(args):
-    """Train, sample and report; returns 0."""
-    if args.plot is not None:
-        console.figure(CURVE)  # says now, not after the work, that matplotlib is missing
+    """Train, then write a sample, results and the loss curve; returns 0."""
     begin, steps, minutes = time.perf_counter(), args.steps or math.inf, args.minutes or math.inf
+    if args.plot is not None:
+        console.figure(CURVE)  # or an error, before the work
     if args.steps is None and args.minutes is None:
         steps, minutes = DEFAULT_STEPS, DEFAULT_MINUTES
     try:
@@ -94,18 +85,31 @@ def run(args):
     except (ImportError, RuntimeError) as error:
         raise console.CannotRun(str(error)) from error
     config, corpus, layer = trainer.config, trainer.corpus, trainer.model.layer
-    console.say(f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different")
-    model = "{layers} x {cell} of {hidden} units".format(**config) + f", {trainer.parameters:,} parameters"
-    console.say(f"model   {model}, on {layer.engine.name} ({layer.engine.device})")
-    console.say("step    {batch} streams x {seq} characters".format(**config))
+    console.say(
+        f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different\n"
+        f"model   {config['layers']} x {config['cell']} of {config['hidden']} units on {layer.engine.name} "
+        f"({layer.engine.device})\nstep    {config['batch']} streams x {config['seq']} characters"
+        + (f"\nresumed at step {trainer.step}" if trainer.step else "")
+        + (f"\nnothing to train: step {steps} is done; a larger --steps goes on" if trainer.step >= steps else "")
+    )
+    stop, former, not_saved = threading.Event(), signal.getsignal(signal.SIGINT), None
+    # Ctrl-C never cuts a step in two; a second one stops at once.
+    signal.signal(signal.SIGINT, lambda *_: (stop.set(), signal.signal(signal.SIGINT, former)))
+    try:
+        with engine.activate(), console.Progress() as progress:
+            progress.start("training", None if steps == math.inf else max(steps, trainer.step))
+            progress.update("training", trainer.step)
+            for trained in trainer.train(steps, begin + 60 * minutes, stop=stop.is_set):
+                progress.update("training", trained)
+                if trained:
+                    continue
+                console.say(f"step {trainer.step:6d}   {trainer.seconds:6.1f} s   {trainer.told()}")
+                not_saved = args.save and save_or_say(args.save, trainer)
+    finally:
+        signal.signal(signal.SIGINT, former)
     with engine.activate():
-        if trainer.step:
-            console.say(f"resumed at step {trainer.step}")
-        if trainer.step >= steps:
-            console.say(f"nothing to train: step {steps} is done; a larger --steps goes on")
-        interrupted, not_saved = train(trainer, steps, begin + 60 * minutes, args.save)
-        finish(args, trainer, interrupted)
-    if not_saved is not None:
+        finish(args, trainer, stop.is_set())
+    if not_saved:
         raise not_saved
     if args.save is not None:
         console.say(f"checkpoint: {args.save}")
@@ -133,9 +137,7 @@ def prepare(args, engine):
             "documentation differs between versions of Python; name the text with --text FILE)"
         )
     trainer = Trainer(config, corpus, engine)
-    if arrays is not None:
-        restore(trainer, about, arrays, args.resume)
-    return trainer
+    return restore(trainer, about, arrays, args.resume) if arrays else trainer
 
 
 class Diverged(console.CannotRun):
@@ -156,7 +158,6 @@ class Trainer:
         options = {"dropout": config["dropout"], "seed": config["seed"], "device": device, "dtype": "float32"}
         layer = layer_type(config["cell"])(EMBEDDING, config["hidden"], config["layers"], **options)
         self.model = CharModel(corpus.vocabulary.size, layer, seed=config["seed"])
-        self.parameters = sum(weights.size for weights in self.model.buffers)
         self.optimizer = Adam(self.model.buffers, config["lr"], xp=self.model.xp, clip=CLIP)
         self.step, self.window, self.state, self.losses, self.held_out, self.seconds = 0, 0, None, [], [], 0.0
 
@@ -180,68 +181,31 @@ class Trainer:
     def told(self):
         """Return the latest losses in words: of training (the mean of some steps), and of the held-out text."""
         recent = float(np.mean(self.losses[-RECENT:])) if self.losses else math.nan
-        return f"bits per character: training {recent:.3f}, held-out {self.held_out[-1][1]:.3f}", recent
+        return f"bits per character: training {recent:.3f}, held-out {self.held_out[-1][1]:.3f}"
 
-    def train(self, steps, deadline=math.inf, every=200, stop=None, on_step=lambda: None, on_evaluated=lambda: None):
-        """Train until step `steps`, the deadline (time.perf_counter()), or until the event `stop` is set.
+    def train(self, steps, deadline=math.inf, every=EVERY, stop=lambda: False):
+        """Train until step `steps`, the deadline (time.perf_counter()), or until stop() says so.
 
-        Every `every` steps, and at the end, the held-out text is evaluated. on_step() and on_evaluated() are called
-        after each step and each evaluation.
+        Yields 1 after each step and 0 after each evaluation of the held-out text, every `every` steps and at the end.
         """
         begin, finished = time.perf_counter() - self.seconds, False
         while not finished:
             if self.step < steps:
                 self.train_step()
-                on_step()
-            now = time.perf_counter()
-            finished = self.step >= steps or now >= deadline or (stop is not None and stop.is_set())
+                yield 1
+            finished = self.step >= steps or time.perf_counter() >= deadline or stop()
             if finished or self.step % every == 0:
                 if not self.held_out or self.held_out[-1][0] != self.step:
                     loss = self._finite(evaluate(self.model, self.corpus.held_out), "the loss of the held-out text")
                     self.held_out.append((self.step, loss))
                 self.seconds = time.perf_counter() - begin
-                on_evaluated()
-
-
-def train(trainer, steps, deadline, path):
-    """Train, and save at each evaluation: (whether Ctrl-C ended it, the OSError of the last saving or None)."""
-    not_saved = None
-
-    def on_evaluated():
-        nonlocal not_saved
-        console.say(f"step {trainer.step:6d}   {trainer.seconds:6.1f} s   {trainer.told()[0]}")
-        try:
-            if path is not None:
-                save(path, trainer)
-            not_saved = None
-        except OSError as error:  # a full disk does not end hours of training, and may have room later
-            not_saved = error
-            console.say(f"no checkpoint: {error.filename}: {error.strerror}")
-
-    with console.Progress() as progress, interrupt_flag() as stop:
-        progress.start("training", None if steps == math.inf else max(steps, trainer.step))
-        progress.update("training", trainer.step)
-        trainer.train(steps, deadline, stop=stop, on_step=lambda: progress.update("training"),
-                      on_evaluated=on_evaluated)  # fmt: skip
-        return stop.is_set(), not_saved
-
-
-@contextmanager
-def interrupt_flag():
-    """An event that Ctrl-C sets, so that a step is never cut in two; a second Ctrl-C stops at once."""
-    flag, former = threading.Event(), signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, lambda *_: (flag.set(), signal.signal(signal.SIGINT, former)))
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, former)
+                yield 0
 
 
 def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
     """Return `length` characters that the model writes after the prompt, one step (T = 1) at a time.
 
-    temperature divides the logits; 0 takes the most probable character. The unknown symbol is never drawn. Diverged:
-    the model's numbers are not finite.
+    temperature divides the logits; 0 takes the most probable character. The unknown symbol is never drawn.
     """
     rng = np.random.default_rng([seed, 2])  # another stream than the parameters'
     numbers, state, drawn = vocabulary.encode(prompt or vocabulary.characters[0]).reshape(-1, 1), None, []
@@ -251,13 +215,15 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
         if not np.isfinite(logits).all():
             raise Diverged("training has diverged: there is no sample of a model of infinite numbers; a smaller --lr")
         logits[UNKNOWN] = -math.inf
-        if temperature == 0:
-            drawn.append(int(logits.argmax()))
-        else:
-            sums = np.exp((logits - logits.max()) / temperature).cumsum()
-            drawn.append(int(np.searchsorted(sums, rng.random() * sums[-1], side="right")))
+        sums = np.exp((logits - logits.max()) / (temperature or 1)).cumsum()
+        likely = np.searchsorted(sums, rng.random() * sums[-1], side="right") if temperature else logits.argmax()
+        drawn.append(int(likely))
         numbers = np.array([[drawn[-1]]])
     return vocabulary.decode(drawn)
+
+
+# --------------------------------------------------------------------------------------------------------- checkpoints
+NUMBERS = ("step", "window", "seconds", "losses", "held_out")  # attributes of a Trainer that are kept as JSON
 
 
 def arrays_of(trainer):
@@ -268,18 +234,24 @@ def arrays_of(trainer):
 
 def save(path, trainer):
     """Write everything needed to go on exactly. The file is replaced whole: an interruption leaves the former one."""
-    state = () if trainer.state is None else trainer.state
-    found = arrays_of(trainer) | {
-        f"state/{n}": part for n, part in enumerate(state if isinstance(state, tuple) else (state,))
-    }
+    state = trainer.state if isinstance(trainer.state, tuple) else () if trainer.state is None else (trainer.state,)
+    found = arrays_of(trainer) | {f"state/{n}": part for n, part in enumerate(state)}
     arrays = {name: trainer.model.layer.engine.to_host(array) for name, array in found.items()}
-    arrays |= {"losses": np.array(trainer.losses), "held_out": np.array(trainer.held_out).reshape(-1, 2)}
     about = {"format": FORMAT, "configuration": trainer.config, "name": trainer.corpus.name}
-    about |= {"digest": trainer.corpus.digest, "step": trainer.step, "window": trainer.window}
-    about |= {"adam_steps": trainer.optimizer.steps, "seconds": trainer.seconds}
+    about |= {"digest": trainer.corpus.digest, "adam_steps": trainer.optimizer.steps}
     about |= {"dropout_calls": trainer.model.layer.training_calls}  # with the seed, the key of the next masks
+    about |= {name: getattr(trainer, name) for name in NUMBERS}
     with files.replacing(path) as part, part.open("wb") as file:
         np.savez(file, **arrays, about=np.array(json.dumps(about)))
+
+
+def save_or_say(path, trainer):
+    """Save; return the OSError where that fails: a full disk, which may have room later, does not end the training."""
+    try:
+        save(path, trainer)
+    except OSError as error:
+        console.say(f"no checkpoint: {error.filename}: {error.strerror}")
+        return error
 
 
 def read(path):
@@ -297,60 +269,48 @@ def read(path):
 
 
 def restore(trainer, about, arrays, path):
-    """Put a new trainer, of the same configuration and text, where the saved one was; ValueError if it is damaged."""
+    """Return a trainer of the same configuration and text as the saved one; ValueError if that is damaged."""
     try:
         for name, array in arrays_of(trainer).items():
             array[...] = trainer.model.xp.asarray(arrays[name])
         parts = [trainer.model.xp.asarray(arrays[name]) for name in ("state/0", "state/1") if name in arrays]
         trainer.state = None if not parts else parts[0] if len(parts) == 1 else tuple(parts)
-        trainer.losses = arrays["losses"].tolist()
-        trainer.held_out = [(int(step), loss) for step, loss in arrays["held_out"]]
-        trainer.step, trainer.window, trainer.seconds = about["step"], about["window"], about["seconds"]
+        for name in NUMBERS:
+            setattr(trainer, name, about[name])
         trainer.optimizer.steps, trainer.model.layer.training_calls = about["adam_steps"], about["dropout_calls"]
     except (KeyError, ValueError) as error:
         raise ValueError(f"resume: {path!r} is damaged: {type(error).__name__}: {error}") from error
+    return trainer
 
 
+# -------------------------------------------------------------------------------------------------------------- results
 def finish(args, trainer, interrupted):
     """Let the model write; tell the results, and write them and their picture to files."""
     if interrupted:
         console.say(f"stopped by Ctrl-C at step {trainer.step}")
-    if args.sample:
-        options = {"temperature": args.temperature, "seed": trainer.config["seed"], "prompt": args.prompt}
-        written = sample(trainer.model, trainer.corpus.vocabulary, args.sample, **options)
-        console.say(f"\n{args.prompt}{written}\n")
     corpus, config, seconds, steps = trainer.corpus, trainer.config, trainer.seconds, trainer.step
-    words, recent = trainer.told()
-    results = {
-        "bits_per_character": recent, "held_out_bits_per_character": trainer.held_out[-1][1],
-        "steps": steps, "seconds": seconds, "characters_per_second": steps * config["batch"] * config["seq"] / seconds,
-        "interrupted": interrupted, "configuration": config, "device": trainer.model.layer.device,
-        "device_name": trainer.model.layer.engine.device, "parameters": trainer.parameters,
-        "text": {"name": corpus.name, "sha256": corpus.digest, "vocabulary": corpus.vocabulary.size,
-                 "characters": corpus.characters},
-        "held_out_curve": [{"step": step, "bits_per_character": loss} for step, loss in trainer.held_out],
-    }  # fmt: skip
-    console.say(f"{steps} steps in {seconds:.0f} s; {words}")
+    if args.sample:
+        options = {"temperature": args.temperature, "seed": config["seed"], "prompt": args.prompt}
+        console.say(f"\n{args.prompt}{sample(trainer.model, corpus.vocabulary, args.sample, **options)}\n")
+    console.say(f"{steps} steps in {seconds:.0f} s; {trainer.told()}")
     if args.json is not None:
-        console.write_json(args.json, results)
+        console.write_json(args.json, {
+            "bits_per_character": np.mean(trainer.losses[-RECENT:] or [math.nan]), "steps": steps, "seconds": seconds,
+            "held_out_bits_per_character": trainer.held_out[-1][1], "held_out_curve": trainer.held_out,
+            "characters_per_second": steps * config["batch"] * config["seq"] / seconds, "interrupted": interrupted,
+            "configuration": config, "device": trainer.model.layer.engine.device,
+            "parameters": sum(buffer.size for buffer in trainer.model.buffers),
+            "text": {"name": corpus.name, "sha256": corpus.digest, "characters": corpus.characters},
+        })  # fmt: skip
     if args.plot is not None:
-        plot(args.plot, trainer)
+        picture = console.figure(CURVE, figsize=(8, 4.5))
+        axes = picture.subplots()
+        axes.plot(range(1, len(trainer.losses) + 1), trainer.losses, alpha=0.5, linewidth=0.8, label="training")
+        axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
+        title = f"{config['layers']} × {config['cell']}, {config['hidden']} units, {corpus.name}"
+        label = f"step of {config['batch']} × {config['seq']} characters"
+        axes.set(title=title, xlabel=label, ylabel="bits per character")
+        axes.legend()
+        with files.replacing(args.plot) as part:
+            picture.savefig(part, dpi=120, format="png")
         console.say(f"loss curve: {args.plot}")
-
-
-def plot(path, trainer):
-    """Write the loss curve: training loss of each step and smoothed, held-out loss."""
-    losses, config, smooth = np.array(trainer.losses), trainer.config, 50
-    picture = console.figure(CURVE, figsize=(8, 4.5))
-    axes, steps = picture.subplots(), np.arange(1, losses.size + 1)
-    axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training, each step")
-    if losses.size > smooth:
-        mean = np.convolve(losses, np.full(smooth, 1 / smooth), mode="valid")
-        axes.plot(steps[: mean.size] + (smooth - 1) / 2, mean, color="tab:blue", label=f"training, mean of {smooth}")
-    axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
-    axes.set_title("{layers} × {cell}, {hidden} units, ".format(**config) + trainer.corpus.name)
-    axes.set(xlabel="step of {batch} × {seq} characters".format(**config), ylabel="bits per character")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    with files.replacing(path) as part:
-        picture.savefig(part, dpi=120, format="png")

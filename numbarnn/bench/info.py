@@ -36,9 +36,9 @@ PACKAGES = {
     "safetensors": (("safetensors",), "safetensors"),
     "greenlet": (("greenlet",), "sim"),
     "rich": (("rich",), "cli"),
-    "tqdm": (("tqdm",), "cli"),
     "matplotlib": (("matplotlib",), "cli"),
 }
+MORE = {"cuDNN": "  (CUDA 13: pip install nvidia-cudnn-cu13)"}
 
 
 def add_arguments(parser):
@@ -74,9 +74,7 @@ def how_to_install(name):
     (*_, distribution), extra = PACKAGES[name]
     if name == "CuPy":
         return install.for_gpus()
-    if name == "cuDNN":
-        return f"{install.command('cudnn')}  (CUDA 13: pip install nvidia-cudnn-cu13)"
-    return install.command(extra) if extra else f"pip install {distribution}"
+    return (install.command(extra) if extra else f"pip install {distribution}") + MORE.get(name, "")
 
 
 def devices(found):

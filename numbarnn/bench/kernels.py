@@ -49,7 +49,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Prints the table, or PTX, machine code or source; returns 1 where a kernel does not compile, or, with --strict,
+    """Print the table, or PTX, machine code or source; returns 1 where a kernel does not compile, or, with --strict,
     spills."""
     if args.source is not None:
         print_source(args.source)
@@ -87,7 +87,7 @@ def known_archs(text):
 
 
 def compiler_archs():
-    """What the installed compiler compiles for; empty where it is missing, which `run` reports."""
+    """Return what the installed compiler compiles for; empty where it is missing, which `run` reports."""
     try:
         compiler.toolchain()
     except RuntimeError:
@@ -98,13 +98,13 @@ def compiler_archs():
 
 
 def name_of(problem):
-    """A problem in a few words."""
+    """Return a problem in a few words."""
     sizes = f"H={','.join(map(str, problem.hidden_sizes))} B={problem.batch}"
     return f"{problem.cell.name} {sizes} {problem.dtype}"
 
 
 def shipped_kernels(cc, everything=True):
-    """All ShippedKernels for a compute capability: the catalog's, then those that a planner cuts; or a few of these."""
+    """Return all ShippedKernels for a compute capability: the catalog's, and those that a planner cuts; or three."""
     if not everything:
         return [*planned.persistent_kernels(cc, planned.THREE)]
     return [*catalog.shipped_kernels(), *planned.persistent_kernels(cc), planned.minimal_kernel()]
@@ -119,13 +119,13 @@ def shipped_kernel(name):
 
 
 def capability(arch):
-    """The compute capability of an arch: "sm_90" is (9, 0), "sm_100" is (10, 0)."""
+    """Return the compute capability of an arch: "sm_90" is (9, 0), "sm_100" is (10, 0)."""
     return divmod(int(arch.removeprefix("sm_")), 10)
 
 
 # ------------------------------------------------------------------------------------------------------ rows
 def compile_all(archs, everything):
-    """The rows of shipped kernels for the first arch, then for the next; says before how long that takes.
+    """Return the rows of shipped kernels for the first arch, then for the next; says before how long that takes.
 
     Each kernel is compiled for all archs before the next one: Numba's part of the work is done once for all of them.
     """
@@ -150,25 +150,25 @@ def compile_all(archs, everything):
 
 
 def compile_row(shipped, arch):
-    """What is known of one kernel compiled for one arch: a dict; its numbers are None where they are not known."""
+    """Return what is known of one kernel compiled for one arch: a dict; its numbers are None where they are unknown."""
     row = {"name": shipped.kernel.name, "dtype": shipped.dtype, "layouts": shipped.layouts, "arch": arch}
-    row |= {"registers": None, "shared_bytes": None, "dynamic_shared_bytes": shipped.dynamic_shared_bytes}
+    row |= dict.fromkeys(("registers", "shared_bytes")) | {"dynamic_shared_bytes": shipped.dynamic_shared_bytes}
     row |= {"spill_bytes": None, "stack_bytes": None, "threads_per_block": shipped.threads}
     row |= {"blocks_by_registers": None, "ok": False, "error": None}
     try:
         compiled = shipped.compile(capability(arch))
     except Exception as exception:  # whatever it is, it is this kernel's row that tells of it
-        return {**row, "error": f"{type(exception).__name__}: {exception}"}
-    row["shared_bytes"], row["stack_bytes"] = compiled.shared_bytes, compiled.stack_bytes
+        return row | {"error": f"{type(exception).__name__}: {exception}"}
+    row |= {"shared_bytes": compiled.shared_bytes, "stack_bytes": compiled.stack_bytes}
     if compiled.registers < 0 or compiled.spill_bytes < 0:
-        return {**row, "error": "the linker did not tell the registers and spills"}
-    row["registers"], row["spill_bytes"] = compiled.registers, compiled.spill_bytes
-    row["blocks_by_registers"] = blocks_by_registers(compiled.registers, shipped.threads)
-    return {**row, "ok": True}
+        return row | {"error": "the linker did not tell the registers and spills"}
+    blocks = blocks_by_registers(compiled.registers, shipped.threads)
+    found = {"registers": compiled.registers, "spill_bytes": compiled.spill_bytes}
+    return row | found | {"blocks_by_registers": blocks, "ok": True}
 
 
 def blocks_by_registers(registers, threads):
-    """How many blocks of so many threads the registers of a multiprocessor hold; see RULE."""
+    """Return how many blocks of so many threads the registers of a multiprocessor hold; see RULE."""
     of_a_warp = -(-registers * WARP // REGISTERS_STEP) * REGISTERS_STEP
     warps = REGISTERS // PARTITIONS // max(of_a_warp, REGISTERS_STEP) * PARTITIONS
     return warps // -(-threads // WARP)
@@ -176,7 +176,7 @@ def blocks_by_registers(registers, threads):
 
 # --------------------------------------------------------------------------------------------------- output
 def print_rows(rows):
-    """The table, the rule behind its last number, and what went wrong."""
+    """Print the table, the rule behind its last number, and what went wrong."""
     cells = []
     for row in rows:
         *shown, ok, _ = row.values()
@@ -192,7 +192,7 @@ def print_rows(rows):
 
 
 def print_machine_code(shipped, arch):
-    """A kernel's machine code for an arch, below comments that say what is counted in it."""
+    """Print a kernel's machine code for an arch, below comments that say what is counted in it."""
     compiled = shipped.compile(capability(arch))
     try:
         code = read(compiled)
@@ -203,7 +203,7 @@ def print_machine_code(shipped, arch):
 
 
 def counts(code):
-    """What is counted in a `MachineCode`, as lines: instructions, accesses by width, what each loop is made of."""
+    """Return what is counted in a `MachineCode`, as lines: instructions, accesses by width, loops."""
     names = Counter(one.name for one in code.instructions)
     lines = [f"{len(code.instructions)} instructions, {names['LDL'] + names['STL']} of them load or store spilled "
              "registers"]  # fmt: skip

@@ -25,6 +25,8 @@ def add_arguments(parser):
     """Options of `numbarnn plan`."""
     add, count = parser.add_argument, console.positive_int
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
+    expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
+    sizes = lambda text: console.whole_numbers(text, expected)  # noqa: E731
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
     add("--batch", type=count, required=True, metavar="B", help="sequences")
     add("--steps", type=count, required=True, metavar="T", help="time steps")
@@ -44,6 +46,22 @@ def add_arguments(parser):
     add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
     add("--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)")
     console.add_json_argument(parser, "the answer")
+
+
+def probability(text):
+    """An argparse type: a dropout probability, as layers take it."""
+    try:
+        return checks.probability(float(text), "--dropout")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a probability, got {text!r} ({error})") from error
+
+
+def picture_path(text):
+    """An argparse type: a file that can be written, of a kind that matplotlib draws."""
+    path = console.json_path(text)
+    if path.suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
+    return path
 
 
 def run(args):
@@ -76,28 +94,6 @@ def run(args):
     return 0
 
 
-# ----------------------------------------------------------------------------------------------------------- arguments
-def sizes(text):
-    """An argparse type: "1024,512" -> (1024, 512)."""
-    return console.whole_numbers(text, "whole numbers of at least 1 with commas between, such as 1024,1024,512;")
-
-
-def probability(text):
-    """An argparse type: a dropout probability, as layers take it."""
-    try:
-        return checks.probability(float(text), "--dropout")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a probability, got {text!r} ({error})") from error
-
-
-def picture_path(text):
-    """An argparse type: a file that can be written, of a kind that matplotlib draws."""
-    path = console.json_path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
-    return path
-
-
 def problem_of(args):
     """Return the `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have its sizes."""
     if args.profile != DEVICE:
@@ -109,28 +105,16 @@ def problem_of(args):
         )
     else:
         profile = engines.get("cuda").profile
-    sizes = args.input_size or args.hidden[0], args.hidden, args.steps, args.batch, 1 + args.bidirectional
-    options = {"training": not args.inference, "dropout": args.dropout, "profile": profile, "dtype": args.dtype}
-    options |= {"checkpoint_every": args.checkpoint_every}
-    return network_problem(args.cell, *sizes, args.proj_size, **options)
-
-
-def network_problem(cell, inputs, hidden, steps, batch, directions, proj_size=0, **options):
-    """Return a `numbarnn.schedules.Problem` on a GPU; ValueError where the cell cannot have these sizes.
-
-    Args:
-        inputs, hidden, steps, batch, directions, proj_size: I, H of each layer, T, B, D, and P or 0. options: more of
-            the problem's.
-    """
-    projection = checks.proj_size(proj_size, cell, hidden)
+    cell, hidden, inputs, directions = args.cell, args.hidden, args.input_size or args.hidden[0], 1 + args.bidirectional
+    projection = checks.proj_size(args.proj_size, cell, hidden)
     checks.recurrent_matrix(cell, hidden, projection)
-    layers = sizes_of_layers(cell.parameters, inputs, hidden, directions, projection)
-    widths = tuple(wide["H"] for _, wide in layers)
+    widths = tuple(w["H"] for _, w in sizes_of_layers(cell.parameters, inputs, hidden, directions, projection))
     checks.larger_states(cell, hidden, widths, "linear")
-    options |= {"projection": projection, "bias": cell.bias or "double"}
-    options |= {"units": hidden} if widths != hidden else {}
-    sizes = {"input_size": inputs, "hidden_sizes": widths, "directions": directions, "steps": steps, "batch": batch}
-    problem = Problem("cuda", cell, **sizes, **options)
+    problem = Problem(
+        "cuda", cell, input_size=inputs, hidden_sizes=widths, directions=directions, steps=args.steps, batch=args.batch,
+        dtype=args.dtype, training=not args.inference, dropout=args.dropout, profile=profile, projection=projection,
+        checkpoint_every=args.checkpoint_every, bias=cell.bias or "double", units=hidden if widths != hidden else (),
+    )  # fmt: skip
     _ = problem.space  # says if the equations cannot have these sizes
     return problem
 
@@ -182,43 +166,34 @@ def max_registers(launch, profile):
     return min(255, profile.registers // launch.tile.threads)
 
 
-def fields(one, *names):
-    """Return name -> value of some attributes."""
+def _fields(one, *names):
     return {name: getattr(one, name) for name in names}
 
 
 def as_json(problem, explanations):
     """Return everything that is printed, and all tasks with the numbers of those they need."""
     names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
-    described = fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
+    described = _fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
+    option = lambda one: _fields(one, "schedule", "reason") | {"launches_us": one.microseconds}  # noqa: E731
     passes = []
     for explanation in explanations:
         taken = explanation.taken
         tasks = zip(taken.plan.tasks, taken.plan.needs, strict=True)
         passes.append({
-            "pass": "backward" if explanation.backward else "forward",
-            "why": explanation.why,
-            **_option(taken),
+            "pass": "backward" if explanation.backward else "forward", "why": explanation.why, **option(taken),
             "launches": [_launch(problem, launch) for launch in taken.launches],
-            "others": [_option(option) | {"runs": option.plan is not None} for option in explanation.others],
-            "tasks": [fields(task, "kind", "layer", "direction", "first", "last") | {"needs": needs}
+            "others": [option(one) | {"runs": one.plan is not None} for one in explanation.others],
+            "tasks": [_fields(task, "kind", "layer", "direction", "first", "last") | {"needs": needs}
                       for task, needs in tasks],
         })  # fmt: skip
     return {"problem": described, "passes": passes}
 
 
-def _option(option):
-    return fields(option, "schedule", "reason") | {"launches_us": option.microseconds}
-
-
 def _launch(problem, launch):
     cut = {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()}
-    return fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
-        "threads": launch.tile.threads,
-        "max_registers": max_registers(launch, problem.profile),
-        "cut": cut | {"resident": launch.tile.resident},
-        "weights": [one._asdict() for one in residences(problem, launch)],
-        "step_us": launch.estimate.step,
+    return _fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
+        "threads": launch.tile.threads, "max_registers": max_registers(launch, problem.profile),
+        "cut": cut | {"resident": launch.tile.resident}, "estimate": asdict(launch.estimate),
+        "weights": [one._asdict() for one in residences(problem, launch)], "step_us": launch.estimate.step,
         "bound": launch.estimate.bound,
-        "estimate": asdict(launch.estimate),
-    }
+    }  # fmt: skip

@@ -14,16 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.bench import console
-from numbarnn.bench.cases.shapes import SHORT, STEP, with_tf32
-from numbarnn.bench.speed import record, trust
-from numbarnn.bench.speed.peak import work_of
-from numbarnn.bench.speed.table import CALLERS, milliseconds, three_digits
+from numbarnn.bench import console, record
+from numbarnn.bench.shapes import SHORT, STEP, with_tf32
+from numbarnn.bench.tables import CALLERS, milliseconds, three_digits
 
 SLOWER = 1.1  # times a former ratio that count as a loss
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
-ROW_INCHES, WIDTH_INCHES = 0.23, 9.5
 NAMES = {"torch": "PyTorch", "torch cell": "PyTorch's cell"}
 LEGEND = (
     "A time is the median over rounds; a ratio is the median over rounds of numbarnn's time divided by the peer's in "
@@ -54,8 +51,8 @@ def add_arguments(parser):
     about = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
     existing = console.existing_file
     parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about + "the newest of each device")
-    about = "the page to write; default numbarnn_report.html"
     page = Path("numbarnn_report.html")
+    about = f"the page to write; default {page}"
     parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
@@ -78,30 +75,6 @@ def run(args):
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-class Key(NamedTuple):
-    """What a row times. `shape` is a tuple of T, B, I, H, L; `form` of words of `shapes.FORMS`."""
-
-    cell: str
-    shape: tuple
-    dtype: str
-    tf32: bool | str
-    what: str
-    schedule: str
-    skip: bool
-    form: tuple
-
-    def __str__(self):
-        sizes = ",".join(map(str, [*self.shape, *self.form])) + " skip" * self.skip
-        words = [self.cell, sizes, with_tf32(self.dtype, self.tf32), SHORT[self.what]]
-        return " ".join([*words, *([self.schedule] if self.schedule != "auto" else [])])
-
-
-def key_of(row):
-    """Return the Key of a row."""
-    sizes, names = tuple(row["shape"].values()), ("dtype", "tf32", "what", "schedule")
-    return Key(row["cell"], sizes, *(row[name] for name in names), row["input_mode"] == "skip", tuple(row["form"]))
-
-
 class Entry(NamedTuple):
     """A row of a record, as the page shows it.
 
@@ -120,26 +93,32 @@ class Entry(NamedTuple):
     doubts: list
 
 
+def key_of(row):
+    """Return what a row times, in words: "lstm 25,16,512,512,1 float32 fwd"."""
+    sizes = ",".join(map(str, [*row["shape"].values(), *row["form"]])) + " skip" * (row["input_mode"] == "skip")
+    words = [row["cell"], sizes, with_tf32(row["dtype"], row["tf32"]), SHORT[row["what"]]]
+    return " ".join([*words, *([row["schedule"]] if row["schedule"] != "auto" else [])])
+
+
 def entry_of(row, machine_doubt):
     """Return the `Entry` of a row."""
     seconds = row["device_seconds"] or row["seconds"]
     if not row["ok"]:
         return Entry(row, None, {}, None, [])
-    found, work = row.get("stepper_ratio") or record.ratios(seconds), work_of(row)
-    found = {name: ratio for name, ratio in found.items()
-             if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
+    found, work = row.get("stepper_ratio") or record.ratios(seconds), record.work_of(row)
     own = float(np.median(seconds["numbarnn"]))
-    ratios = {shown_as(name): ratio for name, ratio in found.items()}
-    return Entry(row, own, ratios, work and work / own, trust.doubts(row, record.judged(row), machine_doubt))
+    doubts = record.doubts(row, record.judged(row), machine_doubt)
+    return Entry(row, own, _shown(row, found), work and work / own, doubts)
 
 
-def shown_as(name):
-    """Return a contender's name on the page."""
-    return "cuDNN" if record.is_cudnn(name) else NAMES.get(name, name)
+def _shown(row, found):
+    """Return contender -> value by the names on the page; of cuDNN's algorithms the fastest."""
+    return {"cuDNN" if record.is_cudnn(name) else NAMES.get(name, name): value for name, value in found.items()
+            if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
 
 
 class Result(NamedTuple):
-    """A record; the name of its file; and the `Entry` of each `Key`."""
+    """A record; the name of its file; and the `Entry` of each of its rows by `key_of`."""
 
     name: str
     record: dict
@@ -163,16 +142,15 @@ def newest():
 
 def read(file, option):
     """Return the `Result` of a file that the user named by an `option`; an error where it holds something else."""
-    no_result = f"{option} {file} is no result of numbarnn bench"
+    said = f"{option} {file} is no result of numbarnn bench"
     try:
         if found := record.read(file):
             return result_of(file.stem, found)
     except Exception as error:  # whatever a file may hold that numbarnn bench has not written
-        raise console.WrongArguments(f"{no_result}: {type(error).__name__}: {error}") from error
-    raise console.WrongArguments(no_result)
+        raise console.WrongArguments(f"{said}: {type(error).__name__}: {error}") from error
+    raise console.WrongArguments(said)
 
 
-# --------------------------------------------------------------------------------------------- against a former result
 def changes(former, now):
     """Return (key, peer, ratio before, ratio now, whether both can be trusted) of what two `Result`s share."""
     both = ((key, former.entries[key], entry) for key, entry in now.entries.items() if key in former.entries)
@@ -193,7 +171,7 @@ def say_changes(former, now):
     rows = []
     for key, peer, before, after, trusted in found:
         result = "in doubt" if not trusted else "SLOWER" if after / before > SLOWER else "ok"
-        rows.append([str(key), peer, f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}", result])
+        rows.append([key, peer, f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}", result])
     numbers = ["before", "now", "now / before"]
     title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
     console.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
@@ -208,15 +186,13 @@ def html(results):
     """Return the page of some `Result`s, a section each."""
     parts = ["<h1>numbarnn report</h1>", *(f'<p class="verdict">{escape(verdict(result))}</p>' for result in results)]
     parts.append(f"<p>{escape(LEGEND)}</p>")
-    for result in results:
-        parts += section(result)
-    return console.document("numbarnn report", "\n".join(parts), STYLE)
+    return console.document("numbarnn report", "\n".join(itertools.chain(parts, *map(section, results))), STYLE)
 
 
 def verdict(result):
     """Return what a result says, in a sentence: how often numbarnn is faster than whom, by what can be trusted."""
-    taken = {key: one for key, one in result.entries.items() if one.ratios}
-    rows = [one for key, one in taken.items() if key.schedule == "auto"] or [*taken.values()]
+    taken = [one for one in result.entries.values() if one.ratios]
+    rows = [one for one in taken if one.row["schedule"] == "auto"] or taken
     trusted, said = [one for one in rows if not one.doubts], []
     for peer in dict.fromkeys(peer for one in rows for peer in one.ratios):
         if found := [one.ratios[peer] for one in trusted or rows if peer in one.ratios]:
@@ -231,8 +207,8 @@ def verdict(result):
 def section(result):
     """Return the parts of the page about one result."""
     about, gpu = result.record, result.record["device"] == "cuda"
-    whole = {key: one for key, one in result.entries.items() if key.what != STEP}
-    steps = {key: one for key, one in result.entries.items() if key.what == STEP}
+    whole, steps = ({key: one for key, one in result.entries.items() if (one.row["what"] == STEP) == is_step}
+                    for is_step in (False, True))  # fmt: skip
     parts = [f"<h2>{escape(result.name)}: {escape(about['device_name'])}</h2>"]
     if any(entry.ratios for entry in whole.values()):
         parts += ["<h3>Ratios</h3>", ratios_picture(whole)]
@@ -244,17 +220,9 @@ def section(result):
     return [*parts, "<h3>Where and how</h3>", machine(about["environment"]), f"<p>{escape(circumstances(about))}</p>"]
 
 
-def svg(figure):
-    """Return a matplotlib figure as an SVG element; the same figure gives the same text."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
-
-
 def ratios_picture(entries):
-    """Draw ratios to peers, a line per problem, a colour and mark per peer, hollow where it is in doubt."""
-    figure = console.figure("the page of numbarnn report", figsize=(WIDTH_INCHES, 1.3 + ROW_INCHES * len(entries)))
+    """Return an SVG of ratios to peers, a line per problem, a colour and mark per peer, hollow where it is in doubt."""
+    figure = console.figure("the page of numbarnn report", figsize=(9.5, 1.3 + 0.23 * len(entries)))
     axis = figure.subplots()
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
     for colour, peer in zip(itertools.cycle(COLOURS), peers):
@@ -265,69 +233,65 @@ def ratios_picture(entries):
         axis.plot([], [], label=f"against {peer}", **style)
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set(xscale="log", ylim=(len(entries) - 0.4, -0.6))
-    axis.set_yticks(range(len(entries)), list(map(str, entries)), fontsize=8)
+    axis.set_yticks(range(len(entries)), list(entries), fontsize=8)
     axis.set_xlabel("numbarnn's time / the peer's (left of 1: numbarnn is faster)")
     ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
     axis.set_xticks(ticks, list(map(str, ticks)))
     axis.set_xticks([], minor=True)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6)
     figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=8)
-    return svg(figure)
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return stream.getvalue()[stream.getvalue().index("<svg") :]
 
 
 def table(columns, rows):
-    """Return a table as HTML."""
-    lines = [columns, *rows] if columns else rows
-    tags = ["th" if columns and number == 0 else "td" for number in range(len(lines))]
-    cells = ["".join(f"<{tag}>{escape(str(value))}</{tag}>" for value in line)
-             for tag, line in zip(tags, lines, strict=True)]  # fmt: skip
-    return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in cells), "</table></div>"])
+    """Return a table as HTML; a column that nobody fills is left out."""
+    kept = [place for place in range(len(rows[0])) if any(row[place] for row in rows)]
+    lines = ["".join(f"<{tag}>{escape(str(line[place]))}</{tag}>" for place in kept)
+             for tag, some in (("th", [columns] if columns else []), ("td", rows)) for line in some]  # fmt: skip
+    return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in lines), "</table></div>"])
 
 
 def times(entries, method):
     """Return the table of times and ratios."""
-    with_memory = any(entry.row["peak_bytes"] for entry in entries.values())
     rows = []
     for key, entry in entries.items():
-        row, peak = entry.row, method.get("peak_flops", {}).get(key.dtype)
+        row, peak = entry.row, method.get("peak_flops", {}).get(entry.row["dtype"])
         if entry.seconds is None:
-            rows.append([str(key), "-", row["refusal"], "", "", *[""] * with_memory])
+            rows.append([key, "-", row["refusal"], "", "", ""])
             continue
-        compiled = {shown_as(name): f" (compiled in {seconds:.0f} s)" for name, seconds in row["compile_s"].items()}
+        compiled = _shown(row, {name: f" (compiled in {seconds:.0f} s)" for name, seconds in row["compile_s"].items()})
         ratios = ", ".join(f"{ratio:.2f} {peer}{compiled.get(peer, '')}" for peer, ratio in entry.ratios.items())
         flops, share = entry.flops and f"{entry.flops / 1e9:.1f}", entry.flops and peak and f"{entry.flops / peak:.0%}"
-        found = [str(key), milliseconds(entry.seconds) + "?" * bool(entry.doubts), ratios, flops or "", share or ""]
-        used = {name: bytes_ for name, bytes_ in row["peak_bytes"].items()
-                if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
-        named = ", ".join(f"{three_digits(bytes_ / 1e6)} {shown_as(name)}" for name, bytes_ in used.items())
-        rows.append([*found, *([named.replace(" numbarnn", "", 1)] if with_memory else [])])
-    return table(["problem", "ms", "ratios", "GFLOP/s", "of peak", *(["MB"] if with_memory else [])], rows)
+        used = ", ".join(f"{three_digits(size / 1e6)} {name}" for name, size in _shown(row, row["peak_bytes"]).items())
+        own = milliseconds(entry.seconds) + "?" * bool(entry.doubts)
+        rows.append([key, own, ratios, flops or "", share or "", used.replace(" numbarnn", "", 1)])
+    return table(["problem", "ms", "ratios", "GFLOP/s", "of peak", "MB"], rows)
 
 
 def step_times(entries):
     """Return the table of single steps."""
     rows = []
     for key, entry in entries.items():
-        median, p99 = entry.row["median_s"], entry.row["p99_s"]
-        shown = [f"{median[name] * 1e6:.1f} / {p99[name] * 1e6:.1f}{'?' * bool(entry.doubts)}" if name in median else ""
-                 for name in CALLERS]  # fmt: skip
+        median, p99, mark = entry.row["median_s"], entry.row["p99_s"], "?" * bool(entry.doubts)
+        shown = [f"{median[n] * 1e6:.1f} / {p99[n] * 1e6:.1f}{mark}" if n in median else "" for n in CALLERS]
         ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
-        rows.append([str(key), *shown, entry.row["refusal"] or ratios])
+        rows.append([key, *shown, entry.row["refusal"] or ratios])
     return table(["problem", *CALLERS.values(), "ratios"], rows)
 
 
 def machine(found):
     """Return the table of a machine and its software, from `info.collect`."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
-    rows = [
+    return table((), [
         ["date", found["date"]],
         ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
         ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
         *(["GPU", gpu["name"]] for gpu in found["gpus"]),
         ["driver", found["driver"] or "none"],
         ["versions", f"Python {found['python']}, {versions}"],
-    ]
-    return table((), rows)
+    ])  # fmt: skip
 
 
 def circumstances(found):

@@ -1,6 +1,8 @@
 """What parameters begin with, where a cell's equations say so: a number, or something drawn for a shape."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -31,6 +33,7 @@ def xavier(shape, rng):
 BY_NAME = {"orthogonal": orthogonal, "identity": identity, "xavier": xavier}
 
 
+@dataclass(frozen=True)
 class Chrono:
     """Biases by which units forget after up to `longest` steps, log u with u uniform in 1 to longest - 1. With `sign`
     -1 those of the input gate, each minus that of the forget gate.
@@ -38,19 +41,12 @@ class Chrono:
     Tallec and Ollivier 2018, arXiv:1804.11188.
     """
 
-    alike = "chrono"  # both gates' draw the same numbers
-
-    def __init__(self, longest, sign):
-        self.longest, self.sign = longest, sign
+    longest: float
+    sign: float
+    alike: ClassVar = "chrono"  # both gates' draw the same numbers
 
     def __call__(self, shape, rng):
         return self.sign * np.log(rng.uniform(1, self.longest - 1, shape))
-
-    def __eq__(self, other):
-        return isinstance(other, Chrono) and (self.longest, self.sign) == (other.longest, other.sign)
-
-    def __hash__(self):
-        return hash((self.longest, self.sign))
 
 
 def checked(value):

@@ -185,83 +185,18 @@ class Cell:
             return get, (self.name,)
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
 
-    @cached_property
-    def num_gates(self):
-        """Gates of ax: G."""
-        return len(self.gates)
-
-    @cached_property
-    def recurrent_gates(self):
-        """Names of the gates of ah that multiply h' itself."""
-        return self.gates if self.recurrent is None else self.recurrent
-
-    @cached_property
-    def gates_of_ah(self):
-        """Names of all gates of ah: the recurrent ones, then those of each stage."""
-        return (*self.recurrent_gates, *(gate for stage in self.stages for gate in stage.gates))
-
-    @cached_property
-    def num_recurrent(self):
-        """Gates of ah that multiply h' itself."""
-        return len(self.recurrent_gates)
-
-    @cached_property
-    def num_ah(self):
-        """Gates of ah: the rows of R, in units of H."""
-        return len(self.gates_of_ah)
-
-    def first_of_stage(self, stage):
-        """Number of the first gate of ah of a stage; for one stage too many, of all gates."""
-        return self.num_recurrent + sum(len(one.gates) for one in self.stages[:stage])
-
-    def rows_of_stage(self, stage, H):
-        """The slice of R's rows that are a stage's; of ah's columns too."""
-        return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
-
-    @cached_property
-    def product_stages(self):
-        """Numbers of the stages that are products."""
-        return tuple(number for number, stage in enumerate(self.stages) if stage.gates)
-
-    def product_number(self, stage):
-        """Number of a product stage among those: which columns of v are its own. For one stage too many, how many
-        there are."""
-        return sum(1 for one in self.product_stages if one < stage)
-
-    @cached_property
-    def num_products(self):
-        """Further products per step: S."""
-        return len(self.product_stages)
-
-    def first_sum(self, stage):
-        """Number of the first sum of a stage; for one stage too many, of all sums."""
-        return sum(len(one.sums) for one in self.stages[:stage])
-
-    @cached_property
-    def num_sums(self):
-        """Sums over units per step: Q."""
-        return self.first_sum(len(self.stages))
-
-    def sums_before(self, stage):
-        """Numbers of the stages of sums right before a stage, in their order; for one stage too many, before the cell's
-        own functions."""
-        first = stage
-        while first > 0 and self.stages[first - 1].sums:
-            first -= 1
-        return tuple(range(first, stage))
-
-    def sums_after(self, stage):
-        """Numbers of the stages of sums right after a stage, the last one first: those whose gradients its backward
-        waits for; of stage -1, those that the cell's own backward waits for. Stages of the largest have none."""
-        last = stage + 1
-        while last < len(self.stages) and self.stages[last].sums:
-            last += 1
-        return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
-
-    @cached_property
-    def noise_forms(self):
-        """The `NoiseForm` of each random number."""
-        return tuple(one.form for one in self.noise)
+    recurrent_gates = cached_property(lambda self: self.gates if self.recurrent is None else self.recurrent)
+    gates_of_ah = cached_property(lambda self: (*self.recurrent_gates, *(g for one in self.stages for g in one.gates)))
+    num_gates = cached_property(lambda self: len(self.gates))  # of ax: G
+    num_recurrent = cached_property(lambda self: len(self.recurrent_gates))
+    num_ah = cached_property(lambda self: len(self.gates_of_ah))  # the rows of R, in units of H
+    num_states = cached_property(lambda self: len(self.states))
+    num_private = cached_property(lambda self: len(self.states) - 1)  # states besides h
+    num_saved = cached_property(lambda self: len(self.saved))
+    num_per_unit = cached_property(lambda self: len(self.per_unit))
+    num_products = cached_property(lambda self: len(self.product_stages))  # further ones per step: S
+    num_sums = cached_property(lambda self: self.first_sum(len(self.stages)))  # over units, per step: Q
+    noise_forms = cached_property(lambda self: tuple(one.form for one in self.noise))
 
     @cached_property
     def parameters(self):
@@ -274,25 +209,42 @@ class Cell:
         after another. All others are arrays of their own."""
         return {STACKED[kind]: names for kind, names in self.parameters.rows.items()}
 
-    @cached_property
-    def num_per_unit(self):
-        """Parameters per unit."""
-        return len(self.per_unit)
+    # Of a stage: its number; the number of stages stands for the cell's own functions, which come last.
+    def first_of_stage(self, stage):
+        """Number of the first gate of ah of a stage."""
+        return self.num_recurrent + sum(len(one.gates) for one in self.stages[:stage])
+
+    def rows_of_stage(self, stage, H):
+        """The slice of R's rows that are a stage's; of ah's columns too."""
+        return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
 
     @cached_property
-    def num_states(self):
-        """Number of states, h among them."""
-        return len(self.states)
+    def product_stages(self):
+        """Numbers of the stages that are products."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.gates)
 
-    @cached_property
-    def num_private(self):
-        """Number of states besides h (LSTM: 1, c)."""
-        return len(self.states) - 1
+    def product_number(self, stage):
+        """Number of a product stage among those: which columns of v are its own."""
+        return sum(1 for one in self.product_stages if one < stage)
 
-    @cached_property
-    def num_saved(self):
-        """Values saved per step and unit for backward."""
-        return len(self.saved)
+    def first_sum(self, stage):
+        """Number of the first sum of a stage."""
+        return sum(len(one.sums) for one in self.stages[:stage])
+
+    def sums_before(self, stage):
+        """Numbers of the stages of sums right before a stage, in their order."""
+        first = stage
+        while first > 0 and self.stages[first - 1].sums:
+            first -= 1
+        return tuple(range(first, stage))
+
+    def sums_after(self, stage):
+        """Numbers of the stages of sums right after a stage, the last one first: those whose gradients its backward
+        waits for; of stage -1, those that the cell's own backward waits for. Stages of the largest have none."""
+        last = stage + 1
+        while last < len(self.stages) and self.stages[last].sums:
+            last += 1
+        return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
 
 
 CELLS = {}  #: name -> `Cell`, of those that are known by a name alone; `numbarnn.cells` fills it

@@ -26,9 +26,9 @@ import numpy as np
 from numbarnn.cells import begin, scalar
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.tracing import hints
-from numbarnn.cells.tracing.constants import ConstantOfH
+from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.matrices import Identity, Parameter
+from numbarnn.cells.tracing.matrices import Parameter
 from numbarnn.cells.tracing.values import Traced, words
 
 if TYPE_CHECKING:
@@ -64,31 +64,31 @@ def _number(name, value, least=None):
     return float(value)
 
 
-def _of_one(name, op, what) -> Callable[[Value], Value]:
+def _of_one(name, what, op=None) -> Callable[[Value], Value]:
     """The function of that name, of one unit's value: an operation of `numbarnn.cells.scalar`."""
 
     def function(x: Value) -> Value:
-        return _apply(op, x)
+        return _apply(op or name, x)
 
     function.__name__, function.__qualname__, function.__doc__ = name, name, what
     return function
 
 
-sigmoid = _of_one("sigmoid", "sigmoid", "1 / (1 + e^-x).")
-tanh = _of_one("tanh", "tanh", "The hyperbolic tangent.")
-relu = _of_one("relu", "relu", "max(x, 0). Derivative 0 at 0.")
-softplus = _of_one("softplus", "softplus", "log(1 + e^x).")
-softsign = _of_one("softsign", "softsign", "`x / (1 + |x|)`.")
-exp = _of_one("exp", "exp", "e^x.")
-log = _of_one("log", "log", "The natural logarithm.")
-sqrt = _of_one("sqrt", "sqrt", "The square root.")
-abs = _of_one("abs", "absolute", "`|x|`. Derivative 0 at 0.")
-sign = _of_one("sign", "sign", "1 where x is positive, -1 where it is negative, 0 at 0. Derivative 0 everywhere.")
-floor = _of_one("floor", "floor", "The largest integer that is not larger than x. Derivative 0 everywhere.")
-erf = _of_one("erf", "erf", "The error function, 2/√π times the integral of e^-t² from 0 to x.")
-normal_cdf = _of_one("normal_cdf", "normal_cdf", "Φ(x), the probability that a standard normal number is less than x.")
-sin = _of_one("sin", "sin", "The sine of x radians.")
-cos = _of_one("cos", "cos", "The cosine of x radians.")
+sigmoid = _of_one("sigmoid", "1 / (1 + e^-x).")
+tanh = _of_one("tanh", "The hyperbolic tangent.")
+relu = _of_one("relu", "max(x, 0). Derivative 0 at 0.")
+softplus = _of_one("softplus", "log(1 + e^x).")
+softsign = _of_one("softsign", "`x / (1 + |x|)`.")
+exp = _of_one("exp", "e^x.")
+log = _of_one("log", "The natural logarithm.")
+sqrt = _of_one("sqrt", "The square root.")
+abs = _of_one("abs", "`|x|`. Derivative 0 at 0.", "absolute")
+sign = _of_one("sign", "1 where x is positive, -1 where it is negative, 0 at 0. Derivative 0 everywhere.")
+floor = _of_one("floor", "The largest integer that is not larger than x. Derivative 0 everywhere.")
+erf = _of_one("erf", "The error function, 2/√π times the integral of e^-t² from 0 to x.")
+normal_cdf = _of_one("normal_cdf", "Φ(x), the probability that a standard normal number is less than x.")
+sin = _of_one("sin", "The sine of x radians.")
+cos = _of_one("cos", "The cosine of x radians.")
 
 
 def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
@@ -212,20 +212,15 @@ def _units(x):
     if isinstance(x, Traced):
         return x._trace.units()
     if np.ndim(x) == 0:
-        raise _not_per_unit(x)
+        raise error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
     return len(x)
-
-
-def _not_per_unit(x):
-    return error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
 
 
 def _largest(x):
     """The largest of all units, as a constant of backward: what softmax and logsumexp subtract, and add again."""
     if isinstance(x, Traced):
         return x._trace.apply("row_max", x)
-    if np.ndim(x) == 0:
-        raise _not_per_unit(x)
+    _units(x)  # refuses a number
     return np.broadcast_to(np.max(x, axis=0), np.shape(x))
 
 
@@ -371,6 +366,17 @@ class _Group:
         return self._function(getattr(self._group, name))
 
 
+def _with(name, parameter, change=lambda array: array, **options):
+    """A parameter with these options, or each of a group; of an array what `change` makes of it."""
+    if isinstance(parameter, Parameter):
+        return parameter._with(**options)
+    if isinstance(parameter, np.ndarray):
+        return change(parameter)
+    if isinstance(parameter, (Traced, int, float)):
+        raise error(f"{name} of a value; expected a parameter, such as {name}(p.R.i, ...)")
+    return _Group(parameter, lambda one: _with(name, one, change, **options))
+
+
 def heads(matrix: Value, count: int) -> Value:
     """A matrix, or each of a group (p.R), as `count` blocks on the diagonal: the units are in as many groups of
     neighbours, and see those of their own group alone. As parameters they are (H, H / count).
@@ -381,11 +387,7 @@ def heads(matrix: Value, count: int) -> Value:
         count: must divide the hidden size.
     """
     _check_count(count, "heads")
-    if isinstance(matrix, Parameter):
-        return matrix._with(heads=count)
-    if isinstance(matrix, np.ndarray):
-        return _block_diagonal(matrix, count)
-    return _of_group("heads", matrix, lambda one: heads(one, count))
+    return _with("heads", matrix, lambda array: _block_diagonal(array, count), heads=count)
 
 
 def _check_count(count, of):
@@ -415,10 +417,7 @@ def drop_connect(matrix: Value, rate: float) -> Value:
         matrix: a parameter, for products with states or what is computed from them.
         rate: from 0 to less than 1.
     """
-    rate = _rate(rate)
-    if isinstance(matrix, Parameter):
-        return matrix._with(drop=rate)
-    return matrix if isinstance(matrix, np.ndarray) else _of_group("drop_connect", matrix, lambda one: one)
+    return _with("drop_connect", matrix, drop=_rate(rate))
 
 
 def initial(parameter: Value, value: Value) -> Value:
@@ -436,12 +435,7 @@ def initial(parameter: Value, value: Value) -> Value:
         value: a number, for all elements; an array; a function of (shape, rng), rng a `numpy.random.Generator`; or of
             matrices "orthogonal", "identity" or "xavier".
     """
-    value = begin.checked(value)
-    if isinstance(parameter, Parameter):
-        return parameter._with(initial=value)
-    if isinstance(parameter, np.ndarray):
-        return parameter
-    return _of_group("initial", parameter, lambda one: initial(one, value))
+    return _with("initial", parameter, initial=begin.checked(value))
 
 
 def chrono(forget: Value, take_in: Value, longest: float) -> Value:
@@ -469,9 +463,7 @@ def columns(matrix: Value, count: int) -> Value:
         count: an int.
     """
     _check_count(count, "columns")
-    if isinstance(matrix, Parameter):
-        return matrix._with(columns=count)
-    return matrix if isinstance(matrix, np.ndarray) else _of_group("columns", matrix, lambda one: columns(one, count))
+    return _with("columns", matrix, columns=count)
 
 
 def sized(state: Value, count: int) -> Value:
@@ -517,9 +509,3 @@ def constant(function: Callable) -> Value:
 def eye() -> Value:
     """The identity matrix, of the size that it needs where it stands: `(p.R.a - 0.1 * nr.eye()) @ h`."""
     return Identity()
-
-
-def _of_group(name, group, function):
-    if isinstance(group, (Traced, int, float)):
-        raise error(f"{name} of a value; expected a parameter, such as {name}(p.R.i, ...)")
-    return _Group(group, function)

@@ -66,20 +66,13 @@ LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm
 
 
 # ---------------------------------------------------------------------------------------------------- with cell clip
-LCLIP, RCLIP = -inf, inf  # `clipped` gives copies of these functions other ones
+LCLIP, RCLIP, LIMIT = -inf, inf, clip  # `clipped` gives copies of these functions other ones
 
 
 def clipped_forward(ax, ah, state):
     """One step of one unit: (1), (2), (3a)."""
     (_, c), gates = lstm_forward(ax, ah, state)
-    c = clip(c, LCLIP, RCLIP)  # (3a)
-    return (gates[3] * tanh(c), c), gates
-
-
-def clipped_nan_forward(ax, ah, state):
-    """The same, where a NaN in c becomes lclip."""
-    (_, c), gates = lstm_forward(ax, ah, state)
-    c = clip_nan(c, LCLIP, RCLIP)
+    c = LIMIT(c, LCLIP, RCLIP)  # (3a)
     return (gates[3] * tanh(c), c), gates
 
 
@@ -99,11 +92,8 @@ def clipped(lclip, rclip, propagate_nan=True):
     Args:
         propagate_nan: NaN stays NaN; else it becomes lclip.
     """
-
-    def within_bounds(function):
-        names = function.__globals__ | {"LCLIP": float(lclip), "RCLIP": float(rclip)}
-        return FunctionType(function.__code__, names, function.__name__)
-
-    name, forward = ("lstm_clip", clipped_forward) if propagate_nan else ("lstm_clip_no_nan", clipped_nan_forward)
-    functions = within_bounds(forward), within_bounds(clipped_backward)
-    return Cell(name, LSTM.gates, LSTM.states, LSTM.saved, *functions)
+    own = {"LCLIP": float(lclip), "RCLIP": float(rclip), "LIMIT": clip if propagate_nan else clip_nan}
+    functions = [
+        FunctionType(one.__code__, one.__globals__ | own, one.__name__) for one in (clipped_forward, clipped_backward)
+    ]
+    return Cell("lstm_clip" + "_no_nan" * (not propagate_nan), LSTM.gates, LSTM.states, LSTM.saved, *functions)

@@ -62,12 +62,12 @@ def d_tanh(y):
 
 def relu(x):
     """max(x, 0); NaN stays NaN."""
-    return np.maximum(x, ZERO)
+    return where(x < ZERO, ZERO, x)
 
 
 def d_relu(y):
     """Derivative of ReLU from its value y; 0 at 0, as in cuDNN and PyTorch."""
-    return np.where(y > ZERO, ONE, ZERO)
+    return where(y > ZERO, ONE, ZERO)
 
 
 def leaky_relu(x, slope):
@@ -127,14 +127,14 @@ def custom_derivative(value, *_):
 
 def clip(x, low, high):
     """min(max(x, low), high); NaN stays NaN."""
-    return np.minimum(np.maximum(x, low), high)
+    return minimum(maximum(x, low), high)
 
 
 def clip_nan(x, low, high):
     """min(max(x, low), high) of numbers, where NaN counts as less than any."""
-    return np.minimum(np.where(x > low, x, low), high)
+    return minimum(where(x > low, x, low), high)
 
 
 def inside(y, low, high, value):
     """0 where y is low or high or beyond, else `value`, also where y is NaN."""
-    return np.where((y <= low) | (y >= high), ZERO, value)
+    return where(y <= low, ZERO, where(y >= high, ZERO, value))

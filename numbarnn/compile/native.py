@@ -68,7 +68,7 @@ def address_of(name, what, made_of, write):
     Args:
         name: its name. what: what it belongs to, for `notice`.
         made_of: strings that tell it from others of the name, as far as the package's sources do not.
-        write: write(symbol) -> (the function of that name as `llvmlite.ir.Module`, modules of LLVM's to link with it).
+        write: write(symbol) -> the function of that name as `llvmlite.ir.Module`.
     """
     with _lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
         about = (*made_of, _sources(), *_known_to_llvm())
@@ -86,16 +86,10 @@ def _code(key, symbol, name, what, write):
         with code_cache.alone(key), notice.compiling(what, "three seconds", code_cache.directory_if_any()):
             known = code_cache.read(key, ".o")  # another process may have compiled it meanwhile
             if known is None:
-                module, others = write(symbol)
-                code = compiled(module, others)
-                code_cache.write(key, {"name": name, "with_numba": bool(others)}, code, ".o")
+                code = compiled(write(symbol))
+                code_cache.write(key, {"name": name}, code, ".o")
                 return code
-    header, code = known
-    if header["with_numba"]:
-        from numbarnn.compile import with_numba
-
-        with_numba.offer_symbols()
-    return code
+    return known[1]
 
 
 def offer_symbol(name, address):
@@ -112,18 +106,16 @@ def loaded(code, symbol):
     return engine.get_function_address(symbol)
 
 
-def compiled(module, others):
-    """An object file of an `llvmlite.ir.Module` and of modules of LLVM's."""
-    return _machine()[0].emit_object(optimised(module, others))
+def compiled(module):
+    """An object file of an `llvmlite.ir.Module`."""
+    return _machine()[0].emit_object(optimised(module))
 
 
-def optimised(module, others):
-    """The same as one module of LLVM's, optimised for this CPU."""
+def optimised(module):
+    """The same as a module of LLVM's, optimised for this CPU."""
     machine = _machine()[0]
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
     whole = llvm.parse_assembly(str(module))
-    for other in others:
-        whole.link_in(other)
     whole.verify()
     # First all is put into one function and its loops are turned around, which helps to make vectors of them.
     passes, builder = _passes(machine, 0)

@@ -3,8 +3,8 @@
 Why not Numba: it takes about a tenth of a second for each function, most of it to find out the types of its values,
 and a cell and the engine's loops are some hundred functions. Importing it alone takes as long as all that a process
 with compiled code on disk does before its first result. Here the types follow from those of the arguments, statement by
-statement, so that a function takes a few milliseconds; the rest of a first call is LLVM's own work. `native` keeps the
-machine code on disk.
+statement, so that a function takes a few milliseconds; the rest of a first call is LLVM's own work. `translate` writes
+the instructions, `native` keeps the machine code on disk.
 
 What a plain function may consist of:
 - assignments, also to several names at once; `if`, `while`, `for` over a `range` (a step that is no constant must be
@@ -18,18 +18,18 @@ What a plain function may consist of:
   functions. Names from outside the function are constants, and so are objects that are handed on as arguments.
 
 A name has the type of what is first assigned to it; outside of branches and loops it may get another one. Anything else
-is refused with its file and line; where it is an equation of a cell, Numba compiles that function (`with_numba`).
+is refused with its file and line.
 """
 
+import ctypes
 from typing import NamedTuple
 
 from llvmlite import ir
 
 from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import native, types
-from numbarnn.compile.calls import Plain
-from numbarnn.compile.statements import FAST_MATH, call
-from numbarnn.compile.values import Value
+from numbarnn.compile.translate import FAST_MATH, Plain, call
+from numbarnn.compile.types import Value
 
 
 def plain(function):
@@ -40,11 +40,6 @@ def plain(function):
 def inlined(function):
     """The same; it becomes a part of those that call it, so that loops around it become vectors."""
     return Plain(function, inlined=True)
-
-
-def scalar(function):
-    """The same, of an equation of a cell: where it has what is not of the language, Numba compiles it."""
-    return Plain(function, inlined=True, scalar=True)
 
 
 class Interleaved(NamedTuple):
@@ -69,6 +64,8 @@ class Entry:
         interleaved: an `Interleaved`; None: as LLVM decides.
     """
 
+    result = types.void
+
     def __init__(self, function, what, interleaved=None):
         self.py_func, self.what, self.interleaved = function, what, interleaved
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
@@ -88,46 +85,55 @@ class Entry:
         )
 
     def module(self, symbol, first):
-        """LLVM's module with the function, of that symbol, for these first arguments; modules to link with it."""
+        """LLVM's module with the function, of that symbol, for these first arguments."""
         given = (*first, *[types.int64] * (self.py_func.__code__.co_argcount - len(first)))
         kinds = [one for one in given if isinstance(one, types.Type)]
 
         def write(builder, values):
             values = iter(values)
             arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
-            call(Plain(self.py_func), arguments, builder)
+            return call(Plain(self.py_func), arguments, builder)
 
-        return module_of(symbol, kinds, write, self.interleaved)
+        return module_of(symbol, kinds, write, self.interleaved, self.result)
 
 
-def module_of(symbol, kinds, write, interleaved=None):
-    """LLVM's module with a function of that symbol, and modules to link with it.
+class FromPython(Entry):
+    """An entry that Python calls, with integers; it returns an integer, 0 if the function returns nothing. Python's
+    other threads may run meanwhile."""
+
+    result = types.int64
+
+    def __call__(self, *numbers):
+        return self.compiled(*numbers)
+
+    def __getattr__(self, name):  # no cached_property, whose lock (up to Python 3.11) a forked process may find held
+        if name != "compiled":
+            raise AttributeError(name)
+        integers = [ctypes.c_int64] * self.py_func.__code__.co_argcount
+        self.compiled = ctypes.CFUNCTYPE(ctypes.c_int64, *integers)(self.address())
+        return self.compiled
+
+
+def module_of(symbol, kinds, write, interleaved=None, result=types.void):
+    """LLVM's module with a function of that symbol, in which arithmetic may be rounded as FAST_MATH says.
 
     Args:
-        kinds: types of its arguments; it returns nothing. write: write(builder, values) writes what it does.
-        interleaved: of its loops, see `Entry`.
+        kinds: types of its arguments. write: write(builder, values) writes what it does, and returns its value.
+        interleaved: of its loops, see `Entry`. result: the type of its result: int64, or void.
     """
     module = ir.Module(symbol)
     module.interleaved = interleaved
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
+    entry = ir.Function(module, ir.FunctionType(result.llvm, [one.llvm for one in kinds]), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
-    write(builder, list(map(Value, kinds, entry.args)))
-    builder.ret_void()
-    return finished(module)
-
-
-def finished(module):
-    """The module, in which arithmetic may be rounded as FAST_MATH says, and modules to link with it."""
-    for function in module.functions:
-        for block in function.blocks:
-            for instruction in block.instructions:
-                _let_round(instruction)
-    return module, list(getattr(module, "linked", {}).values())
-
-
-def _let_round(instruction):
-    """Floating-point arithmetic may be contracted, and so on."""
-    if instruction.opname in ("fadd", "fsub", "fmul", "fdiv", "fcmp"):
-        instruction.flags += FAST_MATH
-    elif isinstance(instruction, ir.CallInstr) and isinstance(instruction.type, ir.FloatType | ir.DoubleType):
-        instruction.fastmath.update(FAST_MATH)
+    value = write(builder, list(map(Value, kinds, entry.args)))
+    if result == types.void:
+        builder.ret_void()
+    else:
+        builder.ret(result.llvm(0) if value is None else value.llvm)
+    blocks = [block for function in module.functions for block in function.blocks]
+    for one in (instruction for block in blocks for instruction in block.instructions):
+        if one.opname in ("fadd", "fsub", "fmul", "fdiv", "fcmp"):
+            one.flags += FAST_MATH
+        elif isinstance(one, ir.CallInstr) and isinstance(one.type, ir.FloatType | ir.DoubleType):
+            one.fastmath.update(FAST_MATH)
+    return module

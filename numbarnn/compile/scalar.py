@@ -9,23 +9,6 @@ from numbarnn.cells.scalar import HALF, ONE, SQRT_HALF, TWO, ZERO, divide
 from numbarnn.common.precision import is_half
 
 
-def clip_scalar(x, low, high):
-    """`clip` of one number."""
-    x = low if x < low else x
-    return high if x > high else x
-
-
-def clip_nan_scalar(x, low, high):
-    """`clip_nan` of one number."""
-    x = x if x > low else low
-    return high if x > high else x
-
-
-def inside_scalar(y, low, high, value):
-    """`inside` of one number."""
-    return ZERO if y <= low or y >= high else value
-
-
 def where_scalar(condition, a, b):
     """`where` of one condition."""
     return a if condition else b
@@ -44,16 +27,6 @@ def minimum_scalar(a, b):
 def sign_scalar(x):
     """`sign` of one number."""
     return ONE if x > ZERO else -ONE if x < ZERO else x
-
-
-def relu_scalar(x):
-    """`relu` of one number."""
-    return ZERO if x < ZERO else x
-
-
-def d_relu_scalar(y):
-    """`d_relu` of one number."""
-    return ONE if y > ZERO else ZERO
 
 
 # exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around
@@ -279,25 +252,10 @@ def tanh_half(x):
 
 
 _SCALAR = {
-    "relu": relu_scalar,
-    "d_relu": d_relu_scalar,
-    "clip": clip_scalar,
-    "clip_nan": clip_nan_scalar,
-    "inside": inside_scalar,
-    "where": where_scalar,
-    "maximum": maximum_scalar,
-    "minimum": minimum_scalar,
-    "sign": sign_scalar,
-    "modulo": modulo_scalar,
-    "floor": np.floor,
-    "absolute": abs,
-    "log": math.log,
-    "log1p": math.log1p,
-    "sin": math.sin,
-    "cos": math.cos,
-    "sqrt": math.sqrt,
-    "power": math.pow,
-}
+    "where": where_scalar, "maximum": maximum_scalar, "minimum": minimum_scalar, "sign": sign_scalar,
+    "modulo": modulo_scalar, "floor": np.floor, "absolute": abs, "log": math.log, "log1p": math.log1p, "sin": math.sin,
+    "cos": math.cos, "sqrt": math.sqrt, "power": math.pow,
+}  # fmt: skip
 _LIBM = {
     **_SCALAR, "exp": math.exp, "expm1": math.expm1, "tanh": math.tanh, "erf": math.erf, "erfc": math.erfc,
 }  # fmt: skip
@@ -317,36 +275,20 @@ def functions_of(backend, dtype):
         return functions_of(backend, "float32") | (_of_halves() if backend == "cuda" else {})
     if dtype == "float64":
         return _LIBM if backend == "cpu" else {**_LIBM, "floor": _libdevice().floor}
+    both = _SCALAR | {
+        "expm1": expm1_float32, "log1p": log1p_float32, "erf": erf_float32, "normal_cdf": normal_cdf_float32,
+    }  # fmt: skip
     if backend == "cpu":
-        return {
-            **_SCALAR,
-            "exp": exp_float32,
-            "expm1": expm1_float32,
-            "log1p": log1p_float32,
-            "tanh": tanh_float32,
-            "sigmoid": sigmoid_float32,
-            "erf": erf_float32,
-            "normal_cdf": normal_cdf_float32,
-        }
+        return both | {"exp": exp_float32, "tanh": tanh_float32, "sigmoid": sigmoid_float32}
     from numbarnn.cuda import ptx
 
     libdevice = _libdevice()
-    return {
-        **_SCALAR,
-        "floor": libdevice.floorf,
-        "erf": erf_float32,
-        "normal_cdf": normal_cdf_float32,
-        "exp": exp_cuda,
+    return both | {
+        "floor": libdevice.floorf, "exp": exp_cuda, "tanh": tanh_cuda, "sigmoid": sigmoid_cuda,
         "exp_float32": exp_cuda,  # in tanh and expm1
-        "expm1": expm1_float32,
-        "log1p": log1p_float32,
-        "tanh": tanh_cuda,
-        "sigmoid": sigmoid_cuda,
-        "divide": ptx.divide,
-        "fast_divide": libdevice.fast_fdividef,
-        "exp2": libdevice.exp2f,
+        "divide": ptx.divide, "fast_divide": libdevice.fast_fdividef, "exp2": libdevice.exp2f,
         "fma": libdevice.fmaf_rn,
-    }
+    }  # fmt: skip
 
 
 def _of_halves():

@@ -77,8 +77,4 @@ def specialise(function, dtype, backend):
         function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__qualname__, copy.__doc__ = function.__qualname__, function.__doc__
-    if backend == "cpu":
-        from numbarnn.compile.plain import scalar as plain_scalar
-
-        return plain_scalar(copy)
     return jit(copy, backend)

@@ -124,48 +124,24 @@ def noise_loader(forms, backend, dtype):
         words: a row of what `numbarnn.common.philox.noise_words` returns.
         position: b H + j of unit j of sequence b. t: number of the pass's time; both uint64.
     """
-    return _noise_from(0, forms, backend, dtype)
-
-
-def _noise_from(place, forms, backend, dtype):
-    """As `noise_loader`, of the numbers from that place on."""
-    if place == len(forms):
-
-        def nothing(chances, words, position, t):
-            return ()
-
-        return jit(nothing, backend)
-    each_step, is_one = forms[place].each_step, forms[place].kept_is_one
-    number = sum(form.each_step == each_step for form in forms[:place])  # among those of its kind
-    rest, random_words = _noise_from(place + 1, forms, backend, dtype), specialise(philox, dtype, backend)
-    group, lane, (zero, one) = np.uint64(number // 4), number % 4, map(np.dtype(dtype).type, (0, 1))
-
-    def draw(chances, words, position, t):
-        when = (words[4] - t if words[5] else words[4] + t) if each_step else NO_TIME
-        drawn = random_words(position, when, words[2] + group, words[3], words[0], words[1])
-        kept = one if is_one else chances.values[place]
-        return (kept if drawn[lane] >= chances.thresholds[place] else zero, *rest(chances, words, position, t))
-
-    return jit(draw, backend)
+    zero, one = map(np.dtype(dtype).type, (0, 1))
+    names = {"zero": zero, "one": one, "NO_TIME": NO_TIME, "random_words": specialise(philox, dtype, backend)}
+    lines = []
+    for k, form in enumerate(forms):
+        number = sum(other.each_step == form.each_step for other in forms[:k])  # among those of its kind
+        names[f"group{k}"] = np.uint64(number // 4)
+        time = "words[4] - t if words[5] else words[4] + t" if form.each_step else "NO_TIME"
+        kept = "one" if form.kept_is_one else f"chances.values[{k}]"
+        lines += [
+            f"drawn{k} = random_words(position, {time}, words[2] + group{k}, words[3], words[0], words[1])",
+            f"v{k} = {kept} if drawn{k}[{number % 4}] >= chances.thresholds[{k}] else zero",
+        ]
+    result = as_text([f"v{k}" for k in range(len(forms))])
+    return _write("draw(chances, words, position, t)", [*lines, f"return {result}"], backend, **names)
 
 
 @cache
 def mean_loader(forms, backend, dtype):
     """A device function mean(chances) -> the numbers in inference; `forms` as `noise_loader` takes them."""
-    return _means_from(0, forms, backend, dtype)
-
-
-def _means_from(place, forms, backend, dtype):
-    """As `mean_loader`, of the numbers from that place on."""
-    if place == len(forms):
-
-        def nothing(chances):
-            return ()
-
-        return jit(nothing, backend)
-    is_one, one, rest = forms[place].mean_is_one, np.dtype(dtype).type(1), _means_from(place + 1, forms, backend, dtype)
-
-    def mean(chances):
-        return (one if is_one else chances.values[place], *rest(chances))
-
-    return jit(mean, backend)
+    values = ["one" if form.mean_is_one else f"chances.values[{k}]" for k, form in enumerate(forms)]
+    return _write("mean(chances)", [f"return {as_text(values)}"], backend, one=np.dtype(dtype).type(1))

@@ -123,25 +123,6 @@ def activate(device):
 
 
 # ------------------------------------------------------------------------------------------------ functions
-def cluster_launcher(cluster):
-    """A function like cuLaunchCooperativeKernel, which launches clusters of so many blocks along x."""
-    driver = bindings()
-    kinds = driver.CUlaunchAttributeID
-    cooperative, of_clusters = driver.CUlaunchAttribute(), driver.CUlaunchAttribute()
-    cooperative.id, cooperative.value.cooperative = kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
-    of_clusters.id, sizes = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, of_clusters.value.clusterDim
-    sizes.x, sizes.y, sizes.z = cluster, 1, 1
-    config = driver.CUlaunchConfig()
-    config.attrs, config.numAttrs = [cooperative, of_clusters], 2
-
-    def launch(function, *sizes_stream_and_parameters):
-        *sizes, config.sharedMemBytes, config.hStream, parameters = sizes_stream_and_parameters
-        config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY, config.blockDimZ = sizes
-        return driver.cuLaunchKernelEx(config, function, parameters, 0)
-
-    return launch
-
-
 class Function:
     """A kernel loaded on a device.
 

@@ -18,13 +18,13 @@ except ImportError as error:
 
 WARP_SIZE = 32
 EVERYBODY = -1  # the mask with all bits set
-OF_BLOCK, OF_WARP, OF_CLUSTER = range(3)  # a thread's seats
+OF_BLOCK, OF_WARP = range(2)  # a thread's seats
 _OWN_MODULES = (__name__, f"{__package__}.simulator", f"{__package__}.ptx_simulated")  # whose frames are not a kernel's
 _REPORTED_GROUPS = 12  # lines of a report, of more groups of threads only the number is told
 
 
 class Team:
-    """Threads that can meet: of a warp, of a block, of a cluster of blocks.
+    """Threads that can meet: of a warp, of a block.
 
     Attributes:
         live: bit mask of the members that have not ended; bit k is the member at position k.
@@ -58,12 +58,10 @@ class Block:
     Attributes:
         index: (x, y, z). team: all of its threads. number_of_threads: at the start. warps: one Team each.
         shared: key -> array in shared memory; belongs to the caller.
-        cluster: the Blocks of its cluster, itself among them.
     """
 
-    def __init__(self, index, size, cluster):
-        self.index, self.number_of_threads, self.shared, self.cluster = index, size, {}, cluster
-        cluster.append(self)
+    def __init__(self, index, size):
+        self.index, self.number_of_threads, self.shared = index, size, {}
         self.team = Team(size)
         self.warps = [Team(min(WARP_SIZE, size - first)) for first in range(0, size, WARP_SIZE)]
 
@@ -74,14 +72,14 @@ class Thread:
     Attributes:
         block: its Block; index: (x, y, z) in it; lane: its number in the warp.
         names: what it calls itself, a dict.
-        seats: (team, position) in the block, the warp and the cluster.
+        seats: (team, position) in the block and the warp.
         carrier: the greenlet that runs it; None before it starts and after it ended.
         ended: whether it returned.
     """
 
-    def __init__(self, block, index, number, seat_in_cluster):
+    def __init__(self, block, index, number):
         self.block, self.index, self.lane = block, index, number % WARP_SIZE
-        self.seats = (block.team, number), (block.warps[number // WARP_SIZE], self.lane), seat_in_cluster
+        self.seats = (block.team, number), (block.warps[number // WARP_SIZE], self.lane)
         self.carrier, self.ended = None, False
 
 
@@ -90,7 +88,7 @@ class Interleaving:
 
     Args:
         function: the kernel, a Python function; every thread calls function(*arguments).
-        sizes: of the grid and of a block, (x, y, z) each, and how many blocks that follow each other are a cluster.
+        sizes: of the grid and of a block, (x, y, z) each.
         namespace: a dict; whenever a thread takes its turn it is updated with `names_of(thread)`.
         random: a random.Random that picks who is next; None: in turn, block by block.
         patience: turns that every thread may wait in vain, see `pause`.
@@ -108,15 +106,13 @@ class Interleaving:
         self._vain_turns = 0  # since a thread ended or was released, or memory changed
         self._last_memory = self.current = None
         self.turns, self.blocks, self._threads = 0, [], []
-        grid, block, cluster = sizes
+        grid, block = sizes
         indices = [index[::-1] for index in product(*map(range, block[::-1]))]  # x runs fastest
-        for number, place in enumerate(product(*map(range, grid[::-1]))):
-            if number % cluster == 0:
-                blocks_of_cluster, team_of_cluster = [], Team(len(indices) * cluster)
-            one = Block(place[::-1], len(indices), blocks_of_cluster)
+        for place in product(*map(range, grid[::-1])):
+            one = Block(place[::-1], len(indices))
             self.blocks.append(one)
-            for position, index in enumerate(indices, number % cluster * len(indices)):
-                thread = Thread(one, index, position % len(indices), (team_of_cluster, position))
+            for number, index in enumerate(indices):
+                thread = Thread(one, index, number)
                 thread.names = self.names_of(thread)
                 self._threads.append(thread)
         self._ready = deque(self._threads)
@@ -210,7 +206,7 @@ class Interleaving:
         """Wait until all members of a team that the mask names, and that have not ended, are at this place.
 
         Args:
-            kind: OF_BLOCK, OF_WARP or OF_CLUSTER: the team.
+            kind: OF_BLOCK or OF_WARP: the team.
             mask: bit mask of the members that are to come.
             value: for the others.
 

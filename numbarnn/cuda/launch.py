@@ -24,7 +24,6 @@ from numbarnn.cuda.arguments import INT, Arguments, numba_types
 from numbarnn.cuda.compiler import compile_kernel, simulated
 
 _MAX_BLOCK = 1024  # threads, on every device so far
-_MAX_CLUSTER = 8  # blocks, on every device that has clusters
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,12 @@ class LaunchConfig:
         block: threads per block, likewise; at most 1024 in all.
         shared_bytes: dynamic shared memory per block.
         cooperative: all blocks are resident at once, so that they may wait for each other.
-        cluster: so many blocks that follow each other in x are resident at once and may store to each other's shared
-            memory, on compute capability 9.0 and later. More than one only of cooperative launches.
     """
 
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     shared_bytes: int = 0
     cooperative: bool = False
-    cluster: int = 1
 
     def __post_init__(self):
         for name in ("grid", "block"):
@@ -53,12 +49,6 @@ class LaunchConfig:
             raise ValueError(f"block must have at most {_MAX_BLOCK} threads, got {self.block}")
         if self.shared_bytes < 0:
             raise ValueError(f"shared_bytes must not be negative, got {self.shared_bytes}")
-        if not 1 <= self.cluster <= _MAX_CLUSTER or self.grid[0] % self.cluster:
-            raise ValueError(
-                f"cluster must be 1 to {_MAX_CLUSTER} and divide the grid's x, got {self.cluster} of grid {self.grid}"
-            )
-        if self.cluster > 1 and not self.cooperative:
-            raise ValueError(f"cluster={self.cluster} needs cooperative=True")
 
 
 def _three_sizes(name, sizes):
@@ -173,9 +163,7 @@ class BoundKernel:
         self._sizes = (function.handle, *config.grid, *config.block, config.shared_bytes)
         parameters = self._pointers.buffer_info()[0] if num_slots else 0
         bindings = driver.bindings()
-        if config.cluster > 1:
-            self._launch, self._parameters = driver.cluster_launcher(config.cluster), (parameters,)
-        elif config.cooperative:
+        if config.cooperative:
             self._launch, self._parameters = bindings.cuLaunchCooperativeKernel, (parameters,)
         else:
             self._launch, self._parameters = bindings.cuLaunchKernel, (parameters, 0)  # 0: no further options
@@ -209,9 +197,7 @@ class BoundKernel:
             f"grid {config.grid}, block {config.block}, {config.shared_bytes} bytes of dynamic and "
             f"{compiled.shared_bytes} of static shared memory, {compiled.registers} registers per thread"
         )
-        if config.cluster > 1:
-            launched += f"; in clusters of {config.cluster} blocks"
-        elif error == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE":
+        if error == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE":
             launched += f"; {self.resident_blocks()} such blocks fit"
         raise RuntimeError(
             f"launching kernel {self.name} on device {self.function.device} failed ({launched}): "

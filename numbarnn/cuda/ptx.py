@@ -174,22 +174,6 @@ else:
     store_shared = _shared_instruction("store_shared", "st.shared.f32 [$0], $1;", [], [FLOAT32])
     store_shared_pair = _shared_instruction("store_shared_pair", "st.shared.v2.f32 [$0], {$1, $2};", [], [FLOAT32] * 2)
 
-    # ---- clusters of blocks (compute capability 9.0): store_to_block(array, index, (block, value)), in the same array
-    # of shared memory of another block of the cluster, by its number there; and a barrier of all threads of the
-    # cluster, after which they see each other's stores. One that has ended is not waited for, nor may be stored to.
-    store_to_block = _shared_instruction(
-        "store_to_block",
-        "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.f32 [there], $2; }",
-        [],
-        [WORD, FLOAT32],
-    )
-    cluster_barrier = _instruction(
-        "cluster_barrier",
-        "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;",
-        [],
-        pinned="memory",
-    )
-
     # ---- the tensor cores: 16 x K by K x 8, float32 sums; lane layouts as in the PTX ISA, "Matrix Fragments"
     def _mma(name, shape_and_types):
         text = (

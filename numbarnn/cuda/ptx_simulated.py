@@ -126,15 +126,6 @@ def store_shared_pair(array, index, values):
     array[index : index + 2] = values
 
 
-# ---- clusters of blocks
-cluster_barrier = simulator.cluster_barrier
-
-
-def store_to_block(array, index, block_and_value):
-    block, value = block_and_value
-    store_shared(simulator.of_other_block(array, block), index, value)
-
-
 # ---- the tensor cores
 _ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of a lane: PTX calls them groupID and threadID_in_group
 

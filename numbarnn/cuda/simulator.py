@@ -33,7 +33,7 @@ from numba.cuda.simulator import kernelapi
 
 from numbarnn.cuda import watching
 from numbarnn.cuda.compiler import simulated
-from numbarnn.cuda.interleaving import OF_BLOCK, OF_CLUSTER, OF_WARP, WARP_SIZE, Interleaving
+from numbarnn.cuda.interleaving import OF_BLOCK, OF_WARP, WARP_SIZE, Interleaving
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 
@@ -128,7 +128,7 @@ class _Launch(Interleaving):
 
     def __init__(self, function, config, arguments, namespace, order):
         self.arguments, self.shared_bytes = arguments, config.shared_bytes
-        sizes = config.grid, config.block, config.cluster
+        sizes = config.grid, config.block
         super().__init__(function, arguments, sizes, namespace, order.random, order.patience, str(order))
 
     def names_of(self, thread):
@@ -201,11 +201,6 @@ def collective(mask, value, function):
 def syncthreads():
     """Wait for all threads of the block."""
     _running.meet(OF_BLOCK)
-
-
-def cluster_barrier():
-    """Wait for all threads of the cluster that have not ended."""
-    _running.meet(OF_CLUSTER)
 
 
 def syncwarp(mask=_ALL_LANES):
@@ -283,18 +278,6 @@ class _Shared:
         if key not in shared:
             shared[key] = _all_bits_set(shape, dtype).copy()
         return shared[key]
-
-
-def of_other_block(array, number):
-    """The dynamic shared memory of a block of the cluster, by its number there, as an array like this block's."""
-    own = _running.current.block
-    other = own.cluster[number]
-    if array.base is not own.shared.get(None):
-        raise NotImplementedError("of other blocks only the dynamic shared memory is to be had")
-    if None not in other.shared or not other.team.live:
-        state = "has ended" if None in other.shared else "may not have begun"
-        raise RuntimeError(f"stores to shared memory of block {other.index}, which {state}")
-    return other.shared[None][: array.nbytes].view(array.dtype)
 
 
 # ---- all names -----------------------------------------------------------------------------------------------------

@@ -1,14 +1,20 @@
-"""One call of a network on PyTorch's tensors, with gradients: `run`, on which the modules stand."""
+"""One call of a network on PyTorch's tensors, with gradients: `call` and `run`, on which the modules stand.
+
+Ordinary eager calls go straight to the engine, by one `autograd.Function`; those that are compiled, exported or
+transformed go through the operators of `operators`.
+"""
 
 import warnings
+from functools import cache
 
 import torch
 from torch.autograd import forward_ad
 
 from numbarnn.layers.private import split_steps
+from numbarnn.programs.backward import Need
 from numbarnn.programs.states import with_each
-from numbarnn.torch import batching, core  # noqa: F401 - which registers torch.ops.numbarnn and its rules
-from numbarnn.torch.eager import recurrence
+from numbarnn.torch import core, transformed
+from numbarnn.torch.arrays import gradients_of
 from numbarnn.torch.operators import autocast_dtype
 from numbarnn.torch.transformed import Forward, inmost
 
@@ -28,9 +34,6 @@ _ignore_warnings_of_traces()
 def run(network, x, hx, cx, weights, **about):
     """y, hy, cy of a `Network`, and with `output_states` all private states.
 
-    Ordinary calls go straight to the engine; those that are compiled, exported or transformed go through the operators
-    of `operators`.
-
     Args:
         x: (T, B, I), or (B, T, I) with `batch_first`.
         hx: (L*D, B, P), or a list with one (D, B, P) per layer where sizes differ; None is zero.
@@ -49,40 +52,39 @@ def run(network, x, hx, cx, weights, **about):
         ValueError: shapes, dtypes or devices do not go together.
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
-    about = core.About(**about)
-    x, hx, cx, weights = _cast(network, x, hx, cx, weights)
-    if not goes_by_operators(x, weights):
+    private = cx if network.private > 1 and isinstance(cx, list | tuple) else None if cx is None else (cx,)
+    y, (hy, *cy), *states = call(network, core.About(**about), x, hx, private, weights, checked=False)
+    return y, hy, (cy[0] if len(cy) == 1 else tuple(cy)) if cy else None, *states
+
+
+def call(network, about, x, h, private, weights, checked=True):
+    """(y, the state, with `output_states` the private states of every step) of one call.
+
+    Args:
+        about: a `core.About`. h, private: as of `run`, the private states as a tuple. checked: by the caller.
+        The state is a tuple of h and the private states, each a tensor, or a list of one per layer where sizes differ.
+    """
+    x, hx, cx, weights = _cast(x, h, private, weights)
+    by_operators = goes_by_operators(x, weights)
+    if not checked and not by_operators:
         core.check(network, about, x, hx, cx, weights)
-    return _called(network, about, x, hx, cx, weights)
-
-
-def call(network, about, x, hx, cx, weights):
-    """`run` of what the caller has checked, for modules."""
-    x, hx, cx, weights = _cast(network, x, hx, cx, weights)
-    return _called(network, about, x, hx, cx, weights)
-
-
-def _called(network, about, x, hx, cx, weights):
-    """What `run` returns; states are one tensor each here."""
     if torch.compiler.is_compiling() and _is_differentiated_inside():
         torch._dynamo.graph_break("numbarnn leaves derivatives by torch.func within a compiled function to eager calls")
     if about.training and network.draws:
         about = about._replace(seed=torch.randint(_MAX_SEED, (1,)))
     keep = backward_may_follow(x, hx, cx, weights)
-    if goes_by_operators(x, weights):
+    if by_operators:
         y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
     elif keep:
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         prepared = core.prepare(network, about, x, hx, weights, keep=False)
         y, hy, cy, every, _ = core.forward(network, prepared, x, hx, cx)
-    if not network.private:
-        cy = None
-    if network.uneven or network.private > 1:
-        hy, cy = apart(network, hy), apart_privates(network, cy)
+    stack = network.stack
+    state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
     if about.output_states:
-        return y, hy, cy, split_steps(every, network.private, network.stack.directions)
-    return y, hy, cy
+        return y, state, split_steps(every, network.private, stack.directions)
+    return y, state
 
 
 def backward_may_follow(x, hx, cx, weights):
@@ -153,8 +155,8 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]
 
 
-def _cast(network, x, hx, cx, weights):
-    """These with each state as one tensor; where autocast is on, as what it computes with, see
+def _cast(x, h, private, weights):
+    """These with h and all private states as one tensor each; where autocast is on, as what it computes with, see
     `operators.autocast_dtype`."""
     kind = "cuda" if x.is_cuda else "cpu"
     if not x.is_meta and torch.is_autocast_enabled(kind):
@@ -163,38 +165,94 @@ def _cast(network, x, hx, cx, weights):
         def cast(tensor):
             return tensor if tensor.dtype in (dtype, torch.float64) else tensor.to(dtype)
 
-        x, hx, cx, weights = with_each((x, hx, cx, weights), cast)  # first: autocast refuses to join some dtypes
-    return x, joined(hx), joined_privates(network, cx), weights
+        x, h, private, weights = with_each((x, h, private, weights), cast)  # first: autocast refuses to join some
+    return x, None if h is None else _joined((h,)), None if private is None else _joined(private), weights
 
 
 # ------------------------------------------------------------------------------------------------------------- states
-def joined(state):
-    """A state as one tensor: of layers that differ in size side by side, (D, B, sum of H)."""
-    return torch.cat(list(state), dim=2) if isinstance(state, list | tuple) else state
-
-
-def joined_privates(network, states):
-    """All private states as one tensor, those of a layer side by side."""
-    if network.private < 2 or not isinstance(states, list | tuple):
-        return joined(states)
-    if network.uneven:
+def _joined(states):
+    """States as one tensor: those of a layer side by side, and layers that differ in size, (D, B, sum of H)."""
+    if isinstance(states[0], list | tuple):
         return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
-    return torch.cat(list(states), dim=2)
+    return torch.cat(list(states), dim=2) if len(states) > 1 else states[0]
 
 
-def apart(network, state):
-    """The reverse of `joined`, for h."""
-    return list(state.split(list(network.stack.output_widths), dim=2)) if network.uneven else state
+def _apart(network, state, widths, count):
+    """The reverse of `_joined`: `count` states, of layers of these widths."""
+    if network.uneven:
+        parts = state.split([width for width in widths for _ in range(count)], dim=2) if count else ()
+        return [list(parts[number::count]) for number in range(count)]
+    return state.split([widths[0]] * count, dim=2) if count > 1 else [state] * count
 
 
-def apart_privates(network, states):
-    """The reverse of `joined_privates`."""
-    if states is None:
-        return None
-    N, widths = network.private, network.stack.widths
-    if not network.uneven:
-        return tuple(states.split([widths[0]] * N, dim=2)) if N > 1 else states
-    parts = states.split([width for width in widths for _ in range(N)], dim=2)
-    if N == 1:
-        return list(parts)
-    return tuple(list(parts[number::N]) for number in range(N))
+# ------------------------------------------------------------------------------------------------ without operators
+_need = cache(Need)  # of the same few, which takes less time than another one
+try:
+    graph_is_kept = torch._C._autograd._get_current_graph_task_keep_graph  # in a backward pass: retain_graph
+except AttributeError:  # other versions of PyTorch
+
+    def graph_is_kept():
+        return True
+
+
+class Recurrence(torch.autograd.Function):
+    """y, hy, cy and all private states of x, hx, cx and the parameters; None for what there is not.
+
+    Args of apply: the network; a `core.Prepared`, or a `core.About` from which it is made; x, hx, cx, the parameters.
+    """
+
+    @staticmethod
+    def forward(ctx, network, prepared, x, hx, cx, *weights):
+        seed = None
+        if type(prepared) is core.About:
+            seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
+        y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
+        ctx.set_materialize_grads(False)
+        ctx.call, shape = (network, prepared, seed), prepared.calls.shape
+        has_checkpoints = prepared.calls.has_checkpoints
+        copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
+        x = x if has_checkpoints or (not copied and any(ctx.needs_input_grad[5:])) else None
+        # Writing into y may be writing into the reserve. As y is saved, PyTorch notices it.
+        ctx.save_for_backward(x, reserve, None if copied or has_checkpoints else y, *weights)
+        return y, hy, cy, states
+
+    @staticmethod
+    def backward(ctx, dy, dhy, dcy, d_states):
+        x, reserve, _, *weights = ctx.saved_tensors
+        network, prepared, seed = ctx.call
+        _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
+        need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
+        given = dy, dhy, dcy, d_states
+        if transformed.is_vmapped():
+            tensors = given, x, weights, reserve
+            dx, dhx, dcx, dw = transformed.backward(network, prepared.calls.shape, seed, tensors, need)
+            results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
+            return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
+        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
+        gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
+        if torch.is_grad_enabled():  # create_graph
+            gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
+        return None, None, *gradients
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_FORWARD_MODE)
+
+
+# Without what `apply` does for calls under functorch's transformations, which do not come here.
+recurrence = super(torch.autograd.Function, Recurrence).apply
+
+
+class Once(torch.autograd.Function):
+    """Gradients as they are, that say of what there are no further gradients.
+
+    Args of apply: the gradients, a tuple; what they were computed from.
+    """
+
+    @staticmethod
+    def forward(ctx, gradients, *tensors):
+        return gradients
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(core.NO_SECOND_ORDER)

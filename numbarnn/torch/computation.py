@@ -9,9 +9,8 @@ from numbarnn.layers import private
 from numbarnn.programs.states import with_each
 from numbarnn.torch import checks, repeated, states
 from numbarnn.torch.calls import call
-from numbarnn.torch.named import NamedTensors
 from numbarnn.torch.networks import Network
-from numbarnn.torch.parameters import FlatParameters
+from numbarnn.torch.parameters import FlatParameters, NamedTensors
 
 
 class Computation:
@@ -131,7 +130,7 @@ class Computation:
         y, state, *every = self._run(module, x, state, about, drop)
         if every:
             every = [private.steps_for_callers(every[0], stack, first=1)]
-        return [*private.steps_for_callers([y], stack), states.for_callers(stack, state), *every]
+        return [*private.steps_for_callers([y], stack), private.for_callers(torch, state, stack), *every]
 
     def _of_no_sequences(self, x, state, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
@@ -218,10 +217,8 @@ def _renamed(name, layer):
 
 def _through(network, weights, x, state, about):
     """[y, state, with `output_states` the private states of every step] of x and a state through a network."""
-    h, *others = (None,) if state is None else state
-    c = tuple(others) if len(others) > 1 else others[0] if others else None
-    y, h, c, *more = call(network, about, x, h, c, weights)
-    return [y, (h,) if c is None else (h, *c) if network.private > 1 else (h, c), *more]
+    h, *private = (None,) if state is None else state
+    return call(network, about, x, h, private or None, weights)
 
 
 def _layer_by_layer(networks, weights, given, about, drop):

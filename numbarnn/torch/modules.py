@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import _VF
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
@@ -18,7 +19,7 @@ from numbarnn import cells
 from numbarnn.layers.checks import flag, keeps_states
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks, packed, states
+from numbarnn.torch import checks, states
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About
 
@@ -208,7 +209,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
         if isinstance(input, PackedSequence):
-            return packed.forward(self, input, hx, about)
+            if torch.compiler.is_compiling():  # sizes are in tensors: as with torch.nn's modules the graph ends here
+                return torch.compiler.disable(self._packed)(input, hx, about)
+            return self._packed(input, hx, about)
         if input.is_nested:
             checks.nested(input, self.batch_first)
         if input.dim() != 3:
@@ -230,6 +233,37 @@ class Recurrent(Computed, torch.nn.RNNBase):
         output, state, *more = Recurrent.forward(self, input.unsqueeze(axis), hx, **options)
         more = [with_each(one, lambda value: value.squeeze(axis)) for one in more]
         return output.squeeze(axis), with_each(state, _without_batch), *more
+
+    def _packed(self, sequence, hx, about):
+        """`forward` of a `PackedSequence`: y is packed as x is, states are in the order of the sequences before."""
+        data, batch_sizes, order, ranks = sequence
+        if about.lengths is not None:
+            raise ValueError("lengths must be None with a packed input, which has lengths of its own")
+        if data.dim() != 2:
+            raise RuntimeError(f"input must have 2 dimensions, got {data.dim()}")
+        steps, drop = len(batch_sizes), self._drop()
+        x, lengths = _VF._pad_packed_sequence(data, batch_sizes, False, 0.0, steps)  # (T, B, I), the longest first
+
+        def pack(padded):
+            return _VF._pack_padded_sequence(padded, lengths, False)[0]
+
+        def drop_packed(y):  # torch draws for the elements that there are, in the order in which they are packed
+            return _VF._pad_packed_sequence(drop(pack(y)), batch_sizes, False, 0.0, steps)[0]
+
+        if hx is not None:
+            hx = states.taken(self._computation.states, hx, batched=True)
+            if order is not None:
+                hx = with_each(hx, lambda one: one.index_select(1, order))
+        about = about._replace(lengths=lengths, batch_first=False)
+        if about.resets is not None and order is not None:
+            about = about._replace(resets=torch.as_tensor(about.resets)[:, order])
+        y, state, *more = self._computation.run(self, x, hx, about, drop and drop_packed)
+        if ranks is not None:
+            state = with_each(state, lambda one: one.index_select(1, ranks))
+        y, *more = (
+            with_each(one, lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks)) for one in (y, *more)
+        )
+        return (y, state, *more)
 
     def _drop(self):
         """What happens to a layer's output on its way to the next layer, a function; None: nothing, or the network does

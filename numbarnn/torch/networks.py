@@ -7,6 +7,7 @@ there, and has to be defined (or passed to `known_cell`) before, with the same e
 
 import json
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from weakref import WeakKeyDictionary
 
@@ -96,9 +97,6 @@ class Network:
     ):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "options", "cell")}
         self._cell, self._arguments = cells.get(cell), arguments | options
-        self._begin()
-
-    def _begin(self):
         self.stack = self._make("float32", "cpu", self._cell)
         self.stack.engine.join_pytorch(torch.get_num_threads)
         space = self.stack.space
@@ -127,17 +125,8 @@ class Network:
     def _make(self, dtype, device, cell, **changes):
         return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)
 
-    def __getstate__(self):
-        return {"_cell": self._cell, "_arguments": self._arguments}
-
-    def __setstate__(self, state):
-        vars(self).update(state)
-        self._begin()
-
-    def __deepcopy__(self, memo):
-        copy = Network.__new__(Network)
-        copy.__setstate__(self.__getstate__())
-        return copy
+    def __reduce__(self):
+        return partial(Network, self._cell, **self._arguments), ()
 
     @classmethod
     def of_key(cls, key):

@@ -125,7 +125,8 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
-def _set_up(ctx, inputs, output):
+def set_up(ctx, inputs, output):
+    """Save for `gradients` what a call of `rnn_forward` was given and returned."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
@@ -136,30 +137,99 @@ def _set_up(ctx, inputs, output):
     ctx.mark_non_differentiable(output[4])
 
 
-def _backward(ctx, dy, dhy, dcy, d_states, _):
+def gradients(ctx, backward, results, needs_x, needs_weights):
+    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments.
+
+    Args:
+        results: the gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all.
+    """
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
-    network, shape = Network.of_key(ctx.network), ctx.shape
+    network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more
         options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
         reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
-    needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
     if not isinstance(needs_weights, list | tuple):  # of weights that are none of them to have gradients
         needs_weights = [needs_weights] * len(weights)
     reads_x = any(needs_weights) or network.stack.checkpoint_every
     x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, list(needs_weights))
-    dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
-    dw = gradients_of(network, weights, dw, needs_weights)
-    states = dhx if needs_hx else None, dcx if needs_cx else None
-    return dx if needs_x else None, *states, dw, *[None] * 8
+    dx, dhx, dcx, dw = backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
+    return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
+
+
+def _backward(ctx, *results):
+    needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
+    dx, dhx, dcx, dw = gradients(ctx, torch.ops.numbarnn.rnn_backward, results[:4], needs_x, needs_weights)
+    return dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None, dw, *[None] * 8
 
 
 def _refuse(ctx, *_):
     raise NotImplementedError(core.NO_SECOND_ORDER)
 
 
-rnn_forward.register_autograd(_backward, setup_context=_set_up)
+rnn_forward.register_autograd(_backward, setup_context=set_up)
 rnn_backward.register_autograd(_refuse)
+
+
+# --------------------------------------------------------------------------------------------------------------- vmap
+# A batch of x for one set of parameters, in a call that keeps nothing for backward, is one call with a larger batch.
+# Everything else (an ensemble's parameters, gradients for each example) is one call after another. So are calls that
+# draw random numbers: with `randomness="different"` each has a seed of its own, with "same" all have one, and PyTorch
+# refuses to draw it with "error".
+def _select(argument, dim, number):
+    """One of a batch of arguments."""
+    if isinstance(argument, list | tuple):
+        dims = dim if isinstance(dim, list | tuple) else [dim] * len(argument)
+        return [_select(*pair, number) for pair in zip(argument, dims, strict=True)]
+    return argument.select(dim, number) if isinstance(dim, int) else argument
+
+
+def _one_after_another(operator):
+    """The rule that calls the operator for each of a batch."""
+
+    def rule(info, in_dims, *arguments):
+        calls = [
+            operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
+            for number in range(info.batch_size)
+        ]
+        results = tuple(map(torch.stack, zip(*calls, strict=True)))
+        return results, (0,) * len(results)
+
+    return rule
+
+
+_each_forward = _one_after_another(rnn_forward)
+
+
+@rnn_forward.register_vmap
+def _(info, in_dims, *arguments):
+    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = arguments
+    of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, *_ = in_dims
+    others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
+    if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
+        return _each_forward(info, in_dims, *arguments)
+    count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, where sequences are counted
+
+    def folded(tensor, dim, into):
+        """A batch of tensors as one, `count` times as many sequences along an axis."""
+        if tensor is None:
+            return None
+        tensor = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return tensor.movedim(0, into).flatten(into, into + 1)
+
+    options = network, padding_value, batch_first, every_state, keep
+    ends = folded(lengths, of_lengths, 0), folded(resets, of_resets, axis)
+    results = rnn_forward(
+        folded(x, of_x, axis), folded(hx, of_hx, 1), folded(cx, of_cx, 1), weights, *ends, seed, *options
+    )
+    y, hy, cy, states, reserve = results
+    has_c = Network.of_key(network).private > 0
+    sizes = [(y, axis), (hy, 1), (cy, 1 if has_c else None), (states, axis if every_state else None), (reserve, None)]
+    results = tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in sizes)
+    return results, tuple(dim for _, dim in sizes)
+
+
+rnn_backward.register_vmap(_one_after_another(rnn_backward))
 
 
 # ----------------------------------------------------------------------------------------------------------- autocast

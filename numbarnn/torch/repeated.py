@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 
 from numbarnn.torch import core
-from numbarnn.torch.calls import PLAIN, goes_by_operators, is_in_forward_mode, requires_grad
-from numbarnn.torch.eager import recurrence
+from numbarnn.torch.calls import PLAIN, goes_by_operators, is_in_forward_mode, recurrence, requires_grad
 
 
 class Last(NamedTuple):

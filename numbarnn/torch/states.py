@@ -7,6 +7,7 @@ differ a list with one (D, B, H) per layer.
 import torch
 from torch import Tensor
 
+from numbarnn.layers import private
 from numbarnn.programs.states import with_each
 from numbarnn.torch import checks
 
@@ -71,32 +72,21 @@ def check(stack, state, batch, x):
 
 def for_engines(stack, state, batch, x):
     """A state of callers, checked, as wide as engines have it, as `check` takes it; see `numbarnn.layers.private`."""
-    D, made = stack.directions, []
-    for number, (one, sizes, widths) in enumerate(zip(state, stack.state_sizes, stack.state_widths, strict=True)):
-        apart = len(set(sizes)) > 1
-        if apart and (not isinstance(one, list | tuple) or len(one) != len(sizes)):
+    D = stack.directions
+    for number, (one, sizes) in enumerate(zip(state, stack.state_sizes, strict=True)):
+        if len(set(sizes)) == 1:
+            checks.refuse_state(one, (len(sizes) * D, batch, sizes[0]), f"hidden[{number}]", x)
+            continue
+        if not isinstance(one, list | tuple) or len(one) != len(sizes):
             raise RuntimeError(f"Expected hidden[{number}] to be a list of one tensor per layer, got {one!r}")
-        parts = list(one) if apart else [one]
-        for layer, part in enumerate(parts):
-            shape = (D, batch, sizes[layer]) if apart else (len(sizes) * D, batch, sizes[0])
-            checks.refuse_state(part, shape, f"hidden[{number}]" + (f"[{layer}]" if apart else ""), x)
-        parts = parts if apart else one.split(D)
-        wide = [
-            torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
-            for part, width in zip(parts, widths, strict=True)
-        ]
-        made.append(torch.cat(wide) if stack.equal_widths else wide)
-    return tuple(made)
+        for layer, (part, size) in enumerate(zip(one, sizes, strict=True)):
+            checks.refuse_state(part, (D, batch, size), f"hidden[{number}][{layer}]", x)
 
+    def widen(_, part, width):
+        return torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
 
-def for_callers(stack, state):
-    """The reverse of `for_engines`."""
-    made = []
-    for one, sizes in zip(state, stack.state_sizes, strict=True):
-        parts = one.split(stack.directions) if isinstance(one, Tensor) else one
-        parts = [part[..., :size] for part, size in zip(parts, sizes, strict=True)]
-        made.append(torch.cat(parts) if len(set(sizes)) == 1 else parts)
-    return tuple(made)
+    parts = zip(state, stack.state_widths, strict=True)
+    return tuple(private._each_layer(torch, one, stack, widths, widen) for one, widths in parts)
 
 
 def of_layer(state, layer, directions):

@@ -7,9 +7,7 @@ they compute are the operators.
 
 import torch
 
-from numbarnn.torch import core
-from numbarnn.torch.arrays import gradients_of
-from numbarnn.torch.networks import Network
+from numbarnn.torch import core, operators
 
 # Of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's.
 _VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
@@ -78,41 +76,37 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        lengths, resets, seed, network, _, batch_first, every_state, x, hx, cx, *weights = inputs
-        ctx.set_materialize_grads(False)
-        about = core.About(lengths, resets, batch_first=batch_first, output_states=every_state)
-        ctx.network, ctx.shape = network, about.shape_of(x, hx)
+        lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights = inputs
+        options = network, padding_value, batch_first, every_state, True
+        operators.set_up(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
         ctx.given = hx is not None, cx is not None
-        ctx.mark_non_differentiable(output[4])
-        ctx.save_for_backward(x, output[4], seed, *weights)
 
     @staticmethod
-    def backward(ctx, dy, dhy, dcy, d_states, _):
-        x, reserve, seed, *weights = ctx.saved_tensors
-        network, shape = Network.of_key(ctx.network), ctx.shape
-        dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
-        dx, dhx, dcx, dw = Backward.apply(ctx.network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
-        states = [one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)]
-        return *[None] * 7, dx, *states, *gradients_of(network, weights, dw, [True] * len(weights))
+    def backward(ctx, *results):
+        dx, dhx, dcx, dw = operators.gradients(ctx, _backward, results[:4], True, True)
+        return *[None] * 7, dx, *(one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)), *dw
 
     @staticmethod
     def jvp(ctx, *_):
         raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
+def _backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, *options):
+    return Backward.apply(network, options, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
+
+
 class Backward(torch.autograd.Function):
     """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
 
-    Args of apply: the network's key, the `planned.Shape`; dy, dhy, dcy, d_states, x, the reserve, seed, the
-        parameters.
+    Args of apply: the network's key, further options; dy, dhy, dcy, d_states, x, the reserve, seed, the parameters.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(network, shape, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
-        options = network, *shape, True, [True] * len(weights)
-        return torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, list(weights), reserve, seed, *options)
+    def forward(network, options, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
+        tensors = dy, dhy, dcy, d_states, x, list(weights), reserve, seed
+        return torch.ops.numbarnn.rnn_backward(*tensors, network, *options)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

@@ -131,13 +131,11 @@ def _is_weights(value):
 
 
 def _layer_cell(layer, where):
-    """(Cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's;
-    Bidirectional is looked into."""
+    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         _only(where, "merge_mode", config["merge_mode"], "concat")
-        pair = [_layer_cell(part, f"{where}, {name}") for name, part in
-                (("forward_layer", layer.forward_layer), ("backward_layer", layer.backward_layer))]  # fmt: skip
+        pair = [_layer_cell(getattr(layer, name), f"{where}, {name}") for name in ("forward_layer", "backward_layer")]
         if pair[0] != pair[1]:
             raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
         return pair[0]
@@ -159,13 +157,14 @@ def _layer_cell(layer, where):
     return cell, tuple(functions)
 
 
-def _only(where, option, value, *supported):
-    if value not in supported:
-        raise ValueError(f"{where} has {option}={value!r}, but numbarnn has only {' or '.join(map(repr, supported))}")
+def _only(where, option, value, supported):
+    if value != supported:
+        raise ValueError(f"{where} has {option}={value!r}, but numbarnn has only {supported!r}")
 
 
 def _split(arrays, cell, where, activation):
-    """One dict of parts {"W", "R", "b_w", "b_r"} per direction, and the cell's name, "rnn_tanh" of any SimpleRNN."""
+    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name, "rnn_tanh" of
+    any SimpleRNN."""
     cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
@@ -174,42 +173,35 @@ def _split(arrays, cell, where, activation):
         )
     directions, size = [], len(arrays) if len(arrays) < 4 else len(arrays) // 2
     for begin in range(0, len(arrays), size):
-        part, cell = _part(arrays[begin : begin + size], cell, where, activation)
-        directions.append(part)
+        kernel, recurrent, *bias = arrays[begin : begin + size]
+        if kernel.ndim != 2 or recurrent.ndim != 2 or kernel.shape[1] != recurrent.shape[1]:
+            raise ValueError(
+                f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have "
+                f"{kernel.shape} and {recurrent.shape}"
+            )
+        cell = cell or _told(recurrent.shape, bias, where, activation)
+        columns = cells.get(cell).num_gates * recurrent.shape[0]
+        if recurrent.shape[1] != columns:
+            raise ValueError(
+                f"recurrent_kernel of {where} must have shape (H, {columns}) for {cell}, not {recurrent.shape}"
+            )
+        expected = (2, columns) if cell == "gru" else (columns,)
+        if bias and bias[0].shape != expected:
+            other = {"gru": ("gru_reset_before", (columns,)), "gru_reset_before": ("gru", (2, columns))}.get(cell)
+            fits = other and bias[0].shape == other[1]
+            raise ValueError(
+                f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}"
+                + (f", which is that of {other[0]!r}: ask for that, or for nothing; {GRU_FORMS}" if fits else "")
+            )
+        part = {"W": kernel.T, "R": recurrent.T}
+        if bias:
+            part |= {"b_w": bias[0][0], "b_r": bias[0][1]} if cell == "gru" else {"b_w": bias[0]}
+        directions.append({kind: gates.from_order(array, cell, gates.KERAS) for kind, array in part.items()})
     return directions, cell
 
 
-def _part(arrays, cell, where, activation):
-    """The parts of one direction, checked, in our order, and the cell's name."""
-    kernel, recurrent, *bias = arrays
-    if kernel.ndim != 2 or recurrent.ndim != 2 or kernel.shape[1] != recurrent.shape[1]:
-        raise ValueError(
-            f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have {kernel.shape} "
-            f"and {recurrent.shape}"
-        )
-    cell = cell or _told(recurrent.shape, bias, where, activation)
-    columns = cells.get(cell).num_gates * recurrent.shape[0]
-    if recurrent.shape[1] != columns:
-        raise ValueError(
-            f"recurrent_kernel of {where} must have shape (H, {columns}) for {cell}, not {recurrent.shape}"
-        )
-    shapes = {"gru": (2, columns)}
-    expected = shapes.get(cell, (columns,))
-    if bias and bias[0].shape != expected:
-        other = {"gru": "gru_reset_before", "gru_reset_before": "gru"}.get(cell)
-        fits = other and bias[0].shape == shapes.get(other, (columns,))
-        raise ValueError(
-            f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}"
-            + (f", which is that of {other!r}: ask for that, or for nothing; {GRU_FORMS}" if fits else "")
-        )
-    kinds = {"W": kernel.T, "R": recurrent.T}
-    if bias:
-        kinds |= {"b_w": bias[0][0], "b_r": bias[0][1]} if cell == "gru" else {"b_w": bias[0]}
-    return {kind: gates.from_order(array, cell, gates.KERAS) for kind, array in kinds.items()}, cell
-
-
 def _told(shape, bias, where, activation):
-    """The cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
+    """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
     gates_of_unit = shape[1] / max(shape[0], 1)
     if gates_of_unit == 1 and activation is not None:
         return "rnn_tanh"

@@ -31,15 +31,10 @@ class Network:
     """A stack of recurrent layers as data.
 
     Attributes:
-        cell: the cell's name.
-        input_size: I.
-        hidden_sizes: H of each layer.
+        cell: the cell's name. input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
-        bidirectional: whether D is 2.
-        bias: one of `BIAS_MODES`.
-        input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
-        proj_size: P, or 0.
-        cell_clip: (lclip, rclip), or None.
+        bias: one of `BIAS_MODES`. input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
+        proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
     """
 
     cell: str
@@ -52,41 +47,28 @@ class Network:
     proj_size: int = 0
     cell_clip: tuple[float, float] | None = None
 
-    @property
-    def directions(self):
-        """D."""
-        return 2 if self.bidirectional else 1
-
-    @property
-    def num_gates(self):
-        """G."""
-        return cells.get(self.cell).num_gates
+    directions = property(lambda self: 2 if self.bidirectional else 1)
+    num_gates = property(lambda self: cells.get(self.cell).num_gates)
+    dtype = property(lambda self: type_of(self.parameters))  # TypeError where they are not of one dtype
 
     @cached_property
     def space(self):
         """The names and shapes of its parameters."""
-        return WeightSpace(
-            self.num_gates, self.input_size, self.hidden_sizes, self.directions, self.bias, self.proj_size,
-            self.input_mode,
-        )  # fmt: skip
-
-    @property
-    def dtype(self):
-        """The dtype's name of all parameters, one of DTYPES; TypeError where they are not of one such dtype."""
-        return type_of(self.parameters)
+        sizes = self.num_gates, self.input_size, self.hidden_sizes, self.directions
+        return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode)
 
     def part(self, kind, layer, direction=0):
-        """The parameter of that kind ("W", "R", "W_hr", "b_w", "b_r"), or None where there is none."""
+        """Return the parameter of that kind ("W", "R", "W_hr", "b_w", "b_r"), or None where there is none."""
         return self.parameters.get(parameter_name(kind, layer, direction))
 
     def pseudo_layers(self):
-        """(layer, direction) in cuDNN's order."""
+        """Return (layer, direction) in cuDNN's order."""
         return [(layer, d) for layer in range(len(self.hidden_sizes)) for d in range(self.directions)]
 
 
 # ---------------------------------------------------------------- arrays, and what they belong to
 def host(value, name):
-    """`value` as a NumPy array: a tensor of a framework is detached and copied to the host."""
+    """Return `value` as a NumPy array: a tensor of a framework is detached and copied to the host."""
     if isinstance(value, np.ndarray):
         return value
     if getattr(value, "is_meta", False):
@@ -104,7 +86,7 @@ def host(value, name):
 
 
 def type_of(parameters):
-    """The dtype's name of all of these arrays, one of DTYPES; TypeError where they are not of one such dtype."""
+    """Return the dtype's name of all of these arrays, one of DTYPES; TypeError where they are not of one such dtype."""
     found, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
     name, *others = set(found.values())
     if others:
@@ -115,11 +97,7 @@ def type_of(parameters):
 
 
 def package(name, purpose):
-    """The module of that name, which only some conversions need.
-
-    Raises:
-        ImportError: it is not installed; the message says how to.
-    """
+    """Return the module of that name, which only some conversions need; ImportError says how to install it."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -128,7 +106,7 @@ def package(name, purpose):
 
 
 def named(parts):
-    """A state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
+    """Return a state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
     return {
         parameter_name(kind, layer, direction): array
         for (layer, direction), arrays in parts.items()
@@ -138,18 +116,18 @@ def named(parts):
 
 
 def type_name(value):
-    """What to call a value's type in an error: there are several frameworks' classes of the name GRU."""
+    """Return what to call a value's type in an error: there are several frameworks' classes of the name GRU."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def cell_name(cell):
-    """The name of a cell given by its name, in letters of any case, as PyTorch's `mode` has capitals."""
+    """Return the name of a cell given by its name, in letters of any case, as PyTorch's `mode` has capitals."""
     return cells.get(cell.lower() if isinstance(cell, str) else cell).name
 
 
 def agreed(cell, own, where):
-    """`own`, the cell's name that a source tells; ValueError where another was asked for by `cell`."""
+    """Return `own`, the cell's name that a source tells; ValueError where another was asked for by `cell`."""
     if cell is None or cell_name(cell) == own:
         return own
     both_gru = {cell_name(cell), own} == {"gru", "gru_reset_before"}
@@ -160,7 +138,7 @@ def agreed(cell, own, where):
 
 
 def infer(parameters, cell=None, what="state_dict"):
-    """The `Network` of a state dict by PyTorch's names: sizes, directions, bias mode, projection, skip input.
+    """Return the `Network` of a state dict by PyTorch's names: sizes, directions, bias mode, projection, skip input.
 
     Args:
         parameters: name -> array (NumPy's or a framework's).
@@ -173,51 +151,36 @@ def infer(parameters, cell=None, what="state_dict"):
         TypeError: an entry is no array of numbers.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
-    found = [(name, match) for name in arrays if (match := NAME.fullmatch(name))]
-    layers = 1 + max((int(match[2]) for _, match in found), default=-1)
-    expected = [parameter_name("R", layer, 0) for layer in range(max(layers, 1))]
-    missing = [name for name in expected if name not in arrays or arrays[name].ndim != 2]
-    if missing:
+    found = [match for name in arrays if (match := NAME.fullmatch(name))]
+    layers = 1 + max((int(match[2]) for match in found), default=0)
+    expected = [parameter_name("R", layer, 0) for layer in range(layers)]
+    if missing := [name for name in expected if name not in arrays or arrays[name].ndim != 2]:
         unknown = [name for name in arrays if not NAME.fullmatch(name)]
         raise ValueError(f"{what} does not fit a recurrent layer: matrices missing: {missing}, unknown: {unknown}")
-    cell = _cell(cell, arrays, what)
-    gates = cells.get(cell).num_gates
-    hidden = tuple(arrays[name].shape[0] // gates for name in expected)
-    kinds = {match[1] for _, match in found}
-    projection = arrays.get("weight_hr_l0")
-    first = arrays.get("weight_ih_l0")
+    first, projection = ((array := arrays.get(name)) is not None and array.ndim == 2 and array.shape
+                         for name in ("weight_ih_l0", "weight_hr_l0"))  # fmt: skip
+    if cell is None:
+        rows, columns = shape = arrays["weight_hh_l0"].shape
+        cell = {4: "lstm", 3: "gru"}.get(rows / max(projection[1] if projection else columns, 1))
+        if cell is None:
+            raise ValueError(
+                f"weight_hh_l0 of {what} has shape {shape}, from which no cell follows (an LSTM has 4 rows per unit, a "
+                "GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
+            )
+    cell, kinds = cell_name(cell), {match[1] for match in found}
+    hidden = tuple(arrays[name].shape[0] // cells.get(cell).num_gates for name in expected)
     own = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
     network = Network(
-        cell=cell,
-        input_size=first.shape[1] if first is not None and first.ndim == 2 else hidden[0],
-        hidden_sizes=hidden,
-        parameters=arrays,
-        bidirectional=any(match[3] for _, match in found),
+        cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in found),
         bias=next(mode for mode, biases in BIAS_MODES.items() if biases == own),
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
-        proj_size=projection.shape[0] if projection is not None and projection.ndim == 2 else 0,
-    )
+        proj_size=projection[0] if projection else 0,
+    )  # fmt: skip
     return _checked(network, what)
 
 
-def _cell(cell, arrays, what):
-    """The cell's name: the one given, or the one that has as many gates as weight_hh_l0 has rows for each unit."""
-    if cell is not None:
-        return cell_name(cell)
-    rows, columns = arrays["weight_hh_l0"].shape
-    projection = arrays.get("weight_hr_l0")
-    units = projection.shape[-1] if projection is not None and projection.ndim else columns
-    gates = rows / max(units, 1)
-    if gates not in (3, 4):
-        raise ValueError(
-            f"weight_hh_l0 of {what} has shape {(rows, columns)}, from which no cell follows (an LSTM has 4 rows per "
-            "unit, a GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
-        )
-    return "lstm" if gates == 4 else "gru"
-
-
 def _checked(network, what):
-    """The network with its parameters in order, if names and shapes are those of a network of its kind."""
+    """Return the network with its parameters in order, if names and shapes are those of a network of its kind."""
     expected = network.space.shapes
     arrays = network.parameters
     shapes = {name: array.shape for name, array in arrays.items()}
@@ -239,8 +202,8 @@ def _checked(network, what):
 
 # ---------------------------------------------------------------- the same network in forms that other formats have
 def with_input_matrix(network):
-    """The same network with a W of layer 0 that changes no bit of y: the identity for every gate where it skips W, for
-    the direction's own columns where W x is given."""
+    """Return the same network with a W of layer 0 that changes no bit of y: the identity for every gate where it skips
+    W, for the direction's own columns where W x is given."""
     if network.input_mode == "linear":
         return network
     identity, D = np.eye(network.input_size, dtype=network.dtype), network.directions
@@ -250,7 +213,7 @@ def with_input_matrix(network):
 
 
 def with_both_biases(network):
-    """The same network with two biases, one of them zero, in place of a single one; without biases it stays so."""
+    """Return the same network with two biases, one of them zero, in place of a single one."""
     if network.bias in ("none", "double"):
         return network
     (given,) = BIAS_MODES[network.bias]

@@ -7,7 +7,7 @@ gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html,
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
@@ -34,19 +34,14 @@ class Node(NamedTuple):
     backward: bool = False
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """What one node says, or two that are the directions of one layer.
 
     Attributes:
-        name: what the node is called.
-        nodes: the `Node`s.
-        direction: "forward", "reverse" or "bidirectional".
-        cell: the built-in cell's name, or a `Kind`.
-        layout: 0 (time first) or 1 (batch first).
+        name: what the node is called. nodes: the `Node`s. direction: "forward", "reverse" or "bidirectional".
+        cell: the built-in cell's name, or a `Kind`. layout: 0 (time first) or 1 (batch first).
         arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, or of a `Kind` its parameters.
-        sizes: I, H.
-        outer: the first two sizes of X, None where the model leaves them open.
+        sizes: I, H. outer: the first two sizes of X, None where the model leaves them open.
     """
 
     name: str
@@ -59,12 +54,8 @@ class Layer:
     outer: tuple[int | None, int | None]
 
     def standing_for(self, values):
-        """Twice, with sizes of T and B that tell them apart and with those that the model has fixed: (name -> array for
-        X, of zeros, and all results, [node] -> its Y with steps in order).
-
-        Args:
-            values: (shape, node's number) -> array.
-        """
+        """Yield, with sizes of T and B that tell them apart and with those that the model has fixed, (name -> array for
+        X, of zeros, and all results, [node] -> its Y with steps in order). values: (shape, node's number) -> array."""
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)
@@ -150,33 +141,26 @@ def _listed(recurrent):
 
 
 def _choose(recurrent, wanted):
-    """The (node, graph) pairs asked for, in the order asked for."""
+    """Return the (node, graph) pairs asked for, in the order asked for."""
     if wanted is None:
         return recurrent
-    several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
-    return [_one(recurrent, one) for one in (wanted if several else [wanted])]
-
-
-def _one(recurrent, wanted):
-    found = [
-        (node, graph) for number, (node, graph) in enumerate(recurrent)
-        if wanted in (number, node.name, *node.output) and wanted != ""
-    ]  # fmt: skip
-    if len(found) == 1:
-        return found[0]
-    what = f"{len(found)} LSTM, GRU and RNN nodes are" if found else "no LSTM, GRU or RNN node is"
-    cure = ": pass a number, from 0" if found else ""
-    raise ValueError(f"{what} called {wanted!r}; they are {_listed(recurrent)}{cure}")
+    chosen = []
+    for one in wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]:
+        found = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
+        if len(found) != 1 or one == "":
+            what = f"{len(found)} LSTM, GRU and RNN nodes are" if found else "no LSTM, GRU or RNN node is"
+            cure = ": pass a number, from 0" if found else ""
+            raise ValueError(f"{what} called {one!r}; they are {_listed(recurrent)}{cure}")
+        chosen += found
+    return chosen
 
 
 def _paired(layers, graph):
-    """Layers, of which two of one direction each on the same x have become one if their results are concatenated."""
+    """Return layers, of which two of one direction each on the same x are one where their results are concatenated."""
     made = []
     for one in layers:
         pair = _as_one(graph, made[-1], one) if made else None
-        if pair is not None:
-            made.pop()
-        made.append(pair or one)
+        made[len(made) - (pair is not None) :] = [pair or one]
     return made
 
 
@@ -187,17 +171,16 @@ def _as_one(graph, below, above):
     (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
     if root != other or x is None or not np.array_equal(x, other_x):
         return None
-    below, above = (
-        replace(one, nodes=(one.nodes[0]._replace(backward=turned),))
-        for one, turned in ((below, backward), (above, also))
-    )
+    below, above = (one._replace(nodes=(one.nodes[0]._replace(backward=turned),))
+                    for one, turned in ((below, backward), (above, also)))  # fmt: skip
     goes_back = [(one.direction == "reverse") != one.nodes[0].backward for one in (below, above)]
     if goes_back == [True, False]:
         below, above = above, below
     elif goes_back != [False, True]:
         return None
-    made = replace(below, direction="bidirectional", nodes=below.nodes + above.nodes)
-    made = replace(made, arrays=below.arrays + above.arrays)
+    made = below._replace(
+        direction="bidirectional", nodes=below.nodes + above.nodes, arrays=below.arrays + above.arrays
+    )
     return made if _is_concatenated(graph, made) else None
 
 

@@ -57,13 +57,10 @@ class Kind:
     """What a node computes, besides its weights and direction.
 
     Attributes:
-        operator: "LSTM", "GRU" or "RNN".
-        activations: (name, alpha, beta) of each, or without beta, or without both.
-        clip: the bound of what gates' activations get; None for none.
-        input_forget: of an LSTM: f = 1 - i.
+        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each, as far as it has them.
+        clip: the bound of what gates' activations get; None for none. bias: whether it has biases.
+        input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
         linear_before_reset: of a GRU: the reset gate is applied after the product.
-        peepholes: of an LSTM: gates see c.
-        bias: whether it has biases.
     """
 
     operator: str
@@ -115,25 +112,16 @@ class Kind:
         return found
 
     def attributes(self, directions):
-        """The node's attributes: name -> value.
-
-        Raises:
-            ValueError: ONNX does not have an activation.
-        """
+        """Return the node's attributes: name -> value; ValueError where ONNX does not have an activation."""
         if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
             raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
         of_all = self.activations * directions
-        found = {"activations": [name for name, *_ in of_all]}
+        found = {"activations": [name for name, *_ in of_all], "clip": self.clip}
         for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
-            if values := [one[place] for one in of_all if len(one) > place]:
-                found[name] = values
-        if self.clip is not None:
-            found["clip"] = self.clip
-        if self.operator == "GRU":
-            found["linear_before_reset"] = int(self.linear_before_reset)
-        if self.input_forget:
-            found["input_forget"] = 1
-        return found
+            found[name] = [one[place] for one in of_all if len(one) > place] or None
+        found["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
+        found["input_forget"] = int(self.input_forget) or None
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def name(self):
@@ -157,13 +145,8 @@ BUILT_IN = {
 
 @dataclass(frozen=True)
 class Own:
-    """Layers that no built-in cell computes.
-
-    Attributes:
-        kind: what they compute.
-        input_size, hidden_sizes, bidirectional: I, H of each layer, and whether D is 2.
-        parameters: name -> array, by the names of a layer's `named`.
-    """
+    """Layers that no built-in cell computes: their `Kind`, I, H of each layer, whether D is 2, and name -> array of all
+    parameters, by the names of a layer's `named`."""
 
     kind: Kind
     input_size: int
@@ -175,30 +158,26 @@ class Own:
 
 
 def own_of(kind, parts, what):
-    """The `Own` of layers of a kind.
+    """Return the `Own` of layers of a kind; ValueError where a layer takes other inputs than the one below gives.
 
     Args:
         parts: (layer, direction) -> parameters. what: what the layers are called.
-
-    Raises:
-        ValueError: a layer takes another number of inputs than the one below gives.
     """
-    several, gate = len(parts) > 1, GATES[kind.operator][0]
+    several, gate = len(parts) > 1, f"W.{GATES[kind.operator][0]}"
     parameters = {
         f"l{layer}.{'reverse.' * direction}{name}" if several else name: array
         for (layer, direction), own in parts.items() for name, array in own.items()
     }  # fmt: skip
     directions = 1 + max(direction for _, direction in parts)
-    inputs = parts[0, 0][f"W.{gate}"].shape[1]
-    hidden = tuple(len(own[f"W.{gate}"]) for (_, direction), own in parts.items() if not direction)
-    widths = (inputs, *(directions * size for size in hidden))
+    hidden = tuple(len(own[gate]) for (_, direction), own in parts.items() if not direction)
+    widths = (parts[0, 0][gate].shape[1], *(directions * size for size in hidden))
     for (layer, _), own in parts.items():
-        if own[f"W.{gate}"].shape[1] != widths[layer]:
+        if own[gate].shape[1] != widths[layer]:
             raise ValueError(
-                f"the {what} are no stack: number {layer} takes {own[f'W.{gate}'].shape[1]} numbers, but the one below "
-                f"gives {widths[layer]}; convert them one by one"
+                f"the {what} are no stack: number {layer} takes {own[gate].shape[1]} numbers, but the one below gives "
+                f"{widths[layer]}; convert them one by one"
             )
-    return Own(kind, inputs, hidden, directions == 2, parameters)
+    return Own(kind, widths[0], hidden, directions == 2, parameters)
 
 
 def _of_f(name):

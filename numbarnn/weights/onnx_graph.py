@@ -33,26 +33,22 @@ class Graph:
     """A model's graph, or a branch or body within it, which sees the values of those around it.
 
     Args:
-        proto: the onnx.GraphProto. opsets: domain -> version.
-        outer: the `Graph` around it. place: which part of that it is.
+        proto: the onnx.GraphProto. opsets: domain -> version. outer: the `Graph` around it. place: which part it is.
 
     Attributes:
-        nodes, place: see above.
-        inputs: names of what the graph is given.
-        inner: the `Graph`s of its branches and bodies.
+        nodes, place: see above. inputs: names of what the graph is given. inner: `Graph`s of its branches and bodies.
 
     Raises:
         ValueError: nodes wait for each other in a circle.
     """
 
     def __init__(self, proto, opsets, outer=None, place=""):
-        self.nodes, self.place, self._opsets = proto.node, place, opsets
+        self.nodes, self.place, self._opsets, self._known = proto.node, place, opsets, {}
         self._tensors = (outer._tensors if outer else {}) | {tensor.name: tensor for tensor in proto.initializer}
         self.inputs = [one.name for one in proto.input if one.name not in self._tensors]
         self._makers = (outer._makers if outer else {}) | {name: node for node in proto.node for name in node.output}
         infos = [*proto.input, *proto.value_info, *proto.output]
         self._sizes = (outer._sizes if outer else {}) | {info.name: _sizes(info.type.tensor_type) for info in infos}
-        self._known = {}
         try:
             TopologicalSorter({name: _reads(node) for node in self.nodes for name in node.output}).prepare()
         except CycleError as error:
@@ -63,32 +59,25 @@ class Graph:
         ]  # fmt: skip
 
     def all(self):
-        """This graph and those within it, those of a level one after another."""
+        """Return this graph and those within it, those of a level one after another."""
         return [self, *(one for part in self.inner for one in part.all())]
 
-    def maker(self, name):
-        """The node whose result that is; None of inputs and constants."""
-        return self._makers.get(name)
-
     def origin(self, name, moves=MOVES):
-        """(Name, its node or None) of what a value is made of by operators that only move numbers."""
-        while (node := self.maker(name)) is not None and node.op_type in moves and node.input:
+        """Return (name, its node or None) of what a value is made of by operators that only move numbers."""
+        while (node := self._makers.get(name)) is not None and node.op_type in moves and node.input:
             name = node.input[0]
         return name, node
 
     def sizes(self, name):
-        """A value's sizes, as far as the model tells; None where it leaves them open."""
+        """Return a value's sizes, as far as the model tells; None where it leaves them open."""
         return self._sizes.get(name, UNKNOWN_RANK)
 
     def value(self, name, given=None):
-        """The `Value` of a name.
+        """Return the `Value` of a name; ValueError where it lies in a file beside a model of which no path is known.
 
         Args:
             given: name -> array that stands for a value when the model runs, and is followed through MOVES; the other
                 values then have their sizes.
-
-        Raises:
-            ValueError: a tensor lies in a file beside a model of which no path is known.
         """
         known = self._known
         if given is not None:
@@ -96,7 +85,7 @@ class Graph:
             known |= {one: Value(array) for one, array in given.items()}
         todo = [name]
         while todo:
-            last, node = todo[-1], self.maker(todo[-1])
+            last, node = todo[-1], self._makers.get(todo[-1])
             if last in known:
                 todo.pop()
             elif last in self._tensors:
@@ -110,13 +99,11 @@ class Graph:
         return known[name]
 
     def _results(self, node, known):
-        """Name -> `Value` of a node's results."""
+        """Return name -> `Value` of a node's results."""
         reads = [known[one] for one in _reads(node)]
         if node.op_type == "Shape" and reads and reads[0].array is None:
-            sizes = self.sizes(node.input[0])
-            array = np.array([size or 1 for size in sizes], np.int64)
-            bounds = {one.name: one.i for one in node.attribute}
-            array = array[bounds.get("start", 0) : bounds.get("end")]
+            sizes, bounds = self.sizes(node.input[0]), {one.name: one.i for one in node.attribute}
+            array = np.array([size or 1 for size in sizes], np.int64)[bounds.get("start", 0) : bounds.get("end")]
             return {node.output[0]: Value(array, runs=False, exact=None not in sizes)}
         runs, exact = any(one.runs for one in reads) and node.op_type != "Shape", all(one.exact for one in reads)
         arrays = [None] * len(node.output)
@@ -126,7 +113,7 @@ class Graph:
 
 
 def _computed(node, known, opsets):
-    """The arrays of a node's results; None where ONNX' reference cannot compute them, or draws them at random."""
+    """Return a node's results; None where ONNX' reference cannot compute them, or draws them at random."""
     from onnx.reference import ReferenceEvaluator
 
     if node.op_type in RANDOM or any(one.HasField("g") for one in node.attribute):
@@ -147,23 +134,18 @@ def _computed(node, known, opsets):
 
 
 def _reads(node):
-    """Names of the values that a node reads, those read in its branches and bodies included."""
+    """Return the names of the values that a node reads, those read in its branches and bodies included."""
     names = dict.fromkeys(filter(None, node.input))
-    for part in node.attribute:
-        if part.HasField("g"):
-            inside = part.g
-            own = {one.name for one in (*inside.input, *inside.initializer)}
-            own |= {name for one in inside.node for name in one.output}
-            read = [name for one in inside.node for name in _reads(one)] + [one.name for one in inside.output]
-            names |= dict.fromkeys(name for name in read if name not in own)
+    for inside in (part.g for part in node.attribute if part.HasField("g")):
+        own = {one.name for one in (*inside.input, *inside.initializer)}
+        own |= {name for one in inside.node for name in one.output}
+        read = [name for one in inside.node for name in _reads(one)] + [one.name for one in inside.output]
+        names |= dict.fromkeys(name for name in read if name not in own)
     return list(names)
 
 
 def _sizes(kind):
-    """Sizes of a declared tensor, None for those left open."""
-    if not kind.HasField("shape"):
-        return UNKNOWN_RANK
-    return tuple(one.dim_value or None for one in kind.shape.dim)
+    return tuple(one.dim_value or None for one in kind.shape.dim) if kind.HasField("shape") else UNKNOWN_RANK
 
 
 def _array(tensor):
@@ -180,5 +162,5 @@ def _array(tensor):
 
 
 def label(node):
-    """What a node is called: its name, else that of its first result."""
+    """Return what a node is called: its name, else that of its first result."""
     return node.name or next(filter(None, node.output), "")

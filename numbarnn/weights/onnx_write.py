@@ -1,6 +1,6 @@
 """A network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,14 +11,11 @@ OPSET = 14  # the first in which the nodes know `layout`; runtimes of 2021 and l
 OPSET_BFLOAT16 = 22
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(NamedTuple):
     """What the nodes of a stack have to say.
 
     Attributes:
-        name: of the cell.
-        operator: "LSTM", "GRU" or "RNN".
-        attributes: name -> value, but for direction and hidden_size.
+        name: of the cell. operator: "LSTM", "GRU" or "RNN". attributes: name -> value, but for direction, hidden_size.
         input_size, hidden_sizes, directions: I, H of each layer, D.
         arrays: [layer][direction] -> {"W", "R", "B", "P"} in ONNX' order, as far as there are some.
     """
@@ -33,7 +30,7 @@ class Nodes:
 
 
 def of_network(network):
-    """The `Nodes` of a `Network`."""
+    """Return the `Nodes` of a `Network`."""
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
     network = with_both_biases(with_input_matrix(network))
     operator = network.cell.split("_")[0].upper()
@@ -54,14 +51,13 @@ def of_network(network):
 
 
 def of_own(own):
-    """The `Nodes` of an `onnx_cells.Own`."""
+    """Return the `Nodes` of an `onnx_cells.Own`."""
     layers, directions = len(own.hidden_sizes), 2 if own.bidirectional else 1
 
     def parameters(layer, direction):
         start = f"l{layer}.{'reverse.' * direction}" if layers * directions > 1 else ""
-        names = [name for name in own.parameters if name.startswith(start)]
-        names = [name for name in names if direction or not name.startswith(f"{start}reverse.")]
-        return {name.removeprefix(start): own.parameters[name] for name in names}
+        return {name.removeprefix(start): array for name, array in own.parameters.items()
+                if name.startswith(start) and (direction or not name.startswith(f"{start}reverse."))}  # fmt: skip
 
     arrays = [[own.kind.arrays(parameters(layer, d)) for d in range(directions)] for layer in range(layers)]
     about = own.kind.name, own.kind.operator, own.kind.attributes(directions)
@@ -69,115 +65,86 @@ def of_own(own):
 
 
 def write(nodes, batch_first=False, state=False, lengths=False, apart=False):
-    """An onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
+    """Return an onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
 
     Args:
         nodes: a `Nodes`, or a `Network`.
         apart: whether each layer has states of its own, hx_l0 (D, B, H) and so on, even where sizes are equal.
     """
-    nodes = nodes if isinstance(nodes, Nodes) else of_network(nodes)
-    return _Writer(nodes, batch_first, state, lengths, apart).model()
+    stack = nodes if isinstance(nodes, Nodes) else of_network(nodes)
+    onnx = package("onnx", "writing ONNX models")
+    helper, H, D = onnx.helper, stack.hidden_sizes, stack.directions
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(stack.arrays[0][0]["R"].dtype))
+    made, constants, inputs, outputs = [], [], [], []
+    apart = apart or len(set(H)) > 1
 
-
-class _Writer:
-    """One model in the making: lists of nodes, initializers, inputs and outputs that its methods fill."""
-
-    def __init__(self, network, batch_first, state, lengths, apart):
-        self.network, self.batch_first, self.state, self.lengths = network, batch_first, state, lengths
-        self.apart = apart or len(set(network.hidden_sizes)) > 1
-        self.onnx = package("onnx", "writing ONNX models")
-        self.helper = self.onnx.helper
-        self.type = self.helper.np_dtype_to_tensor_dtype(np.dtype(network.arrays[0][0]["R"].dtype))
-        self.private = network.operator == "LSTM"
-        self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
-
-    def model(self):
-        """The whole model, checked by ONNX."""
-        network, helper = self.network, self.helper
-        sequence = ["B", "T"] if self.batch_first else ["T", "B"]
-        width = network.directions * network.hidden_sizes[-1]
-        self.declare(self.inputs, "x", [*sequence, network.input_size])
-        self.declare(self.outputs, "y", [*sequence, width])
-        if self.lengths:
-            self.inputs.append(helper.make_tensor_value_info("lengths", self.onnx.TensorProto.INT32, ["B"]))
-        below = "x"
-        if self.batch_first:
-            below = self.node("Transpose", ["x"], "x_time_first", perm=[1, 0, 2])
-        hidden = self.states("hx", self.inputs) if self.state else [""] * len(network.hidden_sizes)
-        cells = self.states("cx", self.inputs) if self.state and self.private else [""] * len(network.hidden_sizes)
-        finals = {name: self.states(name, self.outputs) for name in (["hy", "cy"] if self.private else ["hy"])}
-        for layer in range(len(network.hidden_sizes)):
-            below = self.layer(layer, below, hidden[layer], cells[layer], [names[layer] for names in finals.values()])
-        if self.batch_first:
-            self.node("Transpose", [below], "y", perm=[1, 0, 2])
-        else:
-            self.nodes[-1].output[0] = "y"
-        for name, parts in finals.items():
-            if len(parts) > 1 and parts[0] == f"{name}_part0":
-                self.node("Concat", parts, name, axis=0)
-        return self.checked()
-
-    def node(self, operator, inputs, *results, **attributes):
-        """A node; returns the name of its first result."""
-        self.nodes.append(self.helper.make_node(operator, inputs, results, **attributes))
+    def node(operator, reads, *results, **attributes):
+        made.append(helper.make_node(operator, reads, results, **attributes))
         return results[0]
 
-    def declare(self, where, name, shape):
-        """An input or output of the model."""
-        where.append(self.helper.make_tensor_value_info(name, self.type, shape))
-
-    def constant(self, name, array):
-        """An initializer; returns its name."""
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+    def constant(name, array):
+        constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
-    def states(self, name, where):
+    def declare(where, name, shape, kind=number):
+        where.append(helper.make_tensor_value_info(name, kind, shape))
+
+    def states(name, where):
         """The name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
-        sizes, D = self.network.hidden_sizes, self.network.directions
-        if self.apart:
-            names = [f"{name}_l{layer}" for layer in range(len(sizes))]
-            for one, hidden in zip(names, sizes, strict=True):
-                self.declare(where, one, [D, "B", hidden])
-            return names
-        self.declare(where, name, [len(sizes) * D, "B", sizes[0]])
-        if len(sizes) == 1:
-            return [name]
-        parts = [f"{name}_part{layer}" for layer in range(len(sizes))]
-        if where is self.inputs:
-            split = self.constant(f"{name}_sizes", np.full(len(sizes), D, np.int64))
-            self.node("Split", [name, split], *parts, axis=0)
+        if apart:
+            for layer, hidden in enumerate(H):
+                declare(where, f"{name}_l{layer}", [D, "B", hidden])
+            return [f"{name}_l{layer}" for layer in range(len(H))]
+        declare(where, name, [len(H) * D, "B", H[0]])
+        parts = [f"{name}_part{layer}" for layer in range(len(H))] if len(H) > 1 else [name]
+        if where is inputs and len(H) > 1:
+            node("Split", [name, constant(f"{name}_sizes", np.full(len(H), D, np.int64))], *parts, axis=0)
         return parts
 
-    def layer(self, layer, below, hidden, cell, finals):
-        """Nodes of one layer; returns the name of its output (T, B, D*H)."""
-        network = self.network
-        has = network.arrays[layer][0]
-        inputs = [below, self.stacked("W", layer), self.stacked("R", layer), self.stacked("B", layer)]
-        inputs += ["lengths" if self.lengths else "", hidden, cell if self.private else ""]
-        inputs += [self.stacked("P", layer)] if "P" in has else []
-        while inputs[-1] == "":
-            inputs.pop()
-        options = network.attributes | {"direction": "bidirectional" if network.directions == 2 else "forward"}
-        options |= {"hidden_size": network.hidden_sizes[layer], "name": f"{network.name}_l{layer}"}
-        result, name = f"y_l{layer}_by_direction", f"y_l{layer}"
-        self.node(network.operator, inputs, result, *finals, **options)
-        if network.directions == 1:
-            return self.node("Squeeze", [result, self.constant(f"{name}_axis", np.array([1]))], name)
-        shape = self.constant(f"{name}_shape", np.array([0, 0, network.directions * network.hidden_sizes[layer]]))
-        turned = self.node("Transpose", [result], f"{result}_last", perm=[0, 2, 1, 3])  # (T, D, B, H) to (T, B, D, H)
-        return self.node("Reshape", [turned, shape], name)
-
-    def stacked(self, name, layer):
+    def weights(kind, layer):
         """The initializer (D, ...) of a kind of weights; "" if there is none."""
-        parts = [own[name] for own in self.network.arrays[layer] if name in own]
-        return self.constant(f"{name}_l{layer}", np.stack(parts)) if parts else ""
+        parts = [own[kind] for own in stack.arrays[layer] if kind in own]
+        return constant(f"{kind}_l{layer}", np.stack(parts)) if parts else ""
 
-    def checked(self):
-        """The model made of what has been collected."""
-        onnx = self.onnx
-        graph = self.helper.make_graph(self.nodes, self.network.name, self.inputs, self.outputs, self.constants)
-        version = OPSET_BFLOAT16 if self.type == onnx.TensorProto.BFLOAT16 else OPSET
-        opsets = [self.helper.make_opsetid("", version)]
-        model = self.helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")
-        onnx.checker.check_model(model, full_check=True)
-        return model
+    sequence = ["B", "T"] if batch_first else ["T", "B"]
+    declare(inputs, "x", [*sequence, stack.input_size])
+    declare(outputs, "y", [*sequence, D * H[-1]])
+    if lengths:
+        declare(inputs, "lengths", ["B"], onnx.TensorProto.INT32)
+    below = node("Transpose", ["x"], "x_time_first", perm=[1, 0, 2]) if batch_first else "x"
+    letters = "hc" if stack.operator == "LSTM" else "h"
+    initial = [states(f"{letter}x", inputs) if state else [""] * len(H) for letter in letters]
+    finals = {f"{letter}y": states(f"{letter}y", outputs) for letter in letters}
+    for layer, hidden in enumerate(H):
+        reads = [
+            below,
+            *(weights(kind, layer) for kind in "WRB"),
+            "lengths" * lengths,
+            *(one[layer] for one in initial),
+        ]
+        if peepholes := weights("P", layer):
+            reads.append(peepholes)
+        while not reads[-1]:
+            reads.pop()
+        options = stack.attributes | {"direction": "bidirectional" if D == 2 else "forward", "hidden_size": hidden}
+        result, name = f"y_l{layer}_by_direction", f"y_l{layer}"
+        results = result, *(names[layer] for names in finals.values())
+        node(stack.operator, reads, *results, name=f"{stack.name}_l{layer}", **options)
+        if D == 1:
+            below = node("Squeeze", [result, constant(f"{name}_axis", np.array([1]))], name)
+        else:  # (T, D, B, H) to (T, B, D, H)
+            turned = node("Transpose", [result], f"{result}_last", perm=[0, 2, 1, 3])
+            below = node("Reshape", [turned, constant(f"{name}_shape", np.array([0, 0, D * hidden]))], name)
+    if batch_first:
+        node("Transpose", [below], "y", perm=[1, 0, 2])
+    else:
+        made[-1].output[0] = "y"
+    for name, parts in finals.items():
+        if parts[0] == f"{name}_part0":
+            node("Concat", parts, name, axis=0)
+    graph = helper.make_graph(made, stack.name, inputs, outputs, constants)
+    version = OPSET_BFLOAT16 if number == onnx.TensorProto.BFLOAT16 else OPSET
+    opsets = [helper.make_opsetid("", version)]
+    model = helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")
+    onnx.checker.check_model(model, full_check=True)
+    return model

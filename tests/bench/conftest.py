@@ -8,9 +8,9 @@ import pytest
 
 import fake_cudnn
 from numbarnn import cli, reference
+from numbarnn.bench import record, timing
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
-from numbarnn.bench.speed import record, timing
 from stub_layer import use_stub
 
 MOST_REMEMBERED = 200  # what ten wrong results of one cell share

@@ -7,13 +7,10 @@ import pytest
 
 import numbarnn
 from numbarnn import cli
-from numbarnn.bench import info
-from numbarnn.bench.cases import cases, shapes
+from numbarnn.bench import cases, info, shapes, speed
+from numbarnn.bench import record as bench_record
 from numbarnn.bench.peers import torch_peer
 from numbarnn.bench.peers.contender import installed
-from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import peak
-from numbarnn.bench.speed import record as bench_record
 from numbarnn.weights import gates
 from stub_layer import use_stub
 
@@ -100,12 +97,12 @@ def test_operations_of_a_call():
     """Against what the weights' sizes say."""
     for cell, make, sizes in (("lstm", numbarnn.LSTM, (5, 3, 7, 11, 3)), ("gru", numbarnn.GRU, (2, 1, 4, 6, 1))):
         shape = dict(zip("TBIHL", sizes, strict=True))
+        row = {"cell": cell, "shape": shape, "input_mode": "linear", "form": ()}
         layer = make(shape["I"], shape["H"], num_layers=shape["L"], device="cpu")
         products = sum(value.size for name, value in layer.parameters.items() if name.startswith("weight"))
-        steps = shape["T"] * shape["B"]
-        assert peak.operations(cell, shape, training=False) == 2 * steps * products
-        assert peak.operations(cell, shape, training=True) == 6 * steps * products
-    assert peak.cpu_peak() > 1e8
+        for what, times in ((shapes.FORWARD, 2), (shapes.TRAINING, 6)):
+            assert bench_record.work_of(row | {"what": what}) == times * shape["T"] * shape["B"] * products
+    assert bench_record.cpu_peak() > 1e8
 
 
 # ------------------------------------------------------------------------------------------------------ fewer of them

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numbarnn.bench import report
-from numbarnn.bench.cases import cases, shapes
-from numbarnn.bench.cases.shapes import Shape
+from numbarnn.bench import cases, lineup, record, report, shapes
 from numbarnn.bench.peers import peers, torch_peer
-from numbarnn.bench.speed import lineup, record
+from numbarnn.bench.shapes import Shape
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("short_turns")

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import fake_cudnn
-from numbarnn.bench.cases import shapes
+from numbarnn.bench import lineup, shapes, speed, timing
 from numbarnn.bench.peers import cudnn, cudnn_peer, peers, torch_peer
 from numbarnn.bench.peers.cudnn import descriptors as options
-from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup, timing
 from stub_layer import use_stub
 
 torch = pytest.importorskip("torch")

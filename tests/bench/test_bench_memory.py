@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from numbarnn import engines
+from numbarnn.bench import memory
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.speed import memory
 
 MB = 1_000_000
 tells_memory = pytest.mark.skipif(not memory.tells("cpu"), reason="the system does not tell")

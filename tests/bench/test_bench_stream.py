@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench.cases import cases
-from numbarnn.bench.peers import onnx_peer, streams, torch_peer
+from numbarnn.bench import cases, stream, timing
+from numbarnn.bench.peers import torch_peer
 from numbarnn.bench.peers.contender import installed
-from numbarnn.bench.speed import stream, timing
 
 torch = pytest.importorskip("torch")
 SMALL = ["bench", "--stream", "--device", "cpu", "--rounds", "3", "--threads", "1"]
@@ -32,11 +31,11 @@ def walked(make, *arguments, **sizes):
 
 
 MAKERS = {
-    "call": lambda instance: streams.call_stream(instance, "cpu", "auto"),
-    "stepper": lambda instance: streams.stepper_stream(instance, "cpu", "auto"),
-    "torch": lambda instance: streams.torch_stream(instance, "cpu"),
-    "torch cell": lambda instance: streams.torch_cell_stream(instance, "cpu"),
-    "onnxruntime": lambda instance: onnx_peer.onnxruntime_stream(instance, 1),
+    "call": lambda instance: stream.call_stream(instance, "cpu", "auto"),
+    "stepper": lambda instance: stream.stepper_stream(instance, "cpu", "auto"),
+    "torch": lambda instance: stream.torch_stream(instance, "cpu"),
+    "torch cell": lambda instance: stream.torch_cell_stream(instance, "cpu"),
+    "onnxruntime": lambda instance: stream.onnxruntime_stream(instance, 1),
 }
 
 
@@ -73,13 +72,13 @@ def test_the_command_times_every_way_and_its_page_shows_them(few, command, page,
 @pytest.mark.parametrize("maker", ["stepper_stream", "call_stream", "torch_cell_stream"])
 def test_wrong_steps_have_no_times(maker, few, command, monkeypatch, capsys):
     """A peer with wrong ones is left out."""
-    make = getattr(streams, maker)
+    make = getattr(stream, maker)
 
     def wrong(*arguments):
         made = make(*arguments)
-        return streams.Stream(**{**vars(made), "to_numpy": lambda y: made.to_numpy(y) * np.float32(1.1)})
+        return stream.Stream(**{**vars(made), "to_numpy": lambda y: made.to_numpy(y) * np.float32(1.1)})
 
-    monkeypatch.setattr(streams, maker, wrong)
+    monkeypatch.setattr(stream, maker, wrong)
     found = command(*SMALL, "--shape", "1,1,3,4,1", "--cell", "gru", code=1)
     [row] = found["results"]
     if maker == "torch_cell_stream":

@@ -1,18 +1,13 @@
-"""`numbarnn trace`: the record's form, plans as records, the page and its data."""
+"""`numbarnn trace`: the record's form, the page and its data."""
 
 import json
 import re
-from itertools import pairwise
 
 import pytest
 
 import traces
-from general_cells import SUM_CELLS
 from numbarnn import cli
-from numbarnn.bench.cases.shapes import Shape
-from numbarnn.bench.trace import command, launches, record
-from numbarnn.cells import CELLS
-from numbarnn.cells.library import layer_norm_gru, sru
+from numbarnn.bench.trace import command, record
 
 T, L = 6, 3
 
@@ -63,41 +58,6 @@ def test_a_wrong_record_is_refused(edit, words, tmp_path, cannot):
 
 
 # ----------------------------------------------------------------------------------------------------- the command
-@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-@pytest.mark.parametrize("directions", (1, 2))
-def test_a_plan_is_a_record_too(schedule, backward, directions):
-    made = launches.record("a plan", CELLS["gru"], Shape(T, 2, 4, 8, L), backward, directions, schedule)
-    assert record.from_json(json.loads(json.dumps(record.as_json(made)))) == made
-    computed = traces.computed(made)
-    assert len(computed) == L * directions * T and all(len(events) == 1 for events in computed.values())
-    traces.require_order(made)
-    depths = traces.depths(made)
-    assert max(depths.values()) == (T + L - 1 if directions == 1 else T * L)
-    lanes = {(event.layer, event.direction) for event in made.events}
-    assert len(made.blocks) == (1 if schedule == "stepwise" else 2 * len(lanes))
-    length = max(event.end for event in made.events)
-    if directions == 1:
-        assert length > T * L if schedule == "stepwise" else length < T * L
-
-
-@pytest.mark.parametrize("cell, forward, backward", [
-    (CELLS["gru"], "MP", "MP"),
-    (sru, "P", "P"),
-    (CELLS["gru_reset_before"], "MEMP", "MEMP"),
-    (layer_norm_gru, "MEEP", "MEEP"),
-    (SUM_CELLS["ladder"], "MEEMEEEMP", "MEMEEEMEP"),
-], ids=["one product", "none", "two", "sums", "both"])  # fmt: skip
-def test_a_step_is_drawn_as_what_it_is_made_of(cell, forward, backward):
-    """M: multiplies, E: exchanges, P: publishes."""
-    for pass_, letters in enumerate((forward, backward)):
-        made = launches.record("a plan", cell, Shape(2, 2, 4, 8, 1), bool(pass_), 1, "stepwise")
-        steps = [event for event in made.events if event.kind in ("multiply", "exchange", "publish")]
-        assert "".join(event.kind[0].upper() for event in steps) == 2 * letters
-        assert all(one.end == other.start for one, other in pairwise(steps))
-        traces.require_order(made)
-
-
 def test_the_command_records_what_the_plan_says(traced):
     made, _ = traced
     assert made.title == f"lstm, persistent, forward: T={T}, B=2, I=4, H=8, L={L}"
@@ -112,8 +72,6 @@ def test_the_command_records_what_the_plan_says(traced):
 
 @pytest.mark.parametrize("arguments, words", [
     ([], ["--html FILE"]),
-    (["--json", "X", "--stall", "1,2", "--schedule", "wavefront"], ["--stall", "'persistent'"]),
-    (["--json", "X", "--stall", "4,2"], ["--stall 4,2", "--shape 12,2,4,8,4 has layers 0 to 3"]),
     (["--json", "X", "--from", __file__, "--shape", "3,2,4,8,4"], ["--shape says what to record", "--from"]),
 ])  # fmt: skip
 def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, cannot):
@@ -124,8 +82,6 @@ def test_what_cannot_be_recorded_is_refused(arguments, words, tmp_path, cannot):
 
 
 # --------------------------------------------------------------------------------------------------------- the page
-
-
 def test_the_page_holds_the_record_and_stands_alone(traced):
     made, path = traced
     text = path.read_text(encoding="utf-8")

@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numbarnn.bench.cases import cases, spreads
-from numbarnn.bench.check import accuracy, expected
-from numbarnn.bench.check import command as check
+from numbarnn.bench import accuracy, cases, check, expected, spreads
 from numbarnn.bench.peers import torch_peer
 from stub_layer import StubLayer, use_stub
 

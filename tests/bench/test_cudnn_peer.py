@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from numbarnn import engines
-from numbarnn.bench.cases import cases, sequences, spreads
-from numbarnn.bench.check import accuracy, expected
-from numbarnn.bench.check import command as check
+from numbarnn.bench import accuracy, cases, check, expected, sequences, spreads
 from numbarnn.bench.peers import cudnn, cudnn_peer
 from stub_layer import use_stub
 

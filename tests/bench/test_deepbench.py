@@ -3,10 +3,8 @@
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench.cases import shapes
-from numbarnn.bench.cases.shapes import DEEPBENCH, Shape
-from numbarnn.bench.speed import command as speed
-from numbarnn.bench.speed import lineup
+from numbarnn.bench import lineup, shapes, speed
+from numbarnn.bench.shapes import DEEPBENCH, Shape
 
 pytest.importorskip("torch")
 TINY = {"lstm": shapes.shapes("3,2,5,5,1"), "rnn_relu": shapes.shapes("4,1,6,6,1")}

@@ -1,7 +1,5 @@
-"""`numbarnn cells`; `numbarnn bench --cell` of other cells, and the loops in PyTorch that it compares with."""
+"""`numbarnn bench --cell` of other cells, and the loops in PyTorch that it compares with."""
 
-import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,10 @@ import torch
 import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
-from numbarnn import cli
-from numbarnn.bench.cases.shapes import WHOLE
-from numbarnn.bench.cells import COLUMNS
+from numbarnn.bench.own_cells import named_cells
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
-from numbarnn.bench.speed.own_cells import named_cells
+from numbarnn.bench.shapes import WHOLE
 from numbarnn.cells import library
 from problems import make_problem
 
@@ -29,42 +25,31 @@ TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums
 pytestmark = pytest.mark.usefixtures("short_turns")
 
 
-def tensor(array):
-    return torch.tensor(np.asarray(array, np.float64), requires_grad=True)
-
-
-def run_network(network, x, states, dy, d_states):
-    """Name -> result and gradient of a network with the loss of `Problem.expected`; d_states and states by name."""
-    for leaf in network.leaves.values():
-        leaf.requires_grad_().grad = None
-    x, states = tensor(x), {name: tensor(array) for name, array in states.items()}
-    y, finals = network(x, list(states.values()))
-    finals = dict(zip(states, map(torch.stack, zip(*finals, strict=True)), strict=True))
-    loss = (y * torch.tensor(dy)).sum() + sum((finals[n] * torch.tensor(d)).sum() for n, d in d_states.items())
-    loss.backward()
-    found = {"y": y, "dx": x.grad} | {f"{name}y": final for name, final in finals.items()}
-    found |= {f"d{n}x": torch.zeros_like(s) if s.grad is None else s.grad for n, s in states.items()}
-    found = {name: value.detach().numpy() for name, value in found.items()}
-    return found | {f"d{name}": gradient for name, gradient in network.gradients().items()}
-
-
-def assert_equal(found, expected):
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        assert found[name].shape == value.shape, name
-        assert np.abs(found[name] - value).max() <= TOLERANCE * max(1, np.abs(value).max()), name
-
-
-# ------------------------------------------------------------------------------------------------------------ the loop
 @pytest.mark.parametrize("name", LIBRARY)
 def test_loop_of_each_library_cell_equals_an_independent_one(name):
+    """y, final states and all gradients of two layers, against `Problem.expected`."""
     case = Case(name, T=4, B=3, I=3, hidden=(6, 6), dtype="float64")
-    problem, names = make_problem(case), case.states
-    states, d_states = (
-        dict(zip(names, map(problem.joined, parts), strict=True)) for parts in (problem.states, problem.d_states)
-    )
-    network = LoopNetwork(case.definition, 6, problem.parameters, layers=2)
-    assert_equal(run_network(network, problem.x, states, problem.dy, d_states), problem.expected())
+    problem = make_problem(case)
+    layer = problem.layer("cpu", schedule="stepwise")
+    tensor = lambda array: torch.tensor(np.asarray(array, np.float64), requires_grad=True)  # noqa: E731
+    leaves = {name: tensor(array) for name, array in layer.state_dict(named=True).items()}
+    x, states = tensor(problem.x), [tensor(problem.joined(part)) for part in problem.states]
+    y, finals = LoopNetwork(case.definition, leaves, layer.stack.space.sizes)(x, states)
+    finals = [torch.stack(parts) for parts in zip(*finals, strict=True)]
+    weighted = [(y, problem.dy), *zip(finals, map(problem.joined, problem.d_states), strict=True)]
+    sum((result * torch.tensor(np.asarray(d))).sum() for result, d in weighted).backward()
+    gradients = nr.layers.named.Named(layer.stack.space, np.zeros_like(layer.weights))
+    for one, leaf in leaves.items():
+        gradients[one][...] = 0 if leaf.grad is None else leaf.grad
+    found = {"y": y, "dx": x.grad} | {f"{n}y": final for n, final in zip(case.states, finals, strict=True)}
+    found |= {f"d{n}x": torch.zeros_like(s) if s.grad is None else s.grad
+              for n, s in zip(case.states, states, strict=True)}  # fmt: skip
+    found |= {f"d{one}": view for one, view in layer.stack.space.views(gradients._flat).items()}
+    expected = problem.expected()
+    assert set(found) == set(expected)
+    for one, value in expected.items():
+        off = np.abs(np.asarray(found[one].detach() if torch.is_tensor(found[one]) else found[one]) - value).max()
+        assert off <= TOLERANCE * max(1, np.abs(value).max()), one
 
 
 def test_cells_without_a_loop_say_why():
@@ -120,7 +105,7 @@ def test_times_and_refusals_of_a_cell_of_a_file(command, page, tmp_path, monkeyp
         assert row["ratio"] == pytest.approx({"lstm": ours / lstm, "loop": ours / loop})
         assert all(check["ok"] for check in row["agreement"])
     names = {check["quantity"] for check in rows[2]["agreement"]}
-    assert {"y", "final h", "final c", "dx", "dh", "dc", "weight_ih_l0", "weight_hh_l1"} <= names
+    assert {"y", "final h", "final c", "dx", "dh", "dc", "l0.W.f", "l1.R.f"} <= names
     assert "2 of 4 REFUSED" in capsys.readouterr().out and "lean 3,2,4,5,2" in page(record)
     monkeypatch.setattr(peers, "to_host", lambda layer, value: layer.engine.to_host(value) + np.float32(1e-4))
     record = command(*SMALL, "--cell", cell, "--schedule", "stepwise", code=1)
@@ -136,27 +121,12 @@ def test_what_has_no_loop_is_timed_beside_the_lstm_alone(command, tmp_path):
     assert "random numbers in training" in training["left_out"]["loop"] and training["agreement"] == []
 
 
-def test_the_library_is_listed(capsys, tmp_path):
-    """With states, products and papers; and the guide has the same table."""
-    assert cli.main(["cells", "--json", str(tmp_path / "cells.json")]) == 0
-    found = json.loads((tmp_path / "cells.json").read_text())
-    rows = {row["cell"].partition("(")[0]: row for row in found}
-    assert [*rows] == library.__all__ and "ugrnn" in capsys.readouterr().out
-    assert all(row["paper"] for name, row in rows.items() if name != "lstm_with")
-    assert rows["cornn"] == {
-        "cell": "cornn", "paper": "Rusch and Mishra 2021, arXiv:2010.00951", "states": "y z", "products": 2,
-        "equation": "y + dt * z_new; z_new = z + dt * (force - gamma * y - epsilon * z); "
-        "force = tanh(p.R.y @ y + p.R.z @ z + p.W.z @ x + p.b.z)",
-    }  # fmt: skip
-    for row in rows.values():  # no gate is named that is not shown
-        names = set(re.findall(r"(?<![.\w])(\w+_new|candidate|[ifogzr])(?!\w)", row["equation"]))
-        names.difference_update(row["states"].split())
-        assert all(re.search(rf"\b{name}\b.* = ", row["equation"]) for name in names)
-    assert rows["on_lstm"]["products"] == 3 and rows["sru"]["products"] == 0  # two of them cumsum
-    lines = [COLUMNS, ["---"] * len(COLUMNS)]
-    for row in found:
-        equation = "<br>".join(f"`{part}`" for part in row["equation"].split("; "))
-        lines.append((f"`{row['cell']}`", *list(row.values())[1:4], equation))
-    table = "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def test_the_guide_lists_the_library():
+    """A row for each cell, in the library's order, with its states."""
     page = (Path(__file__).parents[2] / "notebooks" / "guides" / "own_cells.md").read_text()
-    assert f"<!-- table: library -->\n{table}\n<!-- end of table -->" in page
+    table = page.partition("<!-- table: library -->\n")[2].partition("\n<!-- end of table -->")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [name.partition("(")[0] for name, *_ in rows] == library.__all__
+    for name, _, states, *_ in rows:
+        found = getattr(library, name.partition("(")[0])
+        assert states == " ".join((found if isinstance(found, nr.cells.Cell) else found()).states), name

@@ -114,7 +114,7 @@ def test_plot_draws_a_file(tmp_path, capsys):
 
 
 def test_cells_of_the_library_and_of_files(answer, tmp_path, capsys, monkeypatch):
-    """By the names that `numbarnn cells` takes."""
+    """By the names that `numbarnn bench --cell` takes."""
     monkeypatch.setenv("COLUMNS", "400")  # no text is folded
     file = tmp_path / "mine.py"
     file.write_text("import numbarnn as nr\n\ntwice = nr.cell(nr.cells.library.peephole_lstm)\n")

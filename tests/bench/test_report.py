@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from numbarnn import cli
+from numbarnn.bench import record
 from numbarnn.bench import report as rows
-from numbarnn.bench.speed import record
-from numbarnn.bench.speed.record import RESULTS as RECORDED
+from numbarnn.bench.record import RESULTS as RECORDED
 
 CPU = sorted(RECORDED.glob("cpu-*.json"))[-1]
 GPU = RECORDED / "h200-2026-11-20-lstm-float32.json"
@@ -42,7 +42,7 @@ def test_without_a_file_the_newest_of_each_device_are_on_one_page_which_refers_t
     newest = {CPU.stem, "cpu-2026-11-23-avx512", *(path.stem for path in RECORDED.glob("h200-*"))}
     for path in RECORDED.glob("*.json"):
         assert (f"<h2>{path.stem}: " in text) == (f"\n{path.stem}: " in f"\n{said}") == (path.stem in newest)
-    assert all(str(rows.key_of(row)) in text for row in record.read(CPU)["results"])
+    assert all(rows.key_of(row) in text for row in record.read(CPU)["results"])
     pictures = [part.partition("</svg>")[0] for part in text.split("<svg")[1:]]
     assert len(pictures) == len(newest)
     for picture in pictures:

@@ -3,7 +3,7 @@
 import pytest
 
 import speed_tables as tables
-from numbarnn.bench.speed import record, trust
+from numbarnn.bench import record
 
 OLD_GPU = record.RESULTS / "h200-2026-11-20-lstm-float16.json"
 CPU = record.RESULTS / "cpu-2026-11-26.json"
@@ -24,17 +24,17 @@ def test_pages_are_what_the_records_say(page):
 def test_a_busy_machine_counts_by_the_hosts_clock():
     """By the GPU's only where nobody looked whether the host was ahead."""
     row = {"seconds": {"a": [1.0] * 3}, "device_seconds": {"a": [1.0] * 3}, "host_behind": {"a": 0}}
-    assert trust.doubts(row, ["a"], "busy") == []
-    assert trust.doubts(row | {"host_behind": None}, ["a"], "busy") == ["busy"]
-    assert trust.doubts(row | {"device_seconds": {}}, ["a"], "busy") == ["busy"]
+    assert record.doubts(row, ["a"], "busy") == []
+    assert record.doubts(row | {"host_behind": None}, ["a"], "busy") == ["busy"]
+    assert record.doubts(row | {"device_seconds": {}}, ["a"], "busy") == ["busy"]
 
 
 def test_load_is_what_others_did():
-    assert trust.machine_doubt({"load_average_before": 5.0, "cores_busy_elsewhere": 0.1}, 2) is None
-    assert "others kept 1.0 of 2 cores busy" in trust.machine_doubt({"cores_busy_elsewhere": 1.0}, 2)
-    assert "load average 0.7" in trust.machine_doubt({"load_average_before": 0.7, "cores_busy_elsewhere": None}, 2)
-    assert trust.machine_doubt({"load_average_before": None}, 2) is None
-    load = trust.Load()
+    assert record.machine_doubt({"load_average_before": 5.0, "cores_busy_elsewhere": 0.1}, 2) is None
+    assert "others kept 1.0 of 2 cores busy" in record.machine_doubt({"cores_busy_elsewhere": 1.0}, 2)
+    assert "load average 0.7" in record.machine_doubt({"load_average_before": 0.7, "cores_busy_elsewhere": None}, 2)
+    assert record.machine_doubt({"load_average_before": None}, 2) is None
+    load = record.Load()
     sum(range(3_000_000))  # work of one's own is no load
     found = load.as_record()
     assert found.keys() == {"load_average_before", "cores_busy_elsewhere"}

@@ -122,12 +122,6 @@ def test_sizes_of_large_states():
         layer.backward(layer.forward(np.zeros((4, 2, 40), "float32"))[2], np.zeros((4, 2, 240), "float32"))
 
 
-def test_layers_without_them_are_as_they_were():
-    stack = nr.LSTM(40, 5, 2).stack
-    assert stack.widths is not None and stack.widths == stack.hidden_sizes and not stack.has_narrow
-    assert stack.space.formed == {} and stack.problem(2, 2, True).units == ()
-
-
 def test_copies_and_state_dicts():
     layer = layer_of("large_memory", num_layers=2, bidirectional=True)
     x = problem("large_memory", layer)[0]

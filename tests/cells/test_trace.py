@@ -11,7 +11,6 @@ from numbarnn.cells import Cell, library
 from numbarnn.cells.definition import Given
 from numbarnn.cells.functions import exp, sigmoid, softplus, tanh, where
 from numbarnn.cells.tracing import cell, show
-from numbarnn.cells.tracing.graph import Graph
 from trace_cases import FUNCTIONS
 
 # name -> gates of ax, gates of ah that multiply h, those of each further product, vectors, bias, saved
@@ -257,18 +256,3 @@ def test_show_takes_cells():
 
 
 # -------------------------------------------------------------------------------------------------------------- graph
-def test_graph_simplifies():
-    graph = Graph()
-    a, b, zero, one = graph.leaf("state", 0), graph.leaf("state", 1), graph.const(0), graph.const(1)
-    make = graph.make
-    assert graph.leaf("state", 0) is a and make("add", a, b) is make("add", b, a)
-    assert make("add", a, zero) is make("sub", a, zero) is make("mul", one, a) is make("divide", a, one) is a
-    assert make("mul", a, zero) is make("sub", b, b) is zero
-    assert make("neg", make("neg", a)) is a and make("neg", make("sub", a, b)) is make("sub", b, a)
-    assert make("add", a, make("neg", b)) is make("sub", a, b)
-    assert make("mul", make("neg", a), make("neg", b)) is make("mul", a, b)
-    assert make("add", graph.const(2), graph.const(3)).data == 5.0
-    assert make("where", graph.const(True), a, b) is a and graph.const(True) is not one
-    assert make("power", a, graph.const(2)) is make("mul", a, a) and make("power", a, zero) is one
-    assert make("power", a, graph.const(0.5)) is make("sqrt", a)
-    assert make("sub", a, b) is not make("sub", b, a)

@@ -178,7 +178,7 @@ EQUATIONS = {
     ),
     "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 over all units, of which nothing"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),
-    "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be the parameter v_a"),
+    "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be called v_a"),
 }  # fmt: skip
 
 
@@ -376,43 +376,26 @@ def test_hyperparameters_are_checked():
     assert cell(no_default, rate=2.0).hyperparameters == {"rate": 2.0}
 
 
-@pytest.mark.parametrize("function", (3, "lstm", None.__class__, CellError))
-def test_what_is_traced_is_a_function(function):
-    with pytest.raises(TypeError, match="cell takes a function of equations"):
-        cell(function)
+ONES = np.ones((2, 2))
+OF_A_RATE = r"rate must be (a probability|a number) from 0"
+ARGUMENTS = [
+    *((lambda one=one: cell(one), TypeError, "cell takes a function of equ") for one in (3, "lstm", type(None))),
+    (lambda: cell(save="all")(a_of), ValueError, "save must be 'gates' or 'minimal', not 'all'"),
+    (lambda: leaky_relu(ONES, -1), ValueError, "must be a number from 0 on, not -1"),
+    (lambda: elu(ONES, -1), ValueError, "must be a number from 0 on, not -1"),
+    *((lambda one=one: dropout(ONES, one), ValueError, OF_A_RATE) for one in (1, 1.5, -0.1, np.nan)),
+    (lambda: drop_connect(ONES, 1), ValueError, OF_A_RATE),
+    (lambda: zoneout(ONES, ONES, 1.5), ValueError, OF_A_RATE),
+    (lambda: dropout(ONES, "0.5"), TypeError, "rate must be a number, not '0.5'"),
+    (lambda: drop_connect(ONES, None), TypeError, "rate must be a number, not None"),
+    *((lambda one=one: heads(ONES, one), ValueError, "an int from 1 on, the num") for one in (0, -2, 2.0, True, "2")),
+]
 
 
-def test_save_is_checked():
-    with pytest.raises(ValueError, match="save must be 'gates' or 'minimal', not 'all'"):
-        cell(save="all")(a_of)
-
-
-@pytest.mark.parametrize("function", (leaky_relu, elu))
-def test_slopes_are_not_negative(function):
-    with pytest.raises(ValueError, match="must be a number from 0 on, not -1"):
-        function(np.ones(3), -1)
-
-
-@pytest.mark.parametrize("rate", (1, 1.5, -0.1, np.nan))
-def test_rates_are_probabilities(rate):
-    for function in (dropout, drop_connect):
-        with pytest.raises(ValueError, match=r"rate must be (a probability|a number) from 0"):
-            function(np.ones(3), rate)
-    with pytest.raises(ValueError, match=r"rate must be (a probability|a number) from 0"):
-        zoneout(np.ones(3), np.ones(3), rate)
-
-
-@pytest.mark.parametrize("rate", ("0.5", None))
-def test_rates_are_numbers(rate):
-    for function in (dropout, drop_connect):
-        with pytest.raises(TypeError, match=f"rate must be a number, not {rate!r}"):
-            function(np.ones(3), rate)
-
-
-@pytest.mark.parametrize("count", (0, -2, 2.0, True, "2"))
-def test_numbers_of_heads_are_positive_ints(count):
-    with pytest.raises(ValueError, match="count must be an int from 1 on, the number of heads"):
-        heads(np.ones((2, 2)), count)
+@pytest.mark.parametrize("call, error, message", ARGUMENTS)
+def test_arguments_are_checked(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_errors_of_the_equations_pass():

@@ -23,7 +23,7 @@ COUNT = """
 import logging, sys
 from numbarnn.compile import native
 names, write = [], native.compiled
-native.compiled = lambda module, others: names.append(module.name.split(".")[1]) or write(module, others)
+native.compiled = lambda module: names.append(module.name.split(".")[1]) or write(module)
 {work}
 assert "numba" not in sys.modules
 print(len(names))
@@ -141,6 +141,7 @@ def test_a_first_call_compiles_what_it_uses_alone(of_short_calls, tmp_path):
     assert sorted(said.split()) == sorted(loops | cell | panels)
 
 
+@pytest.mark.full
 def test_other_rates_of_random_numbers_compile_nothing(tmp_path):
     """Of zoneout and of dropout within a cell, likewise; nor where nothing can be kept on disk."""
     file = tmp_path / "no_directory"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numbarnn.compile import types
-from numbarnn.compile.calls import Plain, of_types
-from numbarnn.compile.plain import Entry, plain, scalar
+from numbarnn.compile.plain import plain
+from numbarnn.compile.translate import Plain, of_types
 from numbarnn.engines.cpu.records import by_address, from_python
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
@@ -174,14 +174,6 @@ def mixes(a, b):
     return np.float32(a) + b
 
 
-def comprehends(a, b):
-    return [a for _ in range(b)]
-
-
-def by_name(a, b):
-    return _divided(a, b=b)
-
-
 def ends_without(a, b):
     if a > b:
         return a
@@ -189,23 +181,6 @@ def ends_without(a, b):
 
 def of_another(a, b):
     return nowhere  # noqa: F821
-
-
-def takes_apart(a, b):
-    c, _ = a
-    return c
-
-
-def at_unknown(a, b):
-    return (a, b)[a]
-
-
-def calls_with_too_many(a, b):
-    return _divided(a, b, 3)
-
-
-def of_unknown_times(a, b):
-    return tuple(a for _ in range(b))
 
 
 def of_gamma(a, b):
@@ -217,59 +192,11 @@ def of_gamma(a, b):
     [
         (of_two_types, "test_plain.py:[0-9]+: 'c' has another type here, in a branch or loop"),
         (mixes, "'np.float32.a. . b' mixes float32 and int64"),
-        (comprehends, "'.a for _ in range.b..' is not of the language of plain functions"),
-        (by_name, "has arguments by name"),
         (ends_without, "ends_without must return a value at its end"),
         (of_another, "'nowhere' has no value here"),
-        (takes_apart, "has not as many names as there are values in int64"),
-        (at_unknown, "has an index that is not known when compiling"),
-        (calls_with_too_many, "_divided does not take 3 arguments"),
-        (of_unknown_times, "'range.b.' is not known when compiling"),
         (of_gamma, "'math.gamma.np.float32.a..' is not of the language"),
     ],
 )
 def test_what_is_refused(function, what):
     with pytest.raises(TypeError, match=what):
         from_python(function)(3, 2)
-
-
-# ------------------------------------------------------------------------------------------------- what Numba compiles
-_NUMBER = np.float64(0)
-
-
-@plain
-def _quotient(a, b):
-    return a / b
-
-
-@scalar
-def _rounded(a, b):
-    return np.rint(_quotient(a, b))
-
-
-def uses_both(out, a, b):
-    numbers = numbers_at(_NUMBER, out)
-    numbers[0] = _rounded(numbers[a], numbers[b]) + _quotient(numbers[a], numbers[b])
-
-
-def test_what_numba_compiles_leaves_nothing_half_done():
-    """The quotient was compiled before the rint after it was refused, and is needed once more."""
-    numbers = np.array([0, 7, 4], np.float64)
-    from_python(uses_both)(numbers.ctypes.data, 1, 2)
-    assert numbers[0] == 2 + 7 / 4
-
-
-@plain
-def _of_rounded(a, b):
-    return _rounded(a, b) + _rounded(b, a)
-
-
-def uses_twice(out, a, b):
-    numbers = numbers_at(_NUMBER, out)
-    numbers[0] = _of_rounded(numbers[a], numbers[b])
-    numbers[0] += _of_rounded(numbers[b], numbers[a])
-
-
-def test_what_calls_what_numba_compiles_is_compiled_once():
-    module, _ = Entry(uses_twice, "a test").module("f", ())
-    assert [one.name for one in module.functions if "_of_rounded" in one.name] == ["f._of_rounded"]

@@ -66,19 +66,6 @@ def test_integers(name):
         assert found.tolist() == [OF_TWO[name](a, b) % 2**64 for a in INTEGERS]
 
 
-@pytest.mark.parametrize("name", ["mul.hi.u64", "mul.hi.s64"])
-def test_the_upper_half_of_a_product_that_all_threads_agree_on(name):
-    """selp of a predicate that is the same for all threads gives an array without axes."""
-    factor = 0xAAAAAAAAAAAAAAAB
-    for a in INTEGERS:
-        text = ptx(
-            f"setp.eq.s64 %p1, %rd1, 0; selp.b64 %rd4, 5, {a}, %p1; {name} %rd5, %rd4, {factor};"
-            "st.global.u64 [%rd2], %rd5;"
-        )
-        found = run(text, np.zeros(THREADS, np.uint64))
-        assert found.tolist() == [OF_TWO[name](a, factor) % 2**64] * THREADS
-
-
 @pytest.mark.parametrize("amount", [0, 1, 31, 32, 63, 64, 200])
 def test_shifts(amount):
     """By a constant and by a register; too large amounts shift everything out."""
@@ -94,26 +81,6 @@ def test_shifts(amount):
                 "st.global.u64 [%rd2], %rd5;"
             )
             assert run(text, values, threads=len(values)).tolist() == [exact(a) % 2**64 for a in INTEGERS]
-
-
-def test_narrow_loads_are_widened_by_sign_or_by_zeros():
-    text = ptx(
-        "ld.global.s32 %rd4, [%rd2]; ld.global.u16 %r5, [%rd2]; cvt.u64.u32 %rd5, %r5; shl.b64 %rd5, %rd5, 40;"
-        "xor.b64 %rd6, %rd4, %rd5; st.global.u64 [%rd2], %rd6;"
-    )
-    found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
-    assert found.tolist() == [(signed(a, 32) ^ ((a % 2**16) << 40)) % 2**64 for a in INTEGERS]
-
-
-def test_words_are_packed_and_taken_apart():
-    text = ptx(
-        "ld.global.u64 %rd4, [%rd2]; mov.b64 {%r4, %r5}, %rd4; prmt.b32 %r6, %r4, %r5, 0x3456;"
-        "mov.b64 %rd5, {%r6, %r4}; st.global.u64 [%rd2], %rd5;"
-    )
-    found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
-    for a, result in zip(INTEGERS, found.tolist(), strict=True):
-        low, data = a % 2**32, a.to_bytes(8, "little")
-        assert result == int.from_bytes(bytes(data[k] for k in (6, 5, 4, 3)), "little") | low << 32
 
 
 def test_fma_is_rounded_once():
@@ -254,12 +221,6 @@ def test_waiting_in_vain_is_found(monkeypatch):
         run(ptx(body), np.zeros(THREADS, np.uint64))
 
 
-def test_half_a_warp_at_a_shuffle_is_found():
-    body = "setp.lt.u32 %p1, %r1, 7; @%p1 bra ROUND; bar.sync 0; ROUND: shfl.sync.bfly.b32 %r5|%p2, %r1, 1, 31, -1;"
-    with pytest.raises(DeviceError, match="rest of their warp"):
-        run(ptx(body), np.zeros(THREADS, np.uint64))
-
-
 # ------------------------------------------------------------------------------------------------------------- memory
 @pytest.mark.parametrize("body, said", [
     ("st.global.u64 [%rd2+8], %rd2;", r"thread 63 of block 0 writes 8 bytes at .* \(global\).*1 threads"),
@@ -289,14 +250,3 @@ def test_freed_memory_is_not_touched():
 def test_unknown_instructions_are_refused():
     with pytest.raises(NotImplementedError, match="bfind"):
         run(ptx("bfind.u32 %r4, %r1;"), np.zeros(THREADS, np.uint64))
-
-
-def test_dynamic_shared_memory_begins_no_better_than_its_alignment():
-    body = "mov.u32 %r2, numbers; ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r2];"
-    for alignment in (4, 8, 16):
-        text = ptx(body, before=f".extern .shared .align {alignment} .b8 numbers[];")
-        if alignment == 16:
-            run(text, np.zeros(THREADS, np.uint64), dynamic_bytes=64)
-        else:
-            with pytest.raises(DeviceError, match="misaligned"):
-                run(text, np.zeros(THREADS, np.uint64), dynamic_bytes=64)

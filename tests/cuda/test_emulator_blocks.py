@@ -114,33 +114,6 @@ def test_a_load_of_two_numbers_at_once_is_found():
         run(ptx(body.format(stored="v2.u32 [%rd2], {%r4, %r4}; bra.uni")), values, grid=2, cooperative=True)
 
 
-# Each thread stores its number, and that of its block, in the next block's shared memory, and shows what it has got.
-IN_A_CLUSTER = """
-    mov.u32 %r4, %ctaid.x; and.b32 %r5, %r4, 1; xor.b32 %r5, %r5, 1; shl.b32 %r6, %r1, 2; mov.u32 %r7, shared_0;
-    add.u32 %r7, %r7, %r6; mul.lo.u32 %r8, %r4, 1000; add.u32 %r8, %r8, %r1; {begin}
-    mapa.shared::cluster.u32 %r9, %r7, %r5; st.shared::cluster.u32 [%r9], %r8;
-    {barrier}
-    ld.shared.u32 %r10, [%r7]; mul.lo.u32 %r11, %r4, 512; cvt.u64.u32 %rd4, %r11; add.s64 %rd5, %rd2, %rd4;
-    st.global.u32 [%rd5], %r10;
-"""
-BARRIER = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
-
-
-@pytest.mark.parametrize("order", [None, 0, 1])
-def test_blocks_of_a_cluster_store_to_each_other(order):
-    text = ptx(IN_A_CLUSTER.format(begin=BARRIER, barrier=BARRIER), before=".shared .align 4 .b8 shared_0[256];")
-    zeros = np.zeros(4 * THREADS, np.uint64)
-    found = run(text, zeros, grid=4, order=order, cooperative=True, cluster=2).reshape(4, THREADS)
-    np.testing.assert_array_equal(found, np.arange(THREADS) + 1000 * np.array([[1], [0], [3], [2]]))
-
-
-def test_a_store_to_a_block_that_has_ended_is_found():
-    leave = "setp.eq.s32 %p1, %r4, 0; @%p1 bra DONE; " + BARRIER
-    text = ptx(IN_A_CLUSTER.format(begin=leave, barrier="") + "DONE:", before=".shared .align 4 .b8 shared_0[256];")
-    with pytest.raises(DeviceError, match="stores to a block that has ended"):
-        run(text, np.zeros(2 * THREADS, np.uint64), grid=2, cooperative=True, cluster=2)
-
-
 def test_the_next_launch_sees_everything():
     """Plain loads, and constant ones, of what other blocks of an earlier launch wrote."""
     memory = Memory(1 << 20)

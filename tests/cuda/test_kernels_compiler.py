@@ -108,12 +108,6 @@ def test_resources_are_reported():
     assert spilling.spill_bytes + spilling.stack_bytes > 0
 
 
-def test_plain_function_and_its_dispatcher_give_the_same():
-    kernel = make_kernel()
-    compiled = compiler.compile_kernel(kernel, SIGNATURE, (9, 0))
-    assert compiler.compile_kernel(kernel.py_func, SIGNATURE, (9, 0)) == compiled
-
-
 def test_options_that_would_be_ignored_raise():
     with pytest.raises(ValueError, match="debug"):
         compiler.compile_kernel(make_kernel(debug=True, opt=False), SIGNATURE, (9, 0))
@@ -138,18 +132,6 @@ def test_numba_is_left_as_it_was(monkeypatch):
         raise KeyError
     assert dispatcher.get_current_device is original
     assert set(dir(np)) == names
-
-
-def test_patches_do_nothing_where_numba_lacks_what_they_change(monkeypatch):
-    from numba.cuda import codegen, dispatcher
-
-    monkeypatch.delattr(dispatcher, "get_current_device")
-    monkeypatch.setattr(codegen, "CUDACodeLibrary", object)
-    with patches.device_for_numba((9, 0)), patches.convergent_functions():
-        assert not hasattr(dispatcher, "get_current_device")
-    monkeypatch.delattr(codegen, "CUDACodeLibrary")
-    with patches.convergent_functions():
-        assert not hasattr(codegen, "CUDACodeLibrary")
 
 
 def test_device_newer_than_the_compiler():

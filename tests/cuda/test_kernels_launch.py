@@ -30,10 +30,6 @@ def test_launch_config_completes_sizes():
         {"block": 0},
         {"block": (32, 33)},
         {"shared_bytes": -1},
-        {"cluster": 0},
-        {"cluster": 3, "grid": 4, "cooperative": True},
-        {"cluster": 16, "grid": 16, "cooperative": True},
-        {"cluster": 2, "grid": 2},  # not cooperative
     ],
     ids=str,
 )
@@ -62,8 +58,7 @@ class RecordingDriver:
 
     def __init__(self, real):
         self.CUresult, self.CUdevice_attribute = real.CUresult, real.CUdevice_attribute
-        self.CUfunction_attribute, self.CUlaunchConfig = real.CUfunction_attribute, real.CUlaunchConfig
-        self.CUlaunchAttribute, self.CUlaunchAttributeID = real.CUlaunchAttribute, real.CUlaunchAttributeID
+        self.CUfunction_attribute = real.CUfunction_attribute
         self.calls, self.parameters = [], []
         self.status = {}  # name of a function -> the statuses it returns, in turn
 
@@ -109,73 +104,6 @@ def bind_axpy(config=None, **jit_options):
     a, out = np.zeros((4, 6), np.float32).T, np.zeros(6, np.float32)
     config = config or LaunchConfig((2, 3), 64, shared_bytes=100)
     return Kernel(cuda.jit(**jit_options)(axpy_kernel)).bind(config, Interface(out), Interface(a), np.float32(0.25))
-
-
-AXPY_SIZES = (8,) * 7 + (8,) * 9 + (4, 4, 4)
-
-
-def test_launch_passes_sizes_stream_and_parameters(recorder):
-    bound = bind_axpy()
-    for step, sign in [(3, -1), (np.int64(2**31 - 1), 0)]:
-        recorder.stream += 1
-        bound(step, sign)
-        call, parameters = recorder.launches(AXPY_SIZES)
-        assert call[0] == "cuLaunchKernel"
-        assert call[2:10] == (2, 3, 1, 64, 1, 1, 100, recorder.stream)
-        assert call[11] == 0
-        assert parameters[:2] == [bytes(8), bytes(8)]
-        assert np.frombuffer(b"".join(parameters[7 + 5 : 16]), np.int64).tolist() == [6, 4, 4, 24]
-        assert parameters[16] == np.float32(0.25).tobytes()
-        assert parameters[17:] == [np.int32(step).tobytes(), np.int32(sign).tobytes()]
-
-
-def test_binding_again_compiles_and_loads_nothing(recorder, monkeypatch):
-    kernel = Kernel(cuda.jit(axpy_kernel))
-    arguments = Interface(np.zeros(6, np.float32)), Interface(np.zeros((6, 4), np.float32)), np.float32(1)
-    kernel.bind(LaunchConfig(1, 32), *arguments)
-    recorder.calls.clear()
-    monkeypatch.setattr("numbarnn.cuda.launch.compile_kernel", lambda *_: pytest.fail("compiled again"))
-    kernel.bind(LaunchConfig(2, 32), *arguments)
-    assert not any("Module" in name for name, *_ in recorder.calls)
-
-
-def test_cooperative_launch(recorder):
-    bind_axpy(LaunchConfig(8, 128, cooperative=True))(0, 1)
-    call, _ = recorder.launches(AXPY_SIZES)
-    assert (call[0], len(call)) == ("cuLaunchCooperativeKernel", 11)
-    assert call[2:10] == (8, 1, 1, 128, 1, 1, 0, 7)
-
-
-def test_launch_in_clusters(recorder):
-    """By the driver's own structures, which tell it that the launch is cooperative too."""
-    bound = bind_axpy(LaunchConfig(8, 128, shared_bytes=100, cooperative=True, cluster=4))
-    for step in (3, 5):
-        recorder.stream += 1
-        bound(step, -1)
-        name, config, _, pointers, extra = recorder.calls[-1]
-        assert (name, extra, int(config.hStream)) == ("cuLaunchKernelEx", 0, recorder.stream)
-        grid, block = ([getattr(config, f"{what}Dim{axis}") for axis in "XYZ"] for what in ("grid", "block"))
-        assert (grid, block, config.sharedMemBytes) == ([8, 1, 1], [128, 1, 1], 100)
-        cooperative, cluster = config.attrs
-        assert (cooperative.id.name, cooperative.value.cooperative) == ("CU_LAUNCH_ATTRIBUTE_COOPERATIVE", 1)
-        assert cluster.id.name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
-        assert [getattr(cluster.value.clusterDim, axis) for axis in "xyz"] == [4, 1, 1]
-        first_int = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))[len(AXPY_SIZES) - 2]
-        assert ctypes.string_at(first_int, 4) == np.int32(step).tobytes()
-
-
-def test_a_launch_in_clusters_that_fails_says_so(recorder):
-    bound = bind_axpy(LaunchConfig(8, 128, cooperative=True, cluster=2))
-    recorder.status["cuLaunchKernelEx"] = [recorder.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE]
-    with pytest.raises(RuntimeError, match=r"in clusters of 2 blocks\): CUDA_ERR"):
-        bound(0, 1)
-
-
-def test_dynamic_shared_memory_is_allowed_and_never_lowered(recorder):
-    for dynamic_bytes in (100_000, 50_000, 200_000):
-        bind_axpy(LaunchConfig(1, 32, shared_bytes=dynamic_bytes))
-    allowed = [call[-1] for call in recorder.calls if call[0] == "cuFuncSetAttribute"]
-    assert allowed == [100_000, 200_000]
 
 
 def test_arguments_live_as_long_as_the_bound_launch(recorder):
@@ -250,13 +178,6 @@ def test_failed_load_and_shared_memory_name_the_kernel(recorder):
     recorder.status["cuFuncSetAttribute"] = [recorder.CUresult.CUDA_ERROR_INVALID_VALUE]
     with pytest.raises(RuntimeError, match=r"kernel axpy_kernel asks for 0 .* 500000 .* allows 132 bytes"):
         bind_axpy(LaunchConfig(1, 32, shared_bytes=500_000))
-
-
-def test_first_launch_in_a_thread_gets_a_context(recorder):
-    bound = bind_axpy()
-    recorder.status["cuLaunchKernel"] = [recorder.CUresult.CUDA_ERROR_INVALID_CONTEXT]
-    bound(0, 1)
-    assert [call[0] for call in recorder.calls[-2:]] == ["cuCtxGetCurrent", "cuLaunchKernel"]
 
 
 # --------------------------------------------------------------------------------------------- the simulator

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbarnn.cuda import ptx
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 
@@ -124,37 +123,6 @@ def test_gpu_cooperative_launch(cupy):
     assert 16 <= fit < 10**6
     with pytest.raises(RuntimeError, match=f"{fit} such blocks fit.*COOPERATIVE_LAUNCH_TOO_LARGE"):
         too_large()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", (2, 4))
-def test_gpu_blocks_of_a_cluster_store_to_each_other(cupy, size):
-    """Each thread in the next block's shared memory; also where the launch is part of a graph."""
-    if int(cupy.cuda.Device().compute_capability) < 90:
-        pytest.skip("clusters need compute capability 9.0")
-
-    @cuda.jit
-    def pass_on_kernel(out):
-        shared, block, thread = cuda.shared.array(0, np.float32), cuda.blockIdx.x, cuda.threadIdx.x
-        ptx.cluster_barrier()
-        ptx.store_to_block(shared, thread, (np.uint32((block + 1) % size), np.float32(block * 1000 + thread)))
-        ptx.cluster_barrier()
-        out[block * cuda.blockDim.x + thread] = shared[thread]
-
-    out, stream = cupy.zeros(8 * 64, np.float32), cupy.cuda.Stream(non_blocking=True)
-    launch = Kernel(pass_on_kernel).bind(LaunchConfig(8, 64, 4 * 64, cooperative=True, cluster=size), out)
-    with stream:
-        launch()
-        first = cupy.asnumpy(out)
-        stream.begin_capture()
-        launch()
-        graph = stream.end_capture()
-        out.fill(0)
-        graph.launch(stream)
-    stream.synchronize()
-    before = [block // size * size + (block - 1) % size for block in range(8)]
-    expected = [block * 1000 + thread for block in before for thread in range(64)]
-    assert first.tolist() == expected and cupy.asnumpy(out).tolist() == expected
 
 
 @pytest.mark.gpu

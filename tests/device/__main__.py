@@ -34,7 +34,7 @@ if emulator.is_wanted():
 
 from numbarnn import engines
 from numbarnn.bench import console, info
-from numbarnn.bench.speed.record import kernels_digest
+from numbarnn.bench.record import kernels_digest
 
 MANY = 15  # processes, where compiling takes most of the time
 

@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 import times
 
-from numbarnn.bench import console
-from numbarnn.bench.cases.cases import Case, make_instance, make_layer
-from numbarnn.bench.check import accuracy
-from numbarnn.bench.check.command import check_case
+from numbarnn.bench import accuracy, console
+from numbarnn.bench.cases import Case, make_instance, make_layer
+from numbarnn.bench.check import check_case
 from numbarnn.bench.peers import peers
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 from numbarnn.schedules.persistent.tilings import DoesNotFit

@@ -17,7 +17,7 @@ import numpy as np
 import times
 from numba import cuda
 
-from altered import altered
+from mutants import altered
 from numbarnn import engines
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit

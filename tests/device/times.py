@@ -7,15 +7,14 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from numbarnn.bench import console, info
-from numbarnn.bench.cases.cases import Case, make_instance
-from numbarnn.bench.cases.shapes import SETS, SHORT, WHOLE, quantities, with_tf32
-from numbarnn.bench.check.expected import reference_results
+from numbarnn.bench import console, info, record, timing
+from numbarnn.bench.cases import Case, make_instance
+from numbarnn.bench.expected import reference_results
+from numbarnn.bench.lineup import LineUp, disagreement
 from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
-from numbarnn.bench.speed import record, timing, trust
-from numbarnn.bench.speed.command import time_pass
-from numbarnn.bench.speed.lineup import LineUp, disagreement
+from numbarnn.bench.shapes import SETS, SHORT, WHOLE, quantities, with_tf32
+from numbarnn.bench.speed import time_pass
 
 FULL, ROUNDED = (("float16", False), ("float32", False)), (("bfloat16", False), ("float32", "3x"), ("float32", True))
 BASE, OTHERS = ("standard", "persist_static"), ("persist_dynamic", "persist_static_small_h")
@@ -46,7 +45,7 @@ def questions(run, part):
 
 def timed(run, case, schedules, algorithms=()):
     """The rows of a problem, one for each pass and schedule, next to cuDNN's algorithms."""
-    on_gpu, instance, load = run.device == "cuda" and not run.small, make_instance(case), trust.Load()
+    on_gpu, instance, load = run.device == "cuda" and not run.small, make_instance(case), record.Load()
     machine = timing.Machine(run.device, info.core_count(), rounds=3, memory=False, gpu_clock=on_gpu)
     exact = torch_peer.torch_contender(instance.float64, train=True, device="cuda") if on_gpu else None
     truth = exact.results(exact.call()) if on_gpu else reference_results(instance)

@@ -12,7 +12,7 @@ import checks
 import conduct
 
 from numbarnn.bench import console
-from numbarnn.bench.cases.cases import ALL_CELLS
+from numbarnn.bench.cases import ALL_CELLS
 from numbarnn.bench.peers import cudnn
 
 TESTS = Path(__file__).resolve().parents[1]

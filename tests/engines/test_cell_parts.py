@@ -2,14 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
-import pytest
-
 import numbarnn
 from general_cells import ladder as LADDER
 from numbarnn import cells
 from numbarnn.cells.definition import Noise
-from numbarnn.cells.lstm import lstm_backward, lstm_forward
+from numbarnn.cells.lstm import lstm_forward
 from numbarnn.compile import native
 from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu import cell_steps
@@ -68,53 +65,10 @@ def test_loops_work_on_several_vectors_at_a_time():
     parts, divisions = CellParts(cells.LSTM, "float32"), []
     for interleaved in (None, INTERLEAVED):
         entry = Entry(cell_steps.infer_units.py_func, "a test", interleaved)
-        module, others = entry.module("test", (parts,))
+        module = entry.module("test", (parts,))
         loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]
         assert bool(loops) == bool(interleaved)
         assert len({line.rpartition("!")[2] for line in loops}) == len(loops)  # nodes, of which each loop has its own
-        lines = str(native.optimised(module, others)).splitlines()
+        lines = str(native.optimised(module)).splitlines()
         divisions.append(sum(" fdiv " in line and " x float>" in line for line in lines))
     assert divisions[1] >= 2 * divisions[0] > 0
-
-
-# ------------------------------------------------------------------------------------------ what Numba compiles
-def comprehended(ax, ah, state):
-    """An LSTM's step in words that `numbarnn.compile.plain` does not know."""
-    gates = [x + y for x, y in zip(ax, ah)]  # noqa: B905 - Numba does not know `strict`
-    none = ax[0] - ax[0]
-    return lstm_forward((gates[0], gates[1], gates[2], gates[3]), (none, none, none, none), state)
-
-
-def without_source():
-    names = {"lstm_backward": lstm_backward}
-    exec("def backward(*given): saved, state, new_state, d_state = given; return lstm_backward(*given)", names)
-    return names["backward"]
-
-
-WORDS, SOURCE = {"forward": comprehended}, {"backward": without_source()}
-
-
-@pytest.mark.parametrize("changed, dtype", [  # each of the two and either dtype; Numba takes seconds for one
-    pytest.param(WORDS, "float32", id="words-float32"),
-    pytest.param(SOURCE, "float64", id="source-float64"),
-    pytest.param(WORDS, "float64", id="words-float64", marks=pytest.mark.full),
-    pytest.param(SOURCE, "float32", id="source-float32", marks=pytest.mark.full),
-])  # fmt: skip
-def test_functions_that_are_not_plain_are_compiled_by_numba(dtype, changed, tmp_path, monkeypatch):
-    """Cold, and from disk."""
-    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
-    x = np.random.default_rng(3).normal(size=(4, 3, 5)).astype(dtype)
-
-    def results(cell):
-        layer = numbarnn.RNN(cell, 5, 37, device="cpu", seed=1, dtype=dtype)
-        y, state, tape = layer.forward(x)
-        gradients = layer.backward(tape, y)
-        return [y, *state, layer(x)[0], gradients.x, *gradients.params.values()]
-
-    of_lstm = results(cells.LSTM)
-    for _ in range(2):  # a new cell's functions are asked for on disk
-        monkeypatch.setattr(native, "_addresses", {})
-        ours = results(replace(cells.LSTM, name="own", **changed))
-        for one, other in zip(ours, of_lstm, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=30 * np.finfo(dtype).eps)
-    assert list(tmp_path.glob("*.o"))

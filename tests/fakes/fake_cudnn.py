@@ -13,13 +13,11 @@ launches, and nothing runs.
 import ctypes
 
 import numpy as np
-import pytest
 
 from emulator import cupy_module
 from emulator.memory import BASE
 from numbarnn import reference
 from numbarnn.bench.peers.cudnn import CudnnError, Session
-from numbarnn.bench.peers.cudnn import device as binding
 from numbarnn.bench.peers.cudnn.descriptors import DTYPES, LAYOUTS
 from numbarnn.bench.peers.cudnn.library import in_order
 from numbarnn.common.precision import numpy_dtype
@@ -34,19 +32,9 @@ STATUS = {2000: "CUDNN_STATUS_BAD_PARAM", 3000: "CUDNN_STATUS_NOT_SUPPORTED", 50
 
 
 def session():
-    """A Session of a fake library on the emulated GPU, through the binding's own Device."""
-    device = emulated_device()
-    return Session(FakeLibrary(device._device), device)
-
-
-def emulated_device():
-    """The binding's Device on what the emulated GPU has of CuPy; its context counts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binding, "cupy", lambda: cupy_module)
-        patch.setattr(binding.engines, "why_not", lambda name: None)
-        device = binding.Device()
-    device._device = Context()
-    return device
+    """A Session of a fake library on the emulated GPU; its context counts."""
+    context = Context()
+    return Session(FakeLibrary(context), cupy_module, context)
 
 
 class Context(cupy_module.Device):

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from cases import Case
-from comparing import assert_close, assert_same_bits
-from grouped_tiles import choose, launches_of
 from numbarnn import engines
 from problems import make_problem
-from running import infer, train
 
 pytestmark = pytest.mark.gpu
 FEW_STEPS = (
@@ -26,38 +23,6 @@ FEW_STEPS = (
 @pytest.fixture
 def engine():
     return engines.get("cuda")
-
-
-def assert_equals_stepwise(case):
-    """With the same bits in two calls."""
-    problem = make_problem(case)
-    layer, again, expected = [
-        problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")
-    ]
-    outputs = infer(layer, problem)
-    assert_same_bits(infer(again, problem), outputs)
-    assert_close(case, outputs, infer(expected, problem), "inference")
-    assert_close(case, train(layer, problem)[0], train(expected, problem)[0], "training")
-
-
-@pytest.mark.parametrize("case", FEW_STEPS, ids=str)
-def test_few_steps_equal_stepwise(case):
-    assert launches_of(case, "cuda")[0].tile.given
-    assert_equals_stepwise(case)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("lstm", T=3, B=9, I=24, hidden=(16, 8), directions=2, dtype="float16"),
-        Case("rnn_tanh", T=4, B=3, I=7, hidden=(20,), lengths=(4, 1, 0), resets=True),
-    ],
-    ids=str,
-)
-def test_more_steps_equal_stepwise(engine, monkeypatch, case):
-    choose(monkeypatch, "cuda", engine.profile, LEAST_GAIN=-1e6)
-    assert launches_of(case, "cuda")[0].tile.given
-    assert_equals_stepwise(case)
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float16"))

@@ -42,40 +42,20 @@ def least_threads(shipped, compiled):
     return shipped.threads if adds_up or shipped.function.__module__ in PERSISTENT else THREADS
 
 
-def is_usual(shipped, cc, number, place):
-    """Whether every run compiles a kernel: of each name one dtype, with step masks or without in turn; of persistent
-    ones, whose tiles change with the device and of which each takes five seconds, every eighth; a sample for older and
-    newer devices. `numbarnn kernels` and `full`: all.
-
-    Args:
-        number: of the kernel, among the device's. place: of its name, among all names.
-    """
-    if shipped.function.__module__ in PERSISTENT:
-        return number % 8 == 7 if cc == (9, 0) else number % 25 == 5
-    return (place + catalog.DTYPES.index(shipped.dtype)) % (4 if cc == (9, 0) else 28) == 0
-
-
-def without_twins(names):
-    """Of two kernels that differ by step masks alone one, in turn: a list of names."""
-    plain = [name for name in names if name.replace("_masked", "") == name]
-    twins = [name for name in names if "_masked" in name and name.replace("_masked", "") in plain]
-    left_out = {  # another way of another cell: each has three or four such names
-        name if (number + number // 4) % 2 else name.replace("_masked", "") for number, name in enumerate(twins)
-    }
-    return [name for name in names if name not in left_out]
-
-
 def everything():
-    """Every kernel for every device: those of the catalog, and those that are cut for the device."""
+    """Every kernel for every device. Every run compiles one of each kind, in dtypes in turn, and for other devices a
+    persistent one; `full`: all."""
     for cc in DEVICES:
-        kernels = list(shipped_kernels(cc))
-        names = list(dict.fromkeys(shipped.kernel.name for shipped in kernels))
-        ours = set(without_twins(names))
-        for number, shipped in enumerate(kernels):
-            name = shipped.kernel.name
-            usual = name in ours and is_usual(shipped, cc, number, names.index(name))
-            marks = [] if usual else [pytest.mark.full]
-            yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
+        kinds = {}
+        for shipped in shipped_kernels(cc):
+            kinds.setdefault(shipped.function.__qualname__, []).append(shipped)
+        for place, (kind, of_kind) in enumerate(kinds.items()):
+            usual = of_kind[0] if "persistent_forward" in kind else None
+            if cc == (9, 0):
+                usual = of_kind[place % len(of_kind)]
+            for shipped in of_kind:
+                marks = [] if shipped is usual else [pytest.mark.full]
+                yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)
 
 
 @pytest.mark.parametrize("shipped, cc", list(everything()))
@@ -108,7 +88,7 @@ def general_kernels():
                 yield from catalog.pointwise_kernels_of(cell, dtype, masked)
 
 
-@pytest.mark.parametrize("shipped", [pytest.param(shipped, marks=[pytest.mark.full] if number % 11 else [])
+@pytest.mark.parametrize("shipped", [pytest.param(shipped, marks=[pytest.mark.full] if number % 23 else [])
                                      for number, shipped in enumerate(general_kernels())], ids=str)  # fmt: skip
 def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     compiled = shipped.compile((9, 0))

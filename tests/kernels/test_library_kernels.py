@@ -9,10 +9,8 @@ from numbarnn.kernels import catalog
 pytestmark = pytest.mark.usefixtures("toolchain")
 
 
-# Together these have every function; stages and sums of cells of one's own are in test_kernels.py.
-# NVIDIA's sine of large numbers takes stack.
-WITH_SINE = {"waving"}
-USUAL = {name for name in LIBRARY if name.startswith("lstm_with")} | {"slstm"}
+WITH_SINE = {"waving"}  # NVIDIA's sine of large numbers takes stack
+USUAL = {"slstm"}  # a kernel of every function: tests/cells/test_special_values.py; stages and sums: test_kernels.py
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,11 @@ from itertools import product
 import pytest
 
 import machine_code_checks as checks
-from kernel_mutants import mutant
 from numbarnn import cli
 from numbarnn.bench import kernels as command
 from numbarnn.bench import planned
-from numbarnn.bench.cases.shapes import SETS
-from numbarnn.cuda import compiler, ptx
+from numbarnn.bench.shapes import SETS
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
-from numbarnn.kernels.persistent import mma, weights
 from numbarnn.schedules.persistent import planner
 
 full = pytest.mark.full
@@ -95,20 +92,6 @@ def test_counts():
     assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
     assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
     assert (checks.parted(steps), checks.spills(code)) == (0, 0)
-
-
-def test_counts_of_other_texts():
-    assert checks.parted(checks.steps(MachineCode(TEXT.replace("WARPSYNC.ALL", "NOP")))) == 2
-    assert checks.steps(MachineCode(TEXT.replace("STG.E.STRONG.GPU", "STG.E"))) is None
-    assert checks.weights(MachineCode(TEXT.replace(".CONSTANT", ""))) is None
-    assert checks.spills(MachineCode(TEXT.replace("MOV R1, 0x1", "STL [R1], R4"))) == 1
-    rolled = TEXT.replace("LDG.E.128.CONSTANT", "MOV").replace("LDS.64", "LDG.E.U16.CONSTANT")
-    rolled = checks.weights(MachineCode(rolled))
-    assert (rolled.loads, rolled.words, rolled.instructions, rolled.per_word) == ({16: 1}, 0.5, 18, 36)
-    for register, asked in (("R8", [2, 2]), ("R16", [1, 2])):  # R16: the address of the other load
-        load = f"LDG.E.128.STRONG.GPU {register}, desc[UR8][R20.64]"
-        two = checks.steps(MachineCode(TEXT.replace("IADD3 R0, R0, 0x1, RZ", load)))
-        assert checks.asked_for_before_use(two) == asked
 
 
 def test_described():
@@ -217,81 +200,6 @@ def test_other_machine_code_is_found(forward, there, instead, message):
     assert wrong != text
     with pytest.raises(AssertionError, match=message):
         checks.require(problem, launch, MachineCode(wrong), limit)
-
-
-def by_elements(tile):
-    """What loads the weights where they are not aligned."""
-    return weights._make_pieces_by_elements(tile)
-
-
-def weak_words():
-    four = "{$0, $1, $2, $3}"
-    return ptx._memory_instruction(
-        "load_words", {ptx.types.uint16: (f"ld.global.v4.u32 {four}, [$4];", [ptx.WORD] * 4)}
-    )
-
-
-def words_awaited():
-    """Loads each of which is waited for before the next one is made."""
-    text = (
-        "{ .reg .pred p; ld.relaxed.gpu.global.v4.u32 {$0, $1, $2, $3}, [$4]; "
-        "setp.eq.u32 p, $0, 1; @p nanosleep.u32 1; }"
-    )
-    return ptx._memory_instruction("load_words", {ptx.types.uint16: (text, [ptx.WORD] * 4)})
-
-
-def weak_store():
-    return ptx._memory_instruction("store_word", {ptx.types.uint16: ("st.global.u32 [$0], $1;", [], [ptx.WORD])})
-
-
-def test_more_instructions_are_found(forward):
-    problem, launch, code, _ = forward
-    found = checks.weights(code)
-    with pytest.raises(AssertionError, match=r"111\.\d instructions per word of weights, at most"):
-        checks.require_weights(launch.tile, replace(found, instructions=int(found.words * 111) + 1))
-    with pytest.raises(AssertionError, match=r"0\.\d+ instructions per multiply-add, at most 0\.2"):
-        checks.require(problem, launch, code, 0.2)
-
-
-MUTANTS = {
-    "weak loads": (lambda: (ptx, "load_words", weak_words()), "0 loads of 16 bytes that others wrote"),
-    "weak stores": (lambda: (ptx, "store_word", weak_store()), "0 stores of a word that others see"),
-    "loads one by one": (lambda: (ptx, "load_words", words_awaited()), r"each is used: \[1, 2, 3\], \[3, 3, 3\]"),
-    "weights one by one": (
-        lambda: (mma, "make_pieces_of_two_rows", by_elements),
-        r"\d+ instructions move spilled|weights are loaded by \{16: 192\}",
-    ),
-}
-
-
-@full
-@pytest.mark.parametrize("change, message", MUTANTS.values(), ids=MUTANTS)
-def test_machine_code_of_wrong_kernels_is_found(disassembler_installed, toolchain, monkeypatch, change, message):
-    monkeypatch.setattr(compiler, "_compiled", {})
-    with mutant(*change()):
-        found = code_of("lstm-float16", backward=False)
-    with pytest.raises(AssertionError, match=message):
-        checks.require(*found)
-
-
-@full
-@pytest.mark.parametrize("name", ["lstm-float16", "lstm-float32"])
-def test_that_nothing_is_looked_for_ahead_of_time_is_found(disassembler_installed, toolchain, name):
-    problem, launch = launch_of(name, backward=True)
-    assert launch.tile.groups_ahead == 1
-    later = replace(launch, tile=replace(launch.tile, groups_ahead=0))
-    code = read(planned.persistent_kernel(problem, later).compile((9, 0)))
-    with pytest.raises(AssertionError, match=r"before each is used: \[(6, 6|8, 8), .*, \[(12, 12|16, 16), "):
-        checks.require(problem, launch, code, RECORDED[name][-1])
-
-
-@full
-def test_registers_that_are_spilled_are_found(disassembler_installed, toolchain, monkeypatch):
-    problem, launch = launch_of("lstm-float16", backward=False)
-    shipped = planned.persistent_kernel(problem, launch)
-    monkeypatch.setitem(shipped.kernel.dispatcher.targetoptions, "launch_bounds", (256, 2))  # 128 registers
-    with pytest.raises(AssertionError, match=r"\d+ instructions move spilled registers"):
-        checks.require(problem, launch, read(shipped.compile((9, 0))), per_multiply_add=10)
 
 
 # ------------------------------------------------------------------------------------------------------- the command

@@ -16,7 +16,6 @@ from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
-from numbarnn.cells.library import projected_lstm, recurrent_highway
 from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels import error_flag
 from numbarnn.schedules import Problem, choose
@@ -68,33 +67,6 @@ REFUSED_DTYPES = [
     ("float16", "t4", r"float16 by tensor cores of compute capability 8.0 or newer, and NVIDIA T4 has 7\.5"),
     ("bfloat16", "t4", "bfloat16 by tensor cores"),
 ]
-
-
-@pytest.mark.parametrize(
-    "cell, options, has",
-    [
-        (
-            projected_lstm,
-            {"projection": 129},
-            "no projections to more numbers than a layer has units, and 'projected_lstm' has one of 128 units to 129 "
-            "here: use schedule='wavefront' or 'stepwise'",
-        ),
-        (
-            recurrent_highway(9),
-            {},
-            "H200: 9 products per step, of at most 8, a warp for each. Use schedule='wavefront' or 'stepwise'",
-        ),
-    ],
-    ids=("wider than H", "many products"),
-)
-def test_refuses_wide_projections_and_many_products(cell, options, has):
-    problem = Problem(
-        "cuda", cells.get(cell), "float32", 128, (128,), 1, 10, 16, True, profile=profiles.get("h200"), **options
-    )
-    for plan in (schedule.SCHEDULE.plan_forward, schedule.SCHEDULE.plan_backward):
-        with pytest.raises(planner.DoesNotFit) as refusal:
-            plan(problem)
-        assert str(refusal.value).endswith(has)
 
 
 @pytest.mark.parametrize("dtype, profile, words", REFUSED_DTYPES)
@@ -190,26 +162,6 @@ def assert_equals_stepwise(case):
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", LARGE_AND_ODD, ids=str)
 def test_equals_stepwise(case):
-    assert_equals_stepwise(case)
-
-
-OWN_SIZES = (
-    pytest.param(dict(T=25, B=64, hidden=(512, 512)), marks=pytest.mark.real_gpu),
-    dict(T=9, B=5, hidden=(33, 70, 20), directions=2, dropout=0.4),
-    dict(T=9, B=6, hidden=(67, 64), lengths=(9, 4, 0, 9, 1, 7), resets=True),
-    dict(T=9, B=16, hidden=(256, 256), dtype="float16"),
-)
-# The gradients of the first are beyond 65504; of so many ReLUs of the second some are active in one schedule only.
-INSTEAD_OF_FLOAT16 = {"drawn": "bfloat16", "ind_rnn": "float32"}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", OWN_SIZES, ids=range(len(OWN_SIZES)))
-@pytest.mark.parametrize("cell", ("light", *UNEVEN, "noisy", "drawn", "additive_network", "sru", "ind_rnn", "qrnn"))
-def test_own_cells_equal_stepwise(cell, size):
-    case = Case(cell, **size)
-    if case.dtype == "float16":
-        case = replace(case, dtype=INSTEAD_OF_FLOAT16.get(cell, "float16"))
     assert_equals_stepwise(case)
 
 

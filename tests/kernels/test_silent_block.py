@@ -7,10 +7,10 @@ import pytest
 from numba import cuda
 
 import emulator
-from kernel_mutants import altered
+from mutants import altered
 from numbarnn import engines
-from numbarnn.bench.cases.cases import Case, make_instance, make_layer
-from numbarnn.bench.check.command import check_case
+from numbarnn.bench.cases import Case, make_instance, make_layer
+from numbarnn.bench.check import check_case
 from numbarnn.bench.peers import peers
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit

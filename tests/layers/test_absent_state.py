@@ -65,17 +65,6 @@ def test_an_absent_state_is_one_of_zeros(name, steps, batch, masked):
         np.testing.assert_array_equal(layer(x, **options)[0], layer(x, zeros, **options)[0])
 
 
-def test_a_single_step_has_a_gradient_of_zeros():
-    """Of R, added to what is there or written."""
-    layer = nr.GRU(INPUT, 3, device="cpu", seed=3)
-    x, dy = np.ones((1, 2, INPUT), np.float32), np.ones((1, 2, 3), np.float32)
-    for dw, left in ((None, 0), (np.ones_like(layer.weights), 1)):
-        gradients = layer.backward(layer.forward(x)[2], dy, dw=dw)
-        parameters = layer.stack.space.views(gradients.weights if dw is None else dw)
-        assert (parameters["weight_hh_l0"] == left).all()
-        assert (parameters["weight_ih_l0"] != left).all()
-
-
 def test_the_first_step_does_not_read_R():
     """What the product is left out for; with a state, and from the second step on, R's NaN reach y."""
     layer = nr.LSTM(INPUT, HIDDEN, device="cpu", seed=3)

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import numbarnn
-from kernel_mutants import mutant
+from mutants import altered
 from numbarnn.common import code_cache
 from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
@@ -62,7 +62,7 @@ def wrong_kernels():
 
         return make
 
-    with mutant(exchange, "make_publish", wrong(exchange.make_publish)):
+    with altered({(exchange, "make_publish"): wrong(exchange.make_publish)}):
         yield
 
 

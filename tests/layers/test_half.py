@@ -12,28 +12,10 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-import torch_peer
-from cases import Case
-from comparing import check
-from numbarnn import functional
 from numbarnn.common import precision
 from numbarnn.layers import checks
-from problems import make_problem
-from running import train
 
 by_dtype = pytest.mark.parametrize("dtype", precision.HALVES)
-
-
-def test_what_is_computed_in():
-    found = {dtype: precision.compute_dtype(dtype) for dtype in precision.DTYPES}
-    assert found == {"float32": "float32", "float64": "float64", "float16": "float32", "bfloat16": "float32"}
-    assert [dtype for dtype in precision.DTYPES if precision.is_half(dtype)] == list(precision.HALVES)
-
-
-@pytest.mark.parametrize("dtype", precision.DTYPES)
-def test_dtypes_are_known_by_name_and_as_numpys(dtype):
-    assert precision.numpy_dtype(dtype).name == dtype
-    assert checks.dtype_name(dtype) == checks.dtype_name(precision.numpy_dtype(dtype)) == dtype
 
 
 def on_the_cpu(dtype, **options):
@@ -73,21 +55,6 @@ def test_gradients_of_16_bits_add_up_on_the_cpu(dtype):
     expected = wide.backward(wide.forward(x.astype("float32"))[2], dy.astype("float32")).weights + 1
     assert gradients.weights is dw
     np.testing.assert_array_equal(dw, expected.astype(dtype))
-
-
-@by_dtype
-def test_functional_takes_halves_on_the_cpu(dtype):
-    layer, wide, x, dy, _ = on_the_cpu(dtype)
-    rnn = functional.Descriptor("lstm", 3, 4, 2, dtype=dtype, device="cpu")
-    reserve = functional.forward_training(rnn, x, None, None, layer.weights)[-1]
-    dx = functional.backward_data(rnn, reserve, dy, None, None, layer.weights)[0]
-    dw = np.zeros_like(layer.weights)
-    functional.backward_weights(rnn, reserve, dw)
-    functional.backward_weights(rnn, reserve, dw)
-    gradients = wide.backward(wide.forward(x.astype("float32"))[2], dy.astype("float32"))
-    np.testing.assert_array_equal(dx, gradients.x.astype(dtype))
-    once = gradients.weights.astype(dtype)
-    np.testing.assert_array_equal(dw, (gradients.weights + once.astype("float32")).astype(dtype))
 
 
 @by_dtype
@@ -134,36 +101,6 @@ def test_parameters_from_pytorchs_bfloat16_say_how():
 
 
 # ------------------------------------------------------------------------------------------------------------- a GPU
-def large_cases():
-    """Sizes that take many blocks and tensor cores; without the ReLU, of which some are always too near to the kink."""
-    for dtype in precision.HALVES:
-        for cell in ("lstm", "gru", "rnn_tanh"):
-            yield Case(cell, dtype=dtype, T=20, B=16, I=64, hidden=(128,))
-            yield Case(cell, dtype=dtype, T=5, B=3, hidden=(129, 65), directions=2, dropout=0.3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", list(large_cases()), ids=str)
-def test_gpu_agrees_with_reference(case):
-    check(case, "cuda", "auto")
-
-
-PEERS = [
-    Case(cell, dtype=dtype, **sizes)
-    for dtype in precision.HALVES
-    for cell in ("lstm", "gru")
-    for sizes in (dict(hidden=(33,)), dict(T=10, hidden=(9, 9), directions=2))
-]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", PEERS, ids=str)
-def test_gpu_error_is_at_most_twice_torchs(case):
-    torch = pytest.importorskip("torch")
-    problem = make_problem(case)
-    values, _ = train(problem.layer("cuda"), problem)
-    expected = problem.expected()
-    torch_peer.assert_at_most_twice_torchs_error(case, values, torch_peer.values(torch, problem), expected)
 
 
 @pytest.mark.gpu

@@ -1,9 +1,7 @@
-"""LSTM, GRU and RNN on the CPU: every quantity against the float64 reference and against PyTorch.
+"""LSTM, GRU and RNN on the CPU at sizes around tiles and shares of threads, and against PyTorch.
 
 How layers behave from call to call is tested in test_layers_calls.py; wrong arguments in test_bad_calls.py.
 """
-
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,46 +13,6 @@ from problems import make_problem
 from running import infer, train
 
 DTYPES = ("float32", "float64")
-
-
-def all_sizes():
-    """Every combination of sizes and options; by default one in five, in which each meets each."""
-    equal = product((1, 2, 7), (1, 3), (1, 5, 33), (1, 2, 3), (1, 2), (True, False), CELLS, DTYPES)
-    unequal = product((7, 2), (3, 1), ((33, 5), (5, 33, 1)), (0,), (1, 2), (True, False), CELLS, DTYPES)
-    for number, (T, B, H, L, D, bias, cell, dtype) in enumerate([*equal, *unequal]):
-        case = Case(cell, T=T, B=B, hidden=(H,) * L if L else H, directions=D, bias=bias, dtype=dtype)
-        yield pytest.param(case, marks=[pytest.mark.full] if number % 5 else [], id=str(case))
-
-
-@pytest.mark.parametrize("case", list(all_sizes()))
-def test_agrees_with_reference(case):
-    check(case, "cpu", "auto")
-
-
-OPTIONS = {
-    "batch_first": dict(batch_first=True),
-    "batch_first-bidirectional-one_sequence": dict(batch_first=True, directions=2, B=1),
-    "input_size_1": dict(I=1),
-    "wide_input": dict(I=70, hidden=(5,)),
-    "no_initial_state": dict(state=False, directions=2),
-    "dy_only": dict(given=("dy",), directions=2),
-    "dhy_only": dict(given=("dhy",)),
-    "dcy_only": dict(given=("dcy",)),
-    "dy_and_dcy": dict(given=("dy", "dcy")),
-    "no_gradients": dict(given=()),
-    "dropout": dict(dropout=0.4, hidden=(5, 33, 5)),
-    "dropout-bidirectional-no_bias": dict(dropout=0.25, hidden=(33, 33), directions=2, bias=False),
-    "everything_is_dropped": dict(dropout=1.0, hidden=(5, 5)),
-    "dropout_of_one_layer_is_none": dict(dropout=0.5, hidden=(5,)),
-    "unequal_sizes-batch_first-no_initial_state": dict(hidden=(5, 3), batch_first=True, state=False),
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_options_agree_with_reference(cell, options, dtype):
-    check(Case(cell, **{"hidden": (33, 33), **options}, dtype=dtype), "cpu", "auto")
 
 
 @pytest.mark.parametrize("threads", (1, 2, 3))
@@ -83,7 +41,7 @@ def test_small_problems_on_three_threads(cpu_on_threads, cell, hidden, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("H", (15, 16, 17, 31, 32, 47, 64, 65, 130))
+@pytest.mark.parametrize("H", (15, 16, 17, 31, 47, 64, 130))
 @pytest.mark.parametrize("cell", CELLS)
 def test_sizes_around_the_loops_tiles(cell, H, dtype):
     """The compiled loops work on tiles of units: full ones, and what is left."""

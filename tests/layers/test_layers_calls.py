@@ -60,24 +60,6 @@ def test_state_carries_from_call_to_call(cell, hidden, cuts, batch_first, dtype)
 
 
 @by_cell
-def test_zero_state_is_the_default(cell):
-    case = Case(cell, hidden=(5, 5), directions=2, state=False)
-    problem = make_problem(case)
-    layer = problem.layer()
-    zeros = np.zeros((4, case.B, 5), np.float32)
-    given = layer(problem.x, (zeros, zeros) if case.has_c else zeros)
-    assert_same_bits(named_outputs(layer, *layer(problem.x)), named_outputs(layer, *given))
-
-
-def test_one_of_the_two_states_may_be_none():
-    problem = make_problem(Case("lstm"))
-    layer = problem.layer()
-    zeros = np.zeros_like(problem.h)
-    for state, same in (((problem.h, None), (problem.h, zeros)), ((None, problem.c), (zeros, problem.c))):
-        assert_same_bits(named_outputs(layer, *layer(problem.x, state)), named_outputs(layer, *layer(problem.x, same)))
-
-
-@by_cell
 def test_state_of_equal_sizes_may_be_a_list_per_layer(cell):
     problem = make_problem(Case(cell, hidden=(5, 5), directions=2))
     layer = problem.layer()
@@ -200,15 +182,6 @@ def test_nan_reaches_what_it_should_and_nothing_else(cell):
     assert np.isfinite(y[:2]).all() and np.isfinite(y[:, [0, 2]]).all()
 
 
-@by_dtype
-@pytest.mark.parametrize("cell", ("lstm", "gru", "rnn_tanh"))
-def test_large_inputs_saturate(cell, dtype):
-    layer = make_problem(Case(cell, hidden=(33,), dtype=dtype)).layer()
-    for scale in (1e3, 1e30):
-        y, _ = layer(np.random.default_rng(0).standard_normal((7, 3, 4)).astype(dtype) * scale)
-        assert np.isfinite(y).all() and np.abs(y).max() <= 1
-
-
 # --------------------------------------------------------------------------------------------------------- dropout
 @pytest.mark.parametrize("p", (0.1, 0.5, 0.9))
 def test_dropout_masks_have_the_right_values_and_rate(p):
@@ -239,21 +212,6 @@ def test_dropout_masks_are_philoxs(seed):
             np.testing.assert_array_equal(mask, dropout_mask(mask.shape, 0.3, seed, k, call, "float32"))
 
 
-def test_same_seed_same_masks_and_others_differ():
-    def masks(seed, calls=1):
-        layer = nr.LSTM(4, 33, num_layers=3, dropout=0.5, device="cpu", seed=seed)
-        for _ in range(calls):
-            _, _, tape = layer.forward(np.ones((7, 3, 4), np.float32))
-        return np.stack(layer.dropout_masks(tape))
-
-    first = masks(1)
-    assert np.array_equal(first, masks(1))
-    assert not np.array_equal(first[0], first[1])  # another layer
-    for other in (masks(2), masks(1, calls=2), masks(1 + 2**32)):
-        # two independent masks with p = 1/2 agree on half of their elements, within 5 sigma
-        assert abs(np.mean(first == other) - 0.5) < 5 * 0.5 / math.sqrt(first.size)
-
-
 def test_training_calls_say_which_masks_come_next():
     """Set on a new layer, they resume where another one stopped."""
     x = np.ones((7, 3, 4), np.float32)
@@ -269,15 +227,6 @@ def test_training_calls_say_which_masks_come_next():
         with pytest.raises((TypeError, ValueError), match="training_calls"):
             other.training_calls = wrong
     assert other.training_calls == 3
-
-
-def test_masks_do_not_depend_on_dtype_or_batch_layout():
-    x = np.ones((7, 3, 4))
-    options = dict(num_layers=2, dropout=0.5, device="cpu", seed=3)
-    one, other = nr.GRU(4, 5, **options), nr.GRU(4, 5, dtype="float64", batch_first=True, **options)
-    one_tape = one.forward(x.astype(np.float32))[2]
-    other_tape = other.forward(np.ascontiguousarray(x.swapaxes(0, 1)))[2]
-    np.testing.assert_array_equal(one.dropout_masks(one_tape)[0], other.dropout_masks(other_tape)[0])
 
 
 # ------------------------------------------------------------------------------------------------------- parameters
@@ -319,13 +268,6 @@ def test_parameters_are_views_of_the_weights(cell):
     for value in kept.values():
         value[...] = 0
     assert_same_bits(infer(layer, problem), before)
-
-
-def test_names_of_unequal_layers_without_pytorch():
-    assert list(nr.GRU(4, [3, 2], bidirectional=True, bias=False, device="cpu").state_dict()) == [
-        "weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse",
-        "weight_ih_l1", "weight_hh_l1", "weight_ih_l1_reverse", "weight_hh_l1_reverse",
-    ]  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------------- telling

@@ -49,8 +49,6 @@ def one_step_of_x(layer, x):
 
 CHANGES = [swap_weights, flip_all_signs, one_weight, one_bias, optimizer_step, overwrite_x, one_step_of_x]
 
-OPTIONS = ({}, {"dtype": "float16"}, {"checkpoint_every": 3}, {"schedule": "wavefront"})
-
 
 @pytest.mark.parametrize("size", (5, 300), ids=("prepared", "large"))
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -100,20 +98,6 @@ def test_what_forward_copies_may_be_overwritten():
                 array[...] = 1
             results.append(named_gradients(layer, layer.backward(tape, problem.dy, problem.dstate)))
         assert_same_bits(*results)
-
-
-def test_optimizers_and_several_tapes_are_as_free_as_before():
-    problem = make_problem(CASE)
-    layer = problem.layer()
-    for _ in range(2):
-        tapes = [layer.forward(x)[2] for x in (problem.x, 2 * problem.x)]
-        layer(3 * problem.x)
-        for tape in tapes:
-            grads = layer.backward(tape, problem.dy)
-        for name, parameter in layer.parameters.items():
-            parameter -= 0.01 * grads.params[name]
-        layer.weights -= 0.01 * grads.weights
-        layer.parameters["bias_ih_l0"] -= 0.01 * grads.params["bias_ih_l0"]
 
 
 @pytest.mark.parametrize("what", ("w", "x"))

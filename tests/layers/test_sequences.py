@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from numbarnn import engines
-from numbarnn.layers import sequences
 from numbarnn.layers.sequences import PackedSequence, Packing, pack_padded_sequence, pad_packed_sequence
 
 LENGTHS = {
@@ -133,17 +132,6 @@ def test_engines_pack_and_pad_alike(lengths):
     np.testing.assert_array_equal(packing.pack(engine, x), packed.data, strict=True)
     filled = packing.pad(engine, packed.data, np.nan)
     np.testing.assert_array_equal(filled, padded(lengths, fill=np.nan)[: max(lengths)].astype(np.float32))
-
-
-def test_packings_are_equal_where_elements_stand_in_the_same_places():
-    one, other = (Packing.of(pack_padded_sequence(padded(lengths), lengths)) for lengths in ([1, 3], [3, 1]))
-    assert one.equals(Packing(one.batch_sizes.copy(), one.order.copy(), one.ranks)) and not one.equals(other)
-
-
-def test_what_is_packed():
-    packed = pack_padded_sequence(padded([2, 1]), [2, 1])
-    assert sequences.is_packed(packed) and sequences.is_packed(SimpleNamespace(batch_sizes=1, sorted_indices=2))
-    assert not any(map(sequences.is_packed, (packed.data, None, (1, 2))))
 
 
 # -------------------------------------------------------------------------------------------------------------- refused

@@ -9,7 +9,6 @@ import pytest
 import numbarnn as nr
 from cases import Case
 from comparing import all_arrays
-from numbarnn.cells import library
 from problems import make_problem
 
 CASES = (
@@ -42,15 +41,6 @@ def test_layers_that_take_the_batch_first(dtype):
     step = layer.stepper(2)
     y = np.stack([step(x[:, t]) for t in range(5)], axis=1)
     np.testing.assert_allclose(y, layer(x)[0], rtol=1e-5 if dtype == "float32" else 2e-3, atol=1e-3)
-
-
-def test_cells_of_the_library_with_several_states():
-    layer = nr.RNN(library.slstm, 3, 4, device="cpu", seed=0)
-    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype("float32")
-    y, state = layer(x)
-    step = layer.stepper(2)
-    np.testing.assert_allclose([step(one) for one in x], y, rtol=1e-5, atol=1e-6)
-    assert_state(step.state, state)
 
 
 def test_state_can_be_set_and_results_are_copies():

@@ -129,30 +129,6 @@ def test_gradients_are_those_of_differences(options, call):
     assert torch.autograd.gradcheck(function, (x, hx, cx, *weights), fast_mode=True)
 
 
-@pytest.mark.parametrize("name", ["slstm", "layer_norm_gru", "multiplicative_lstm"])
-def test_gradients_of_own_cells(name):
-    from numbarnn.cells import library
-
-    options = {"zoneout_h": 0.3, "drop_R": 0.2} if name == "layer_norm_gru" else {}
-    cell = nr.cell(getattr(library, name), **options) if options else getattr(library, name)
-    torch.manual_seed(0)
-    network = Network(cell, 4, 6, 2)
-    x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
-    weights = [(torch.rand(part.shape, dtype=torch.float64) - 0.5).requires_grad_() for part in network.parts]
-    results = {}
-    for training in (False, True):
-
-        def function(x, *weights, training=training):
-            torch.manual_seed(1)
-            return run(network, x, None, None, weights, training=training)[0]
-
-        assert torch.autograd.gradcheck(function, (x, *weights), fast_mode=True)
-        with torch.no_grad():
-            results[training] = function(x, *weights)
-        assert_near(results[training], function(x, *weights).detach())  # with gradients or without
-    assert torch.equal(*results.values()) == (name != "layer_norm_gru")
-
-
 # ------------------------------------------------------------------------------------------------------------ compiled
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_compiled_whole_with_sizes_that_vary(dropout):
@@ -168,15 +144,6 @@ def test_compiled_whole_with_sizes_that_vary(dropout):
             found.append(torch.autograd.grad(function(x, s.weights, training=True), [x, *s.weights]))
         assert_near(*found)
     assert counted.frame_count <= 2
-
-
-def test_compiled_inference():
-    s = Setup("gru")
-    with torch.no_grad():
-        call = torch.compile(
-            lambda x: run(s.network, x, None, None, s.weights)[:2], backend="aot_eager", fullgraph=True
-        )
-        assert_near(list(call(s.x)), list(s.module(s.x)))
 
 
 class Model(torch.nn.Module):
@@ -234,49 +201,6 @@ def test_autocast_on_the_cpu_computes_in_float32():
     assert_near(y, s.module(x.detach().float())[0])
     y.sum().backward()
     assert x.grad.dtype == torch.bfloat16
-
-
-def by_autocast(operator, s, x, weights):
-    """y and gradients of the operator itself under autocast."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = operator(x, None, None, weights, None, None, None, s.network.key, 0.0, False, False, True)[0]
-    return y, torch.autograd.grad(y.square().sum(), (x, *weights))
-
-
-def test_autocast_of_the_operators_is_that_of_modules():
-    s = Setup()
-    x, weights = leaf(s.x.bfloat16()), [leaf(weight.detach()) for weight in s.weights]
-    y, gradients = by_autocast(torch.ops.numbarnn.rnn_forward, s, x, weights)
-    wide = leaf(x.detach().float())
-    expected = run(s.network, wide, None, None, weights)[0]
-    assert y.dtype == torch.float32 and gradients[0].dtype == torch.bfloat16
-    assert_near(y, expected)
-    assert_near(gradients[1:], torch.autograd.grad(expected.square().sum(), (wide, *weights))[1:])
-    narrow = [leaf(weight.detach().half()) for weight in weights]
-    y, gradients = by_autocast(torch.ops.numbarnn.rnn_forward, s, x, narrow)
-    assert y.dtype == torch.float32 and all(one.dtype == torch.float16 for one in gradients[1:])
-    operator = torch.compile(torch.ops.numbarnn.rnn_forward, fullgraph=True, backend="aot_eager")
-    for one, other in zip(by_autocast(operator, s, x, weights)[1], gradients, strict=True):
-        assert one.dtype != torch.float64 and torch.allclose(one.float(), other.float(), rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("how", ["eager", "operator"])
-def test_16_bits_are_computed_in_float32_and_rounded_once(how, dtype):
-    s = Setup()
-    x, weights = leaf(s.x.to(dtype)), [leaf(weight.detach().to(dtype)) for weight in s.weights]
-    if how == "eager":
-        y = run(s.network, x, None, None, weights)[0]
-    else:
-        options = None, None, None, s.network.key, 0.0, False, False, True
-        y = torch.ops.numbarnn.rnn_forward(x, None, None, weights, *options)[0]
-    wide = [leaf(one.detach().float()) for one in (x, *weights)]
-    expected = run(s.network, wide[0], None, None, wide[1:])[0]
-    assert torch.equal(y, expected.to(dtype))
-    dy = torch.randn(y.shape).to(dtype)
-    found = torch.autograd.grad(y, (x, *weights), dy)
-    for one, other in zip(found, torch.autograd.grad(expected, wide, dy.float()), strict=True):
-        assert torch.equal(one, other.to(dtype))
 
 
 def test_dtypes_that_there_are_not_are_refused_with_the_cure():

@@ -3,7 +3,6 @@
 import copy
 import io
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -51,17 +50,6 @@ def test_attributes_names_and_first_values(name):
 
 
 @each_stack
-def test_attributes_of_stacks(name):
-    options = dict(batch_first=True, bidirectional=True, dropout=0.25, bias=False)
-    theirs, ours = pair(name, **options)
-    assert repr(ours) == repr(theirs)
-    assert [[one.shape for one in own] for own in ours.all_weights] == [
-        [one.shape for one in own] for own in theirs.all_weights
-    ]
-    assert [one is other for one, other in zip(ours._flat_weights, ours.parameters(), strict=True)]
-
-
-@each_stack
 def test_methods_of_rnn_base(name):
     """Those that code written for torch.nn's modules calls, or calls for an LSTM's two states."""
     found = []
@@ -76,17 +64,6 @@ def test_methods_of_rnn_base(name):
             module.check_forward_args(x[:, 1:], state, None)
         found.append((sizes, module.permute_hidden(state, torch.tensor([2, 0, 3, 1]))))
     torch.testing.assert_close(*found, rtol=0, atol=0)
-
-
-def test_positional_arguments():
-    for package in (nn, nrt):
-        lstm = package.LSTM(3, 5, 2, False, True, 0.5, True, 2, "cpu", torch.float64)
-        assert (lstm.num_layers, lstm.bias, lstm.batch_first, lstm.dropout) == (2, False, True, 0.5)
-        assert (lstm.bidirectional, lstm.proj_size, lstm.weight_hh_l1_reverse.dtype) == (True, 2, torch.float64)
-        rnn = package.RNN(3, 5, 2, "relu", False, True)
-        assert (rnn.nonlinearity, rnn.bias, rnn.batch_first, rnn.mode) == ("relu", False, True, "RNN_RELU")
-        cell = package.RNNCell(3, 5, False, "relu", "cpu", torch.float64)
-        assert (cell.bias, cell.nonlinearity, cell.weight_ih.dtype) == (False, "relu", torch.float64)
 
 
 @each
@@ -140,13 +117,6 @@ def test_device_meta(name):
     nn.Sequential(other).load_state_dict({f"0.{key}": value for key, value in theirs.state_dict().items()}, assign=True)
     assert len({one.untyped_storage().data_ptr() for one in other.parameters()}) == 1
     torch_modules.assert_same(theirs, other, x_for(name))
-
-
-@each
-def test_double_and_back(name):
-    theirs, ours = (module.double() for module in pair(name))
-    torch_modules.assert_same(theirs, ours, x_for(name, torch.float64))
-    torch_modules.assert_same(theirs.float(), ours.float(), x_for(name))
 
 
 @each
@@ -323,14 +293,6 @@ def test_dropout_by_the_network_itself(name, monkeypatch):
     torch_modules.assert_same(theirs.eval(), ours.eval(), x)
 
 
-@each_stack
-def test_dropout_changed_later(name):
-    theirs, ours = pair(name)
-    for dropout in (0.5, 0.2, 0.0):
-        theirs.dropout = ours.dropout = dropout
-        torch_modules.assert_same(theirs, ours, torch.randn(6, 4, 3))
-
-
 # ---------------------------------------------------------------- errors
 @each_stack
 @pytest.mark.parametrize("options", [
@@ -371,16 +333,6 @@ def test_dtypes_of_cells(name):
     for module in pair(name):
         with pytest.raises(RuntimeError, match="same dtype"):
             module(torch.zeros(4, 3, dtype=torch.float64))
-
-
-def test_dropout_of_one_layer_warns():
-    for package in (nn, nrt):
-        with pytest.warns(UserWarning, match="dropout option adds dropout after all but last") as seen:
-            package.LSTM(3, 5, dropout=0.5)
-    assert seen[0].filename == __file__  # ours names the caller's line
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nrt.LSTM(3, 5, 2, dropout=0.5)
 
 
 def test_states_that_are_no_tuple():

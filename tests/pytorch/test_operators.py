@@ -11,24 +11,7 @@ import numbarnn as nr  # noqa: E402
 import numbarnn.torch as nrt  # noqa: E402
 from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
-from torch_networks import CELLS, SIZES, Setup, assert_near, leaf  # noqa: E402
-
-
-@pytest.mark.parametrize("views", [True, False], ids=["views", "apart"])
-@pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
-@pytest.mark.parametrize("cell", CELLS)
-def test_results_and_gradients_are_torchs(cell, bidirectional, views):
-    s = Setup(cell, views=views, bidirectional=bidirectional)
-    x, peer_x = leaf(s.x), leaf(s.x)
-    loss, peer_loss = s.loss(x, s.weights), s.peer_loss(peer_x)
-    assert_near(loss, peer_loss)
-    loss.backward()
-    peer_loss.backward()
-    assert_near(x.grad, peer_x.grad)
-    for weight, peer in zip(s.weights, s.peers, strict=True):
-        assert_near(weight.grad, peer.grad)
-    assert len({weight.grad.untyped_storage().data_ptr() for weight in s.weights}) == 1
-    assert views == (s.network.last_weights is not None and s.network.last_weights.places[0] == s.flat.data_ptr())
+from torch_networks import SIZES, Setup, assert_near, leaf  # noqa: E402
 
 
 def flags(probability, *shape):
@@ -122,7 +105,7 @@ def test_second_derivatives_are_refused(how):
 
 
 def test_what_needs_no_gradient_is_not_computed(monkeypatch):
-    from numbarnn.torch import core, eager
+    from numbarnn.torch import core
 
     asked = []
 
@@ -131,7 +114,7 @@ def test_what_needs_no_gradient_is_not_computed(monkeypatch):
         return core_backward(*arguments)
 
     core_backward = core.backward
-    monkeypatch.setattr(eager.core, "backward", noted)
+    monkeypatch.setattr(core, "backward", noted)
     s = Setup()
     s.loss(s.x, s.weights).backward()
     for weight in s.weights:
@@ -155,17 +138,6 @@ def test_changes_between_forward_and_backward_are_noticed(what):
         changed.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_results_are_not_overwritten_by_later_calls():
-    s = Setup()
-    x = leaf(s.x)
-    y, hy, cy = run(s.network, x, None, None, s.weights)
-    copies = y.clone(), hy.clone(), cy.clone()
-    (y.sum() + cy.sum()).backward()
-    for _ in range(3):
-        s.loss(x, s.weights).backward()
-    assert all(map(torch.equal, copies, (y, hy, cy)))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -203,19 +175,6 @@ def test_saved_tensors_hooks_get_all_that_is_kept():
     assert_near(expected, torch.autograd.grad(loss, [x, *s.weights]))
 
 
-def test_functional_call_and_functional_gradients():
-    s = Setup()
-
-    def loss(weights, x):
-        return s.loss(x, weights)
-
-    expected = torch.autograd.grad(s.loss(s.x, s.weights), s.weights)
-    plain = [weight.detach().clone() for weight in s.weights]
-    assert_near(expected, tuple(torch.func.grad(loss)(plain, s.x)))
-    value, pull = torch.func.vjp(loss, plain, s.x)
-    assert_near(expected, tuple(pull(torch.ones_like(value))[0]))
-
-
 @pytest.mark.parametrize("gradients", [False, True], ids=["folded", "one_after_another"])
 @pytest.mark.parametrize("batch_first", [False, True], ids=["time_first", "batch_first"])
 def test_vmap_over_x(batch_first, gradients):
@@ -232,25 +191,6 @@ def test_vmap_over_x(batch_first, gradients):
     ]
     assert_near(list(together), singly)
     assert_near(list(torch.vmap(call, (0, None))(x, lengths[0])), singly)
-
-
-def test_vmap_over_an_ensemble_and_gradients_of_each_example():
-    s = Setup()
-    several = [torch.stack([weight.detach(), 2 * weight.detach()]) for weight in s.weights]
-
-    def loss(weights, x):
-        return run(s.network, x, None, None, weights)[0].square().sum()
-
-    gradient = torch.func.grad(loss)
-    values = torch.vmap(loss, (0, None))(several, s.x)
-    found = torch.vmap(gradient, (0, None))(several, s.x)
-    for number in range(2):
-        one = [weights[number] for weights in several]
-        assert_near(values[number], loss(one, s.x))
-        assert_near([grad[number] for grad in found], list(gradient(one, s.x)))
-    x, one = s.x.unsqueeze(2), [weights[0] for weights in several]  # one sequence each
-    each = torch.vmap(gradient, (None, 1))(one, x)
-    assert_near([grad.sum(0) for grad in each], list(gradient(one, s.x)))
 
 
 def gradients_by(route, module, x, state):

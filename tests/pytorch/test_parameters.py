@@ -41,14 +41,6 @@ def test_parameters_and_gradients_are_views_of_one_buffer_each(make):
     assert [one.data_ptr() for one in own] == places
 
 
-def test_gradients_add_up():
-    theirs, ours = torch_modules.pair("LSTM", 3, 5)
-    x = torch.randn(4, 2, 3)
-    for _ in range(2):
-        expected, found = step(theirs, x), step(ours, x)
-    torch.testing.assert_close(found, expected)
-
-
 def test_frozen_parameters():
     module = nrt.LSTM(3, 5)
     module.weight_ih_l0.requires_grad_(False)
@@ -110,21 +102,6 @@ def test_frozen_layers_cost_no_product(name, binds, monkeypatch):
                     assert len(done) == 2 * (6 - len(frozen))
 
 
-def test_frozen_layers_cost_a_compiled_call_no_product(monkeypatch):
-    torch._dynamo.reset()
-    module, x, done = FROZEN["gru"](), torch.randn(4, 2, 3), []
-    engine, expected = module._computation.stack.engine, gradients(module, x)
-    method = engine.weight_gradients
-    monkeypatch.setattr(engine, "weight_gradients", lambda *given: (done.append(0), method(*given)))
-    for own, one in module.named_parameters():
-        one.requires_grad_(own.endswith("_l1"))
-    found = gradients(torch.compile(module, backend="aot_eager", fullgraph=True), x)
-    assert len(done) == 1
-    for own, gradient in found.items():
-        if gradient is not None:
-            torch.testing.assert_close(gradient, expected[own.removeprefix("_orig_mod.")])
-
-
 def gradients(module, x):
     """Name -> the parameter's gradient."""
     module.zero_grad()
@@ -179,14 +156,6 @@ def test_functional_call():
 
     expected, found = (torch.func.grad(loss)(parameters, module) for module in (theirs, ours))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_an_ensemble():
-    """vmap over stacked parameters computes what the modules do one by one."""
-    modules, x = [nrt.LSTM(3, 5) for _ in range(3)], torch.randn(4, 2, 3)
-    parameters, buffers = torch.func.stack_module_state(modules)
-    y, _ = torch.func.vmap(lambda own: torch.func.functional_call(modules[0], (own, buffers), (x,)))(parameters)
-    torch.testing.assert_close(y, torch.stack([module(x)[0] for module in modules]))
 
 
 def test_a_replica():

@@ -1,6 +1,5 @@
 """Calls that repeat the last one see everything that has changed since."""
 
-import copy
 import threading
 
 import pytest
@@ -141,24 +140,6 @@ def test_calls_of_other_forms_in_turns():
     with pytest.raises(RuntimeError, match="Expected hidden"):
         ours(x, tuple(one[:, :2] for one in state))
     torch_modules.assert_same(theirs, ours, x)
-
-
-def test_autocast_functions_and_copies_in_between():
-    theirs, ours = both()
-    x = torch.randn(X)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert ours(x.bfloat16())[0].dtype == torch.float32
-    doubled = {name: 2 * one.detach() for name, one in ours.named_parameters()}
-    expected = torch.func.functional_call(theirs, doubled, (x,))
-    for _ in range(2):
-        torch.testing.assert_close(torch.func.functional_call(ours, doubled, (x,)), expected)
-    other = copy.deepcopy(ours)
-    for module in (other, theirs):
-        write(module)
-    torch_modules.assert_same(theirs, other, x)
-    assert not torch.allclose(other(x)[0], ours(x)[0])
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), ours(x))
 
 
 def test_hooks_on_saved_tensors_are_asked():

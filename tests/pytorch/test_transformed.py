@@ -34,16 +34,6 @@ def test_an_ensemble_is_trained(name, compiled):
         torch.testing.assert_close(own.grad, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_an_ensemble_that_drops_out():
-    modules, x = [nrt.LSTM(3, 5, 2, dropout=0.5) for _ in range(2)], torch.randn(X)
-    parameters, buffers = torch.func.stack_module_state(modules)
-    call = torch.func.vmap(
-        lambda own: torch.func.functional_call(modules[0], (own, buffers), (x,))[0], randomness="different"
-    )
-    call(parameters).sum().backward()
-    assert all(own.grad.abs().sum() > 0 for own in parameters.values())
-
-
 @pytest.mark.parametrize("what", ["x", "state"])
 def test_what_is_batched_alone_has_gradients(what):
     module = nrt.GRU(3, 5).requires_grad_(False)
@@ -88,20 +78,6 @@ def test_several_backward_passes_at_once(make, several):
         found = several(module, x, dy, inputs)
         for one, expected in zip(found, zip(*singly, strict=True), strict=True):
             torch.testing.assert_close(one, torch.stack(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_several_passes_leave_out_what_has_no_gradient():
-    module, x = nrt.LSTM(3, 5), torch.randn(X)
-    module.weight_hh_l0.requires_grad_(False)
-    y, dy = module(x)[0], torch.randn(3, 4, 2, 5)
-    names = [name for name, one in module.named_parameters() if one.requires_grad]
-    found = torch.autograd.grad(y, [getattr(module, name) for name in names], dy, is_grads_batched=True)
-    assert [len(one) for one in found] == [3] * len(names)
-    random = nrt.LSTM(3, 5, 2, dropout=0.5)
-    y = random(x)[0]
-    (once,) = torch.autograd.grad(y, random.weight_ih_l0, dy[0], retain_graph=True)
-    (several,) = torch.autograd.grad(y, random.weight_ih_l0, dy, is_grads_batched=True)  # the same elements drop out
-    torch.testing.assert_close(several[0], once)
 
 
 @pytest.mark.parametrize("vectorize", [False, True])

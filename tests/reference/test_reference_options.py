@@ -6,7 +6,6 @@ Against finite differences, and what follows from their definitions; against PyT
 import numpy as np
 import pytest
 
-from numbarnn import reference
 from reference_problem import (
     CELLS,
     Problem,
@@ -53,15 +52,6 @@ def test_backward_against_finite_differences(cell, options, each):
 # ------------------------------------------------------------------------------------------------------------ clipping
 def steps_of(result):
     return [step for layer in result.tape.walks for pieces in layer for walk in pieces for step in walk]
-
-
-def test_clip_holds_the_cell_state_at_every_step():
-    problem = Problem("lstm", D=2, cell_clip=(-0.1, 0.2))
-    result = problem.forward()
-    for step in steps_of(result):
-        np.testing.assert_array_equal(step["saved"]["c"], np.clip(step["saved"]["unclipped"], -0.1, 0.2))
-    c = np.concatenate([c.ravel() for c in result.cy])
-    assert c.min() == -0.1 and c.max() == 0.2
 
 
 def test_no_gradient_goes_through_what_is_held():
@@ -117,88 +107,7 @@ def test_a_sequence_of_length_zero_hands_its_state_on(cell):
             assert_same(gradients.dcx[layer][:, 1], problem.dcy[layer][:, 1])
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_full_lengths_and_no_resets_change_nothing(cell):
-    problem = Problem(cell, T=4, B=3, D=2)
-    expected, gradients = problem.forward(), problem.backward()
-    problem.options = dict(lengths=np.full(3, 4), resets=np.zeros((4, 3), bool), padding_value=np.nan)
-    assert_same(problem.forward().y, expected.y)
-    assert_same_gradients(problem.backward(), gradients)
-
-
 # -------------------------------------------------------------------------------------------------------------- errors
-def zeros(shape):
-    return np.zeros(shape)
-
-
-# What is changed in a good problem (two layers, H = 4 and 3, I = 3, T = 3, B = 2), and how the error begins.
-BAD = {
-    "lengths-number": ("gru", {}, {"lengths": 3}, "lengths: expected 2 ints; got int64 of shape ()"),
-    "lengths-many": ("gru", {}, {"lengths": [3, 3, 3]}, "lengths: expected 2 ints; got int64 of shape (3,)"),
-    "lengths-float": ("gru", {}, {"lengths": [3.0, 1.0]}, "lengths: expected 2 ints; got float64"),
-    "lengths-long": ("gru", {}, {"lengths": [4, 1]}, "lengths: expected 0 to T = 3; got [4, 1]"),
-    "lengths-negative": ("gru", {}, {"lengths": [3, -1]}, "lengths: expected 0 to T = 3; got [3, -1]"),
-    "resets-shape": ("gru", {}, {"resets": np.ones((2, 3), bool)}, "resets: expected bools of shape (T, B) = (3, 2)"),
-    "resets-ints": ("gru", {}, {"resets": np.ones((3, 2), int)}, "resets: expected bools of shape (T, B) = (3, 2)"),
-    "clip-cell": ("gru", {}, {"cell_clip": 1.0}, "cell_clip: only the LSTM has a cell state to clip"),
-    "clip-crossed": ("lstm", {}, {"cell_clip": (0.5, -0.5)}, "cell_clip: expected None, a positive number or"),
-    "clip-negative": ("lstm", {}, {"cell_clip": -0.5}, "cell_clip: expected None, a positive number or"),
-    "clip-zero": ("lstm", {}, {"cell_clip": 0.0}, "cell_clip: expected None, a positive number or"),
-    "clip-nan": ("lstm", {}, {"cell_clip": (np.nan, 1.0)}, "cell_clip: expected None, a positive number or"),
-    "clip-three": ("lstm", {}, {"cell_clip": (0.0, 1.0, 2.0)}, "cell_clip: expected None, a positive number or"),
-    "bias-in-one-layer": ("gru", {"bias_ih_l1": None}, {}, "parameters: missing bias_ih_l1; unexpected none"),
-    "bias-in-one-direction": ("gru", {"bias_ih_l0": None}, {}, "parameters: missing none; unexpected bias_ih_l1"),
-    "skip-above": ("gru", {"weight_ih_l1": None}, {}, "parameters: missing weight_ih_l1; unexpected none"),
-    "skip-sizes": ("gru", {"weight_ih_l0": None}, {}, "x: expected shape (T, B, I) with I = 4 (as H: weight_ih_l0 is"),
-    "projected-one-layer": (
-        "lstm",
-        {"weight_hr_l0": (2, 4), "weight_hh_l0": (16, 2)},
-        {},
-        "parameters: missing weight_hr_l1; unexpected none",
-    ),
-    "projected-cell": (
-        "gru",
-        {"weight_hr_l0": (2, 4), "weight_hr_l1": (2, 3)},
-        {},
-        "weight_hr_l0: only the LSTM can have a projection; got it for cell 'gru'",
-    ),
-    "projected-to-the-same": (
-        "lstm",
-        {"weight_hr_l0": (4, 4), "weight_hr_l1": (3, 3)},
-        {},
-        "weight_hh_l0: expected shape (G*H, P) with G = 4 gates and 0 < P < H; got (16, 4)",
-    ),
-    "projection-shape": (
-        "lstm",
-        {"weight_hr_l0": (2, 3), "weight_hh_l0": (16, 2), "weight_hr_l1": (2, 3)},
-        {},
-        "weight_hr_l0: expected shape (2, 4); got (2, 3)",
-    ),
-}
-
-
-@pytest.mark.parametrize(("cell", "parameters", "options", "message"), BAD.values(), ids=BAD.keys())
-def test_forward_rejects(cell, parameters, options, message):
-    problem = Problem(cell, **options)
-    for name, shape in parameters.items():
-        if shape is None:
-            del problem.parameters[name]
-        else:
-            problem.parameters[name] = zeros(shape)
-    with pytest.raises(ValueError) as error:
-        problem.forward()
-    assert str(error.value).startswith(message)
-
-
-def test_states_of_a_projected_lstm_have_two_sizes():
-    problem = Problem("lstm", H=(4, 4), proj=2)
-    joined = [np.concatenate(problem.h0), np.concatenate(problem.c0)]
-    assert joined[0].shape == (2, 2, 2) and joined[1].shape == (2, 2, 4)
-    result = reference.forward("lstm", problem.x, problem.parameters, *joined)
-    assert_same(result.y, problem.forward().y)
-    assert [h.shape for h in result.hy] == [(1, 2, 2)] * 2 and [c.shape for c in result.cy] == [(1, 2, 4)] * 2
-    with pytest.raises(ValueError, match=r"h0: expected shape \(2, 2, 2\); got \(2, 2, 4\)"):
-        reference.forward("lstm", problem.x, problem.parameters, joined[1])
 
 
 def test_longdouble_with_every_option():

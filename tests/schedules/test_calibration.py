@@ -14,7 +14,7 @@ import pytest
 
 import calibrate
 from numbarnn.bench import planned
-from numbarnn.bench.speed.record import RESULTS
+from numbarnn.bench.record import RESULTS
 from numbarnn.cells.library import layer_norm_gru
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration

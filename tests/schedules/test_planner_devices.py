@@ -9,7 +9,7 @@ import pytest
 from general_cells import GENERAL
 from numbarnn import engines
 from numbarnn.bench import planned
-from numbarnn.bench.cases.shapes import SETS
+from numbarnn.bench.shapes import SETS
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.library import layer_norm_lstm, peephole_lstm
 from numbarnn.cuda import arguments

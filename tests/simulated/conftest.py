@@ -18,3 +18,11 @@ def random_order(request):
 
     with simulator.schedule(seed=f"{simulator.default_seed()} {request.node.name}"):
         yield
+
+
+@pytest.fixture
+def change(monkeypatch):
+    """A small device, and a function that changes it: see `threads.small_device`."""
+    from threads import small_device
+
+    return small_device(monkeypatch)

@@ -1,14 +1,11 @@
-"""Layers made of the real kernels, in the simulator: sizes around their blocks, and that they launch what is compiled.
-What every cell and option computes is in test_conformance.py."""
+"""Layers launch the kernels that are compiled for GPUs, and no others."""
 
 from itertools import product
 
 import numpy as np
-import pytest
 
 import numbarnn
 from cases import BUILT_IN, CELLS, Case
-from comparing import check
 from numbarnn import engines
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
@@ -16,30 +13,6 @@ from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog
 from problems import Problem
 from running import infer, train
-
-# Every T, B and H, each with another cell, directions, bias and dtype.
-SIZES = [
-    Case(CELLS[n % 4], T=T, B=B, hidden=(H,), directions=1 + n // 2 % 2, bias=n % 5 < 3, dtype=DTYPES[:2][n // 3 % 2])
-    for n, (T, B, H) in enumerate(product((1, 2, 7), (1, 3), (1, 5, 33)))
-]
-
-
-@pytest.mark.parametrize("case", SIZES, ids=str)
-def test_agrees_with_reference(case):
-    check(case, "sim", "auto")
-
-
-def test_a_stepper_without_bound_calls():
-    """Engines that do not bind calls make one at each step."""
-    layer = numbarnn.LSTM(3, 4, device="sim", seed=0)
-    x = np.random.default_rng(0).standard_normal((3, 2, 3)).astype("float32")
-    y, state = layer(x)
-    step = layer.stepper(2)
-    np.testing.assert_allclose([step(one) for one in x], y, rtol=1e-5, atol=1e-6)
-    for found, expected in zip(step.state, state, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    step.state = None
-    np.testing.assert_allclose(step(x[0]), y[0], rtol=1e-5, atol=1e-6)
 
 
 def launching_calls():

@@ -1,43 +1,57 @@
-"""The persistent schedule with the real kernels, all blocks at once in the simulator: against float64,
-with the same bits whoever comes first. That wrong kernels are found out is tested in test_persistent_mutants.py.
+"""Persistent kernels in the simulator, all blocks at once, against float64: a table of tiles, exchanges and devices.
+
+Every cell and option, in one order of the threads: test_conformance.py. Wrong kernels are found: test_mutants.py.
 """
 
-from itertools import product
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from persistent_setup import few_threads
 
 import comparing
 import tf32
 from cases import CELLS, Case
 from comparing import assert_close, assert_same_bits
-from general_cells import UNEVEN
-from grouped_tiles import CHEAP, launches_of
+from grouped_tiles import CHEAP, MIXED_TILES, launches_of
 from numbarnn.bench import planned
-from numbarnn.cells.definition import Chances
-from numbarnn.common.philox import noise_words
-from numbarnn.compile import units
 from numbarnn.cuda import simulator
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
-from numbarnn.engines.gpu import profiles
+from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules.persistent import residence, tilings
-from numbarnn.schedules.persistent import schedule as schedule
+from numbarnn.kernels.persistent.columns import RECURRENT, WARP
+from numbarnn.schedules.persistent import planner, residence, schedule, shares, tables, tilings
 from problems import make_problem
 from running import infer, train, train_and_draw
 
-ORDERS = 2  # of the threads, where who comes first might matter
 full = pytest.mark.full
+NOTHING = MappingProxyType({})
+REGISTERS = {"registers": 65536}  # room for weights in registers
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    return few_threads(monkeypatch)
+class Row(NamedTuple):
+    """A case on a device.
+
+    Attributes:
+        device: changes of the small device, see `threads.small_device`.
+        shows: what holds for each launch or its tile, by name; "launches": how many there are.
+        orders: in how many orders of the threads the same bits must come out.
+    """
+
+    case: Case
+    device: Mapping = NOTHING
+    shows: Mapping = NOTHING
+    orders: int = 1
+
+    def __str__(self):
+        return "-".join([str(self.case), *(f"{name}_{value}" for name, value in self.device.items())])
 
 
-def check(case, limit=None, orders=1):
+def check(case, orders=1, limit=None):
     """Inference and training agree with float64, with the same bits in so many orders of the threads."""
     problem, first = make_problem(case), None
     for launch in launches_of(case):
@@ -56,274 +70,304 @@ def check(case, limit=None, orders=1):
         assert_same_bits(found, first[1], f"training, seed {seed}")
 
 
-# ---------------------------------------------------------------------------------------------- agrees with float64
-def cases():
-    """Every cell; then sizes, steps, batches, options. More than one block per layer everywhere: of 4 units."""
-    for cell in CELLS:
-        usual = [] if cell == "gru" else full  # test_conformance.py has each, in one order of the threads
-        yield pytest.param(Case(cell, T=3, B=2, hidden=(7, 5), dropout=0.4), marks=usual)
-        yield pytest.param(Case(cell, T=3, B=2, hidden=(9,), I=3), marks=full)
-        yield pytest.param(Case(cell, T=2, B=1, hidden=(5,), directions=2), marks=full)
-    yield Case("lstm", T=2, B=2, hidden=(5, 6, 5), dropout=0.3)
-    yield Case("lstm", T=1, B=1, hidden=(5, 6), state=False)
-    yield Case("gru", T=1, B=2, hidden=(5,), directions=2, given=("dhy",))
-    yield Case("gru", T=2, B=1, hidden=(5, 6), directions=2, dropout=0.3, bias=False)
-    yield pytest.param(Case("lstm", T=2, B=1, hidden=(8, 8), directions=2, state=False), marks=full)
-    yield Case("rnn_tanh", T=3, B=17, hidden=(9,))  # more sequences than are multiplied at once
-    yield pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5)), marks=full)
-    yield Case("rnn_tanh", T=3, B=1, hidden=(24,))  # two warps share a product
-    yield Case("rnn_tanh", T=2, B=1, hidden=(17,))  # one of them a single column
-
-
-@pytest.mark.parametrize("case", list(cases()), ids=str)
-def test_agrees_with_float64(case):
-    check(case, orders=ORDERS)
-
-
-HALF_CASES = [
-    Case("lstm", T=2, B=2, hidden=(8, 8), dtype="float16"),  # rows of 16 bytes
-    Case("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16", dropout=0.3),  # number by number
-    Case("rnn_tanh", T=2, B=9, hidden=(8,), directions=2, dtype="bfloat16"),
+MASKED = dict(T=4, B=3, lengths=(3, 0, 4), resets=True)
+MMA, FMA = {"math": "mma"}, {"math": "fma"}
+USUAL = [
+    # Several layers in a launch, one step, one sequence, more sequences than are multiplied at once, shared products.
+    Row(Case("gru", T=3, B=2, hidden=(7, 5), dropout=0.4), orders=2),
+    Row(Case("lstm", T=1, B=1, hidden=(5, 6), state=False)),
+    Row(Case("gru", T=1, B=2, hidden=(5,), directions=2, given=("dhy",))),
+    Row(Case("rnn_tanh", T=3, B=17, hidden=(9,)), orders=2),
+    Row(Case("rnn_tanh", T=2, B=1, hidden=(17,))),
+    # How products are computed, and where weights are.
+    Row(Case("lstm", T=2, B=2, hidden=(8, 8), dtype="float16"), {}, MMA | {"resident": "shared", "aligned": True}),
+    Row(Case("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16"), REGISTERS, MMA | {"resident": "registers"}),
+    Row(Case("rnn_relu", T=2, B=9, hidden=(9,)), REGISTERS, FMA | {"resident": "registers"}),
+    # Several launches; slices of the batch; numbers of warps.
+    Row(Case("gru", T=2, B=1, hidden=(5, 6), directions=2), {"multiprocessors": 4}, {"launches": 4}),
+    Row(Case("gru", T=2, B=10, hidden=(6,), directions=2), {"multiprocessors": 100, "SLICES": (2,)}, {"slices": 2}),
+    Row(Case("gru", T=2, B=17, hidden=(9,)), {"warps": (8,)}, {"warps": 8}),
+    # Custom cells: no R, fewer gates of ah than of ax, more, random numbers; another R than the parameter.
+    Row(Case("light", T=3, B=2, hidden=(7, 5, 6), dropout=0.3)),
+    Row(Case("fewer", T=2, B=2, hidden=(8, 8), dtype="float16", dropout=0.3), REGISTERS, MMA),
+    Row(Case("more", hidden=(5, 6), directions=2, **MASKED)),
+    Row(Case("noisy", T=2, B=2, hidden=(5, 5)), {"multiprocessors": 2}, {"launches": 4}),
+    Row(Case("rnn_tanh", T=2, B=2, hidden=(6, 8), heads=2, drop=0.3), orders=2),
+    # What blocks exchange within a step: products, sums, both, projections.
+    Row(Case("gru_reset_before", T=2, B=2, hidden=(8, 8), dropout=0.4), {"warps": (4,)}, orders=2),
+    Row(Case("gru_reset_before", T=3, B=2, hidden=(16,), heads=2), {"warps": (4,)}),
+    Row(Case("gru_reset_before", T=3, B=10, hidden=(9,)), {"multiprocessors": 6, "SLICES": (2,)}, {"slices": 2}),
+    Row(Case("chain", T=3, B=2, hidden=(9,)), {"warps": (4,)}),
+    Row(Case("ladder", T=2, B=2, hidden=(9,)), {"warps": (4,)}),
+    Row(Case("normed", T=2, B=3, hidden=(9,)), orders=2),
+    Row(Case("layer_norm_lstm", T=3, B=3, hidden=(8,), lengths=(2, 0, 3), resets=True, dtype="float16")),
+    Row(Case("lstm", proj_size=5, T=3, B=2, hidden=(9,)), {"warps": (2,)}, orders=2),  # of 3 blocks one has no output
+    Row(Case("lstm", proj_size=5, T=2, B=2, hidden=(8, 8), dropout=0.4, resets=True), {"warps": (4,)}),
 ]
+MORE = [
+    *(Row(Case(cell, T=3, B=2, hidden=(7, 5), dropout=0.4), orders=2) for cell in CELLS),
+    *(Row(Case(cell, T=3, B=2, hidden=(9,), I=3)) for cell in CELLS),
+    *(Row(Case(cell, T=2, B=1, hidden=(5,), directions=2)) for cell in CELLS),
+    Row(Case("lstm", T=2, B=17, hidden=(5, 5))),
+    Row(Case("rnn_tanh", T=3, B=1, hidden=(24,))),
+    Row(Case("lstm", T=2, B=2, hidden=(8, 8), dtype="float16"), REGISTERS, MMA),
+    Row(Case("gru", T=2, B=2, hidden=(5, 7), dtype="bfloat16", dropout=0.3), {}, MMA),
+    Row(Case("rnn_tanh", T=2, B=9, hidden=(8,), directions=2, dtype="bfloat16"), REGISTERS, MMA),
+    Row(Case("lstm", T=2, B=2, hidden=(5,)), REGISTERS, FMA),
+    Row(Case("lstm", T=2, B=2, hidden=(5, 5, 5), dropout=0.3), {"multiprocessors": 4}, {"launches": 4}),
+    Row(Case("gru", T=2, B=2, hidden=(8, 8), dtype="float16"), {"multiprocessors": 2}, {"launches": 4}),
+    Row(Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), {"multiprocessors": 100, "SLICES": (3,)}, {"slices": 3}),
+    Row(Case("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), {"multiprocessors": 100, "SLICES": (2,)}),
+    Row(Case("rnn_tanh", T=2, B=25, hidden=(5,)), {"multiprocessors": 100, "SLICES": (2,)}),  # 16 sequences and 9
+    *(Row(Case(cell, hidden=(5, 5), bias="input", **MASKED)) for cell in ("light", "fewer", "noisy")),
+    *(Row(Case(cell, T=2, B=17, hidden=(5, 5), bias="recurrent")) for cell in ("light", "fewer", "more", "noisy")),
+    Row(Case("lstm", T=2, B=2, hidden=(5,), drop=0.3, dtype="float16")),
+    Row(Case("gru_reset_before", T=3, B=2, hidden=(5, 6), directions=2, dropout=0.4), {"warps": (2,)}, orders=2),
+    Row(Case("gru_reset_before", T=2, B=17, hidden=(5,)), {"warps": (2,)}),
+    Row(Case("gru_reset_before", T=3, B=2, hidden=(24,)), {"warps": (4,)}),
+    Row(Case("blend", T=3, B=3, hidden=(8, 8), resets=True, dtype="bfloat16"), {"warps": (4,)}),
+    Row(Case("multiplicative_lstm", T=3, B=9, hidden=(9,)), {"warps": (2,)}),
+    Row(Case("ladder", T=3, B=2, hidden=(9,)), {"warps": (4,)}, orders=2),
+    Row(Case("normed", T=3, B=17, hidden=(9,)), orders=2),
+    Row(Case("normed", T=4, B=3, hidden=(9, 5), directions=2, dropout=0.4), orders=2),
+    Row(Case("normed", T=3, B=10, hidden=(9,)), {"multiprocessors": 6, "SLICES": (2,)}, {"slices": 2}),
+    Row(Case("softmax_lstm", T=3, B=2, hidden=(9,))),
+    Row(Case("layer_norm_gru", T=3, B=9, hidden=(8, 8), dtype="bfloat16")),
+    Row(Case("lstm", proj_size=5, T=3, B=2, hidden=(6, 7), directions=2, dropout=0.4), {"warps": (2,)}, orders=2),
+    Row(Case("lstm", proj_size=5, T=2, B=17, hidden=(6,)), {"warps": (2,)}),
+    Row(Case("lstm", proj_size=8, T=3, B=3, hidden=(16,), lengths=(2, 0, 3), resets=True, dtype="float16")),
+    Row(Case("lstm", proj_size=5, T=3, B=10, hidden=(9,)), {"multiprocessors": 6, "SLICES": (2,)}, {"slices": 2}),
+    Row(Case("projected_lstm", T=2, B=2, hidden=(9,)), {"warps": (2,)}),
+    Row(Case("lstm", proj_size=5, T=3, B=3, hidden=(8, 8), directions=2, lengths=(3, 1, 2)), {"warps": (8,)}),
+    Row(Case("lstm", proj_size=16, T=3, B=2, hidden=(24,), dtype="bfloat16"), {"warps": (4,)}),
+    *(Row(Case("recurrent_highway 3", T=2, B=1, hidden=(5,)), {"warps": (warps,)}) for warps in (4, 8)),
+]
+ROWS = [*USUAL, *(pytest.param(row, marks=full) for row in MORE)]
 
 
-PLACES = {"registers": {"registers": 65536}, "shared": {}}
+def require_shown(row):
+    """What the row says of its launches holds."""
+    found = launches_of(row.case)
+    for name, value in row.shows.items():
+        if name == "launches":
+            assert len(found) == value
+        else:
+            assert {getattr(one.tile, name, getattr(one, name, None)) for one in found} == {value}, name
 
 
-@pytest.mark.parametrize(
-    "case, where",
-    [
-        pytest.param(case, where, marks=full if number and number != 1 + turn else [], id=f"{case}-{where}")
-        for number, case in enumerate(HALF_CASES)
-        for turn, where in enumerate(PLACES)
-    ],
-)
-def test_halves_agree_with_float64(small, case, where):
-    """With weights in registers, in shared memory where registers are few."""
-    small(**PLACES[where])
-    for launch in launches_of(case):
-        assert (launch.tile.math, launch.tile.resident) == ("mma", where)
-        assert launch.tile.aligned == all(size % 8 == 0 for size in case.hidden)
-    check(case)
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_agrees_with_float64(change, row):
+    change(**row.device)
+    require_shown(row)
+    check(row.case, row.orders)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("lstm", T=2, B=2, hidden=(5,)),
-        pytest.param(Case("gru", T=2, B=1, hidden=(9,), directions=2), marks=full),
-        Case("rnn_relu", T=2, B=9, hidden=(9,)),
-    ],
-    ids=str,
-)
-def test_weights_in_registers_without_tensor_cores_agree_with_float64(small, case):
-    small(registers=65536)
-    assert {(launch.tile.math, launch.tile.resident) for launch in launches_of(case)} == {("fma", "registers")}
-    check(case)
+# -------------------------------------------------------------------------------- the first layer multiplies its input
+GIVEN = [
+    Row(Case("lstm", T=3, B=2, I=3, hidden=(5, 6), dropout=0.3)),
+    Row(Case("gru", T=2, B=9, I=8, hidden=(8,), directions=2)),
+    Row(Case("rnn_tanh", T=3, B=2, I=5, hidden=(6,), lengths=(3, 1), resets=True)),
+    Row(Case("lstm", T=2, B=3, I=24, hidden=(8,), dtype="bfloat16"), REGISTERS),
+    Row(Case("lstm", T=2, B=2, I=4, hidden=(8, 16), dropout=0.3), {"multiprocessors": 4}, {"launches": 4}),
+    Row(Case("ladder", T=2, B=9, I=7, hidden=(5,)), {"warps": (4,)}),
+    *(pytest.param(row, marks=full) for row in (
+        Row(Case("rnn_relu", T=2, B=1, I=7, hidden=(5,), bias=False)),
+        Row(Case("gru", T=2, B=2, I=8, hidden=(8, 8), dtype="float16")),
+        Row(Case("normed", T=3, B=2, I=3, hidden=(5, 6), dropout=0.3)),
+        Row(Case("gru_reset_before", T=3, B=3, I=8, hidden=(8,), lengths=(2, 0, 3), resets=True), {"warps": (4,)}),
+        Row(Case("lstm", T=3, B=2, I=12, hidden=(8, 7), proj_size=5, directions=2), {"warps": (4,)}),
+        Row(Case("projected_lstm", T=2, B=2, I=16, hidden=(16,), dtype="float16"), {"warps": (4,)}),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case, registers",
-    [(Case("lstm", T=2, B=2, hidden=(8, 8)), 0), (Case("gru", T=2, B=2, hidden=(5,)), 65536)],
-    ids=str,
-)
-def test_tf32_agrees_to_its_own_rounding(small, monkeypatch, case, registers):
-    """TF32 has the mantissa of float16: products of numbers rounded to it."""
-    small(registers=registers)
-    monkeypatch.setattr(tilings, "_math", lambda problem, profile: "tf32")
-    assert {launch.tile.math for launch in launches_of(case)} == {"tf32"}
-    check(case, Case(case.cell, T=case.T, B=case.B, hidden=case.hidden, dtype="float16").limit)
+@pytest.fixture
+def given(monkeypatch, change):
+    """A function that makes the planner let the first layer multiply x itself, on a device with these changes."""
+
+    def choose(**device):
+        monkeypatch.setattr(planner, "_may_multiply_input", lambda problem, layer: True)
+        change(LEAST_GAIN=-1e6, **device)
+
+    return choose
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("lstm", T=2, B=2, hidden=(5, 5, 5), dropout=0.3),
-        Case("gru", T=2, B=1, hidden=(5, 6), directions=2),
-        Case("gru", T=2, B=2, hidden=(8, 8), dtype="float16"),
-    ],
-    ids=str,
-)
-def test_several_launches_agree_with_float64(small, case):
-    """One after the other, where the device has room for few layers at once."""
-    small(multiprocessors=2 * 2 if case.dtype == "float32" else 2)
-    assert len(launches_of(case)) == 2 * 2
-    check(case)
+@pytest.mark.parametrize("row", GIVEN, ids=str)
+def test_a_first_layer_that_multiplies_x_itself_agrees_with_float64(given, row):
+    given(**row.device)
+    require_shown(row)
+    forward = launches_of(row.case)[: len(launches_of(row.case)) // 2]
+    assert all(launch.tile.given and "input's product of layer" in launch.details for launch in forward)
+    comparing.check(row.case, "sim", "persistent")
 
 
-@pytest.mark.parametrize(
-    "case, slices",
-    [
-        pytest.param(Case("lstm", T=2, B=17, hidden=(5, 5), dropout=0.3), 3, marks=full),
-        (Case("gru", T=2, B=10, hidden=(6,), directions=2), 2),
-        (Case("gru", T=2, B=10, hidden=(8,), dtype="bfloat16"), 2),
-        (Case("rnn_tanh", T=2, B=25, hidden=(5,)), 2),  # 16 sequences and 9, 16 at once
-    ],
-    ids=str,
-)
-def test_slices_of_the_batch_agree_with_float64(small, case, slices):
-    """Blocks with the same units share the batch."""
-    small(SLICES=(slices,), multiprocessors=100)
-    for launch in launches_of(case):
-        assert -(-case.B // launch.sequences) == slices
-    check(case)
+def test_nobody_waits_for_x(given):
+    """Not even for the NaN that elsewhere says that nobody has written yet: it reaches the sequence that has it."""
+    given()
+    problem = make_problem(Case("rnn_tanh", T=2, B=2, I=4, hidden=(8,)))
+    problem.x.view(np.uint32)[0, 1, 2] = exchange.UNWRITTEN
+    y = infer(problem.layer("sim", schedule="persistent"), problem)["y"]
+    assert np.isnan(y[:, 1]).all() and np.isfinite(y[:, 0]).all()
 
 
-@pytest.mark.parametrize(
-    "tile", [pytest.param(tile, marks=full if n % 2 else []) for n, tile in enumerate(CHEAP)], ids=str
-)
+# ----------------------------------------------------------------------------------------- several groups of chunks
+@pytest.mark.parametrize("tile", [pytest.param(tile, marks=full if n % 3 else []) for n, tile in enumerate(CHEAP)],
+                         ids=str)  # fmt: skip
 def test_several_groups_of_chunks_agree_with_float64(monkeypatch, tile):
     """A warp gathers its columns in several groups, as of large layers."""
     tile.choose(monkeypatch, "sim", profiles.SIMULATOR)
-    check(tile.case, tile.limit, ORDERS if tile.math == "fma" else 1)  # lanes of mma meet in each instruction
+    check(tile.case, 2 if tile.math == "fma" else 1, tile.limit)  # lanes of mma meet in each instruction
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("lstm", T=2, B=27, hidden=(8,), dtype="float16"),
-        pytest.param(Case("gru", T=2, B=57, hidden=(8, 8), dtype="bfloat16"), marks=full),  # the last alone
-    ],
-    ids=str,
-)
-def test_more_sequences_at_once_give_the_same_bits(small, monkeypatch, case):
+@pytest.mark.parametrize("tile", [pytest.param(tile, marks=full if n != 3 else []) for n, tile in
+                                  enumerate(MIXED_TILES)], ids=str)  # fmt: skip
+def test_weights_in_several_places_give_the_same_bits(monkeypatch, tile):
+    found = []
+    for seed, resident in enumerate(("shared", tile.resident)):
+        with monkeypatch.context() as patched:
+            patched.setattr(residence, "MOST_ACCUMULATORS", 1)  # others add in another order
+            replace(tile, resident=resident).choose(patched, "sim", profiles.SIMULATOR)
+            problem = make_problem(tile.case)
+            layer = problem.layer("sim", schedule="persistent")
+            with simulator.schedule(seed):
+                found.append(infer(layer, problem) | train(layer, problem)[0])
+    assert_same_bits(*found)
+
+
+@pytest.mark.parametrize("case", [
+    Case("lstm", T=2, B=27, hidden=(8,), dtype="float16"),
+    pytest.param(Case("gru", T=2, B=57, hidden=(8, 8), dtype="bfloat16"), marks=full),  # the last alone
+], ids=str)  # fmt: skip
+def test_more_sequences_at_once_give_the_same_bits(change, monkeypatch, case):
     """32 of them, in fewer turns, where turns would load weights from shared memory; forward of one layer."""
     monkeypatch.setattr(residence, "_free_registers", lambda tile, room: 0)  # so that weights are in shared memory
     problem, found = make_problem(case), []
     for most in (2, 4):
-        small(MOST_N8=most, multiprocessors=100)
+        change(MOST_N8=most, multiprocessors=100)
         turning = [launch for launch in launches_of(case) if launch.backward or len(case.hidden) == 1]
         assert {launch.tile.n8 for launch in turning} == {most}
         layer = problem.layer("sim", schedule="persistent")
         found.append(infer(layer, problem) | train(layer, problem)[0])
     assert_same_bits(*found, "fewer turns")
-    check(case)
 
 
-@pytest.mark.parametrize("warps", (2, 8))
-def test_other_numbers_of_warps_agree_with_float64(small, warps):
-    """Threads have one (unit, sequence) pair, several, or none."""
-    small(warps=(warps,))
-    case = Case("gru", T=2, B=17, hidden=(9,))
-    assert {launch.tile.warps for launch in launches_of(case)} == {warps}
-    check(case)
+# ------------------------------------------------------------------------------------------------------------- TF32
+@pytest.mark.parametrize("case, registers", [
+    (Case("lstm", T=2, B=2, hidden=(8, 8)), 0),
+    pytest.param(Case("gru", T=2, B=2, hidden=(5,)), 65536, marks=full),
+], ids=str)  # fmt: skip
+def test_tf32_agrees_to_its_own_rounding(change, monkeypatch, case, registers):
+    """TF32 has the mantissa of float16: products of numbers rounded to it."""
+    change(registers=registers)
+    monkeypatch.setattr(tilings, "_math", lambda problem, profile: "tf32")
+    assert {launch.tile.math for launch in launches_of(case)} == {"tf32"}
+    check(case, limit=replace(case, dtype="float16").limit)
 
 
-# --------------------------------------------------------------------------------------------------- cells of one's own
-MASKED = dict(T=4, B=3, lengths=(3, 0, 4))
-SIZES = (
-    dict(T=3, B=2, hidden=(7, 5, 6), dropout=0.3),
-    dict(hidden=(5, 6), directions=2, resets=True, **MASKED),
-    dict(hidden=(5, 5), bias="input", resets=True, **MASKED),
-    dict(T=2, B=17, hidden=(5, 5), bias="recurrent"),
-)
-OWN = ("light", *UNEVEN, "noisy")  # no R, fewer gates of ah than of ax, more, random numbers
+@pytest.mark.parametrize("case, registers", [
+    (Case("lstm", T=3, B=2, hidden=(16,)), 65536),
+    pytest.param(Case("gru", T=2, B=2, hidden=(13, 7), directions=2), 0, marks=full),
+    pytest.param(Case("rnn_relu", T=3, B=9, hidden=(21,)), 65536, marks=full),
+], ids=str)  # fmt: skip
+def test_three_products_of_tf32_err_as_float32_does(change, case, registers):
+    """And one product, where it is allowed, errs more."""
+    change(registers=registers)
+    tf32.require_float32(tf32.errors(case, "sim"))
 
 
-def own_cases():
-    """Each cell of one's own with the sizes in turn; with every size if `full`."""
-    for number, (cell, size) in enumerate(product(OWN, SIZES)):
-        usual = number // len(SIZES) == number % len(SIZES)
-        yield pytest.param(Case(cell, **size), marks=[] if usual else full, id=str(Case(cell, **size)))
+# --------------------------------------------------------------------------------------- blocks on the diagonal of R
+HEADS = Case("rnn_tanh", T=3, B=2, hidden=(32,), heads=2)
 
 
-@pytest.mark.parametrize("case", list(own_cases()), ids=str)
-def test_own_cells_agree_with_float64(case):
-    check(case)
+@pytest.fixture
+def multiplied(monkeypatch):
+    """What warps of launches multiply with the state before: for each launch (first column, columns) -> warps."""
+    found, make_tables = [], launches.make_tables
+
+    def noted(*arguments):
+        blocks, warps = make_tables(*arguments)
+        own = warps[(warps[..., WARP.kind] == RECURRENT) & (warps[..., WARP.columns] > 0)]
+        found.append(Counter((int(row[WARP.column]), int(row[WARP.columns])) for row in own))
+        return blocks, warps
+
+    monkeypatch.setattr(launches, "make_tables", noted)
+    return found
 
 
-@pytest.mark.parametrize(
-    "case, device",
-    [
-        (Case("light", T=2, B=2, hidden=(8, 8), dtype="float16"), {}),
-        (Case("fewer", T=2, B=2, hidden=(8, 8), dtype="float16", dropout=0.3), {"registers": 65536}),
-        (Case("more", T=2, B=2, hidden=(5, 7), dtype="bfloat16"), {"registers": 65536}),
-        (Case("noisy", T=2, B=2, hidden=(8, 8), dtype="bfloat16"), {}),
-    ],
-    ids=str,
-)
-def test_own_cells_in_halves_agree_with_float64(small, case, device):
-    small(**device)
-    assert {launch.tile.math for launch in launches_of(case)} == {"mma"}
-    check(case)
+@pytest.mark.parametrize("case, warps", [
+    (Case("lstm", T=2, B=3, hidden=(16, 16), heads=2, dtype="float16"), 6),
+    pytest.param(HEADS, 2, marks=full),
+    pytest.param(Case("lstm", T=2, B=2, hidden=(8, 16), heads=2, directions=2, dropout=0.3), 8, marks=full),
+], ids=str)  # fmt: skip
+def test_a_block_multiplies_the_columns_of_its_own_head(change, multiplied, case, warps):
+    change(warps=(warps,), multiprocessors=100)
+    comparing.check(case, "sim", "persistent")
+    widest = max(case.hidden) // case.heads
+    assert multiplied and all(columns <= widest for launch in multiplied for _, columns in launch)
 
 
-@full
-def test_own_cells_with_weights_in_registers_agree_with_float64(small):
-    small(registers=65536)
-    case = Case("fewer", T=2, B=1, hidden=(5, 5))
-    assert {(launch.tile.math, launch.tile.resident) for launch in launches_of(case)} == {("fma", "registers")}
-    check(case)
+def test_the_same_bits_as_a_dense_matrix(change, monkeypatch):
+    """Where a warp's columns are those of one head in both: zeros add nothing."""
+    problem, found = make_problem(HEADS), []
+    for dense in (False, True):
+        change(warps=(2,), multiprocessors=100 + dense)  # another device: plans are remembered
+        if dense:
+            monkeypatch.setattr(shares, "_sources_of_head", lambda *_: [])
+            tables.forget()
+        layer = problem.layer("sim", schedule="persistent")
+        found.append(infer(layer, problem) | train(layer, problem)[0])
+    monkeypatch.undo()
+    tables.forget()
+    assert_same_bits(*found, "dense")
 
 
-@pytest.mark.parametrize("cell", ("light", "noisy"))
-def test_own_cells_in_several_launches_agree_with_float64(small, cell):
-    small(multiprocessors=2)
-    case = Case(cell, T=2, B=2, hidden=(5, 5))
-    assert len(launches_of(case)) == 2 * 2
-    check(case)
+@pytest.mark.parametrize("case", [
+    Case("rnn_tanh", T=2, B=2, hidden=(12,), heads=2),  # a head of 6 units, blocks of 4
+    Case("lstm", T=2, B=2, hidden=(8,), heads=2),  # backward four gates for two warps
+    Case("rnn_tanh", T=2, B=2, hidden=(8,), heads=2, dtype="float16"),  # a head's row of 8 bytes
+], ids=str)  # fmt: skip
+def test_dense_where_heads_do_not_suit_the_blocks(change, case):
+    change(warps=(2,), multiprocessors=100)
+    comparing.check(case, "sim", "persistent")
+    launch = launches_of(case)[-1]
+    problem = case.layer("sim", schedule="persistent").stack.problem(case.T, case.B, True)
+    (source,) = shares.sources(problem, 0, 0, 1, True, launch.tile)
+    assert source.columns == source.width == case.definition.num_recurrent * case.hidden[0]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("rnn_tanh", T=2, B=2, hidden=(6, 8), heads=2, drop=0.3),
-        Case("lstm", T=2, B=2, hidden=(5,), drop=0.3, dtype="float16"),
-    ],
-    ids=str,
-)
-def test_another_R_than_the_parameter_agrees_with_reference(case):
-    """Blocks on the diagonal, and weights dropped out; replayed."""
-    comparing.check(case, "sim", "persistent", calls=2)
+# ------------------------------------------------------------------------------------------------- what is no number
+def test_what_is_not_a_number_stays_in_its_head(change):
+    """A dense product would multiply it by zeros, and 0 * NaN is NaN."""
+    change(warps=(2,), multiprocessors=100)
+    problem, layer = make_problem(HEADS), HEADS.layer("sim", schedule="persistent")
+    state = problem.h.copy()
+    state[0, :, 3], state[0, :, 5] = np.inf, np.nan
+    y, _ = layer(problem.x, state)
+    assert np.isnan(y[1:, :, :16]).any() and np.isfinite(y[..., 16:]).all()
 
 
-def test_random_numbers_are_those_of_their_place():
-    """Of a cell whose h says what it drew: those of the Philox, by layer, direction, sequence, unit and time."""
-    case = Case("drawn", T=3, B=2, hidden=(5, 6), directions=2)
-    layer, problem = case.layer("sim", schedule="persistent", seed=7), make_problem(case)
-    noise = case.definition.noise
-    forms = tuple(one.form for one in noise)
-    chances = Chances(tuple(round(one.rate * 2**32) for one in noise), tuple(np.float32(one.kept) for one in noise))
-    for call in range(2):
-        y, _, tape = layer.forward(problem.x)
-        words, draw = noise_words(7, 4, call), units.noise_loader(forms, "python", "float32")
-        for direction, t, b, j in np.ndindex(2, 3, 2, 6):
-            numbers = draw(chances, words[2 + direction], np.uint64(b * 6 + j), np.uint64(t))
-            assert y[t, b, direction * 6 + j] == sum(2**k * n for k, n in enumerate(numbers))
-        gradient = layer.backward(tape, np.ones_like(y)).params["bias_ih_l1_reverse"]  # backward draws once more
-        np.testing.assert_allclose(gradient, y[:, :, 6:].sum((0, 1)), rtol=1e-6)
-    y, _ = layer(problem.x)
-    assert np.all(y == y[0, 0, 0]) and y[0, 0, 0] == sum(2**k * one.mean for k, one in enumerate(noise))
-
-
-def test_not_a_number_is_passed_on():
+def test_not_a_number_is_passed_on(change):
     """NaNs in x, in states and in dy, also those whose bits mean "not written yet": nobody waits for them."""
-    case = Case("gru", T=3, B=2, hidden=(5, 5))
-    problem = make_problem(case)
+    problem, found = make_problem(Case("gru", T=3, B=2, hidden=(5, 5))), []
     x, state, dy = problem.x.copy(), problem.h.copy(), problem.dy.copy()
     x.view(np.uint32)[1, 0, 2] = state.view(np.uint32)[1, 1, 3] = dy.view(np.uint32)[2, 0, 4] = exchange.UNWRITTEN
-    found = []
     for name in ("stepwise", "persistent"):
         layer = problem.layer("sim", schedule=name)
         y, hy, tape = layer.forward(x, state)
         gradients = layer.backward(tape, dy)
         found.append([np.isnan(array) for array in (y, hy, gradients.x, gradients.state, gradients.weights)])
-    for stepwise, persistent_ in zip(*found, strict=True):
-        np.testing.assert_array_equal(persistent_, stepwise)
+    for stepwise, persistent in zip(*found, strict=True):
+        np.testing.assert_array_equal(persistent, stepwise)
     assert 0 < found[0][0].mean() < 1
 
 
-# ------------------------------------------------------------------------------------------------------ the catalog
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("lstm", T=2, B=2, hidden=(5, 5), dropout=0.3),
-        Case("gru", T=2, B=2, hidden=(5, 7), directions=2),
-        Case("rnn_tanh", T=2, B=2, hidden=(8,), dtype="float16"),
-    ],
-    ids=str,
-)
-def test_planned_kernels_are_those_that_are_launched(monkeypatch, case):
+# ------------------------------------------------------------------------------------------------------- the catalog
+@pytest.mark.parametrize("case", [
+    Case("lstm", T=2, B=2, hidden=(5, 5), dropout=0.3),
+    pytest.param(Case("gru", T=2, B=2, hidden=(5, 7), directions=2), marks=full),
+    pytest.param(Case("rnn_tanh", T=2, B=2, hidden=(8,), dtype="float16"), marks=full),
+], ids=str)  # fmt: skip
+def test_planned_kernels_are_those_that_are_launched(change, monkeypatch, case):
     """`numbarnn kernels` compiles the same kernels for the same types of arguments, with as much shared memory."""
     launched, bind = [], Kernel.bind
 
@@ -344,32 +388,3 @@ def test_planned_kernels_are_those_that_are_launched(monkeypatch, case):
             one = planned.persistent_kernel(asked, launch)
             expected.append((one.kernel, one.signature[1], one.threads, one.dynamic_shared_bytes))
     assert launched == expected
-
-
-@pytest.mark.parametrize(
-    "case, registers",
-    [
-        (Case("lstm", T=3, B=2, hidden=(16,)), 65536),
-        (Case("gru", T=2, B=2, hidden=(13, 7), directions=2), 0),
-        pytest.param(Case("rnn_relu", T=3, B=9, hidden=(21,)), 65536, marks=full),
-    ],
-    ids=str,
-)
-def test_three_products_of_tf32_err_as_float32_does(small, case, registers):
-    """Weights in registers and in shared memory; several layers, directions and slices; odd sizes."""
-    small(registers=registers)
-    tf32.require_float32(tf32.errors(case, "sim"))
-
-
-def test_tensor_cores_take_float32_only_when_allowed():
-    """`allow_tf32` is off by default; allowed, results differ, by no more than TF32's rounding of the operands."""
-    case = Case("lstm", T=3, B=2, hidden=(16,))
-    problem, found = make_problem(case), {}
-    for allowed in (False, True):
-        layer = case.layer("sim", schedule="persistent", allow_tf32=allowed)
-        assert layer.stack.problem(case.T, case.B, False).allow_tf32 is allowed
-        (launch,) = schedule.SCHEDULE.launches(layer.stack.problem(case.T, case.B, False), False)
-        assert launch.tile.math == ("tf32" if allowed else "fma")
-        found[allowed] = infer(layer, problem)["y"]
-    difference = np.abs(found[True] - found[False]).max()
-    assert 0 < difference < 16 * 2.0**-11 * np.abs(found[False]).max()

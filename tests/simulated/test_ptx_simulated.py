@@ -116,11 +116,6 @@ def test_split_tf32():
     assert 0 < left.max() <= 2.0**-23
 
 
-def test_words_and_numbers():
-    assert ptx.as_float32(ptx.as_word(np.float32(-1.5))) == -1.5
-    assert ptx.pack_halves(np.uint16(0x1234), np.uint16(0xABCD)) == 0xABCD1234
-
-
 @pytest.mark.parametrize("dtype", ("uint16", "float32"))
 def test_load_words_takes_16_bytes(dtype):
     count = 16 // np.dtype(dtype).itemsize
@@ -133,14 +128,6 @@ def test_load_words_takes_16_bytes(dtype):
         ptx.load_words(array, 1)
 
 
-def test_load_words_if_keeps_what_is_not_wanted():
-    array, words = np.arange(8, dtype=np.float32), (1, 2, 3, 4)
-    assert ptx.load_words_if(array, 100, (0, *words)) == words  # nothing is loaded
-    np.testing.assert_array_equal(ptx.load_words_if(array, 4, (1, *words)), array[4:].view(np.uint32))
-    with pytest.raises(IndexError, match="16 bytes at element 100 of 8"):
-        ptx.load_words_if(array, 100, (1, *words))
-
-
 @pytest.mark.parametrize("index", (-1, 5))
 def test_a_number_outside_of_its_array_is_refused(index):
     array = np.zeros(5, np.float32)
@@ -148,67 +135,3 @@ def test_a_number_outside_of_its_array_is_refused(index):
         with pytest.raises(IndexError, match=f"element {index} of 5"):
             access(array, index)
     assert not array.any()
-
-
-def test_store_and_load():
-    array = np.zeros(4, np.uint16)
-    ptx.store(array, 0, np.uint16(7))
-    ptx.store_word(array, 2, np.uint32(0xABCD1234))
-    assert array.tolist() == [7, 0, 0x1234, 0xABCD] and ptx.load(array, 3) == 0xABCD
-    for index in (1, -2, 4):
-        with pytest.raises(IndexError, match=f"a word at element {index} of 4"):
-            ptx.store_word(array, index, np.uint32(1))
-
-
-def test_shared_memory_four_at_a_time():
-    array = np.float32([0, 0, 0, 0, 1, 2, 3, 4])
-    assert ptx.load_shared(array, 4) == (1, 2, 3, 4)
-    ptx.store_shared_words(array, 0, ptx.load_shared_words(array, 4))
-    assert array.tolist() == [1, 2, 3, 4] * 2
-    for index in (-4, 2, 8):
-        for access in (ptx.load_shared, ptx.load_shared_words):
-            with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
-                access(array, index)
-        with pytest.raises(IndexError, match=f"four elements at {index} of 8"):
-            ptx.store_shared_words(array, index, (np.uint32(0),) * 4)
-
-
-def test_a_number_in_shared_memory():
-    array = np.zeros(2, np.float32)
-    ptx.store_shared(array, 1, np.float32(3))
-    assert array.tolist() == [0, 3]
-    for index in (-1, 2):
-        with pytest.raises(IndexError):
-            ptx.store_shared(array, index, np.float32(1))
-
-
-def pass_on(size=2, index=0, own=None):
-    """What four blocks find in their shared memory, each what the one before it in its cluster has stored."""
-
-    @cuda.jit
-    def pass_on_kernel(out):
-        shared, block = cuda.shared.array(0, np.float32), cuda.blockIdx.x
-        ptx.cluster_barrier()
-        ptx.store_to_block(shared if own is None else own, index, (np.uint32((block + 1) % size), np.float32(block)))
-        ptx.cluster_barrier()
-        out[block] = shared[0]
-
-    out = np.zeros(4, np.float32)
-    Kernel(pass_on_kernel).bind(LaunchConfig(4, 1, 8, cooperative=True, cluster=size), out)()
-    return out.tolist()
-
-
-def test_blocks_of_a_cluster_store_to_each_other():
-    assert pass_on() == [1, 0, 3, 2] and pass_on(size=4) == [3, 0, 1, 2]
-    with pytest.raises(RuntimeError, match="IndexError: element 2 of 2"):
-        pass_on(index=2)
-    with pytest.raises(RuntimeError, match="NotImplementedError: of other blocks only the dynamic shared memory"):
-        pass_on(own=np.zeros(2, np.float32))
-
-
-def test_what_keeps_compilers_from_moving_things_does_nothing():
-    for number in (0, 1, 2**31 - 1):
-        assert ptx.hidden_zero(np.int32(number)) == 0
-        ptx.keep_order(np.int32(number))
-    with pytest.raises(ValueError, match="-1 is negative"):
-        ptx.keep_order(np.int32(-1))

@@ -2,29 +2,10 @@
 
 import numpy as np
 import pytest
-from any_order import SEEDS, any_order, launch
 from numba import cuda, float32, float64, int32
+from threads import SEEDS, any_order, launch
 
 from numbarnn.cuda import simulator
-
-
-@any_order
-def test_threads_that_ended_are_not_waited_for(seed):
-    @cuda.jit
-    def leaving_kernel(x):
-        i = cuda.threadIdx.x
-        if i >= 3:
-            return
-        for _ in range(2):
-            value = x[(i + 1) % 3]
-            cuda.syncthreads()
-            x[i] = value
-            cuda.syncthreads()
-
-    x = np.arange(3)
-    with simulator.schedule(seed):
-        launch(leaving_kernel, 1, 40, x)
-    assert x.tolist() == [2, 0, 1]
 
 
 def test_indices_of_three_dimensions():
@@ -92,18 +73,6 @@ def test_shuffles_with_lanes_that_take_no_part(mask, source, message):
 
     with pytest.raises(RuntimeError, match=message):
         launch(beyond_kernel, 1, 8, np.zeros(8))
-
-
-def test_lanes_exchange_anything():
-    @cuda.jit
-    def exchange_kernel(out):
-        i = cuda.threadIdx.x
-        values = simulator.exchange(0xF, (i, 10 * i))
-        out[i] = sum(a + b for a, b in values.values())
-
-    out = np.zeros(4)
-    launch(exchange_kernel, 1, 4, out)
-    assert out.tolist() == [66] * 4
 
 
 # ------------------------------------------------------------------------------------------------------------ memory

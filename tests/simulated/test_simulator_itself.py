@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from any_order import SEEDS, any_order, launch
 from numba import cuda, float64
+from threads import SEEDS, any_order, launch
 
 from numbarnn import engines
 from numbarnn.common import install
@@ -175,16 +175,6 @@ def test_waiting_for_a_block_that_never_comes_is_a_livelock(seed):
     assert "block (0, 0, 0)" not in str(caught.value)  # it went on, as block 1 came
 
 
-def test_waiting_on_an_atomic_is_a_livelock_too():
-    @cuda.jit
-    def lock_kernel(lock):
-        while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-            pass
-
-    with pytest.raises(RuntimeError, match=r"livelock.* 1 of 1 threads of block .* at atomic"):
-        launch(lock_kernel, 2, 1, np.zeros(1, np.int32))  # who has the lock never gives it back
-
-
 def test_work_between_polls_is_no_livelock():
     """Each thread polls more than is allowed in vain, but memory changes in between."""
 
@@ -262,26 +252,6 @@ def test_a_launch_within_a_kernel_is_refused():
 
 
 # ------------------------------------------------------------------------------------------------------------ around
-def test_errstate_holds_in_kernels():
-    @cuda.jit
-    def overflowing_kernel(x):
-        x[0] = x[0] * x[0]
-
-    with np.errstate(over="raise"), pytest.raises(RuntimeError, match="FloatingPointError"):
-        launch(overflowing_kernel, 1, 1, np.full(1, 1e300))
-
-
-def test_pause_outside_a_kernel_does_nothing():
-    simulator.pause()
-
-
-def test_schedules_nest():
-    with simulator.schedule(1):
-        inside = simulator._order
-        with pytest.raises(KeyError), simulator.schedule(simulator.IN_TURN):
-            assert (simulator._order.random, simulator._order.patience) == (None, simulator.PATIENCE)
-            raise KeyError
-        assert simulator._order is inside
 
 
 def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):

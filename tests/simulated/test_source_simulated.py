@@ -4,7 +4,7 @@ import ast
 from types import SimpleNamespace
 
 import pytest
-from persistent_setup import few_threads
+from threads import small_device
 
 from cases import Case
 from comparing import assert_same_bits
@@ -14,12 +14,10 @@ from problems import make_problem
 from running import infer, train
 
 CASES = (
-    Case("lstm", T=3, B=2, hidden=(5,)),
     Case("lstm", T=2, B=2, hidden=(5, 6), dropout=0.3),
-    Case("gru", T=2, B=1, hidden=(5,), directions=2),
     Case("lstm", T=3, B=2, hidden=(6,), proj_size=3, lengths=(3, 1)),
     Case("gru_reset_before", T=2, B=1, hidden=(6,)),
-    Case("layer_norm_lstm", T=2, B=1, hidden=(6,)),
+    pytest.param(Case("layer_norm_lstm", T=2, B=1, hidden=(6,)), marks=pytest.mark.full),
 )
 
 
@@ -55,7 +53,7 @@ def results(case, schedule):
 @pytest.mark.parametrize("schedule", ("persistent", "stepwise"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_printed_kernels_compute_the_same_bits(monkeypatch, printed, case, schedule):
-    few_threads(monkeypatch)
+    small_device(monkeypatch)
     full = results(case, schedule)
     names = printed()
     for found, expected in zip(results(case, schedule), full, strict=True):

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from numbarnn.bench import console
-from numbarnn.bench.cases.shapes import FORWARD, with_tf32
-from numbarnn.bench.speed import record
+from numbarnn.bench import console, record
+from numbarnn.bench.shapes import FORWARD, with_tf32
 from numbarnn.cells import CELLS
 from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import SCHEDULES, auto, calibration, estimate

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.bench.cases.cases import Case, make_instance
-from numbarnn.bench.check import accuracy
-from numbarnn.bench.check.expected import reference_results, run_reference
+from numbarnn.bench import accuracy
+from numbarnn.bench.cases import Case, make_instance
+from numbarnn.bench.expected import reference_results, run_reference
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn_peer import CudnnLayers
 

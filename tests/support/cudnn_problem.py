@@ -7,7 +7,7 @@ import numpy as np
 import problems
 from cases import Case
 from numbarnn import reference
-from numbarnn.bench.cases import sequences
+from numbarnn.bench import sequences
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn.descriptors import BIAS_MODES, CELLS
 from numbarnn.weights import WeightSpace

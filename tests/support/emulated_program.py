@@ -30,7 +30,7 @@ def ptx(body, registers="", before=""):
 """
 
 
-def run(text, values, *, grid=1, threads=THREADS, order=None, dynamic_bytes=0, cooperative=False, seed=0, cluster=1):
+def run(text, values, *, grid=1, threads=THREADS, order=None, dynamic_bytes=0, cooperative=False, seed=0):
     """The array after the kernel, which gets its address."""
     memory = Memory(1 << 20)
     address = memory.allocate(values.nbytes)
@@ -38,5 +38,5 @@ def run(text, values, *, grid=1, threads=THREADS, order=None, dynamic_bytes=0, c
     parameters = [np.uint64(address).tobytes()]
     order = None if order is None else np.random.default_rng(order)
     sizes = (grid, 1, 1), (threads, 1, 1)
-    machine.load(text).launch(memory, *sizes, parameters, dynamic_bytes, cooperative, order, seed, cluster)
+    machine.load(text).launch(memory, *sizes, parameters, dynamic_bytes, cooperative, order, seed)
     return memory.array(address, values.dtype, values.shape).copy()

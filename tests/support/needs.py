@@ -1,8 +1,10 @@
 """Retained tapes, needs and reserves on any engine: the same bits as one ordinary backward pass."""
 
 import numpy as np
+import pytest
 
 import numbarnn as nr
+from comparing import all_arrays
 from numbarnn.cells import library
 from numbarnn.layers import planned
 from numbarnn.programs.backward import Given, Need
@@ -11,6 +13,7 @@ STEPS, BATCH = 3, 2
 LAYERS = {
     "lstm": lambda **options: nr.LSTM(4, 6, 2, **options),
     "given": lambda **options: nr.GRU(2 * 18, 6, bidirectional=True, input_mode="given", **options),
+    "projection": lambda **options: nr.LSTM(4, [6, 5], proj_size=3, **options),
     "dropped": lambda **options: nr.RNN(RANDOM, 4, 6, 2, dropout=0.5, **options),
 }
 RANDOM = nr.cell(library.lstm, drop_R=0.4, zoneout_c=0.2)
@@ -31,9 +34,13 @@ def check_needs(name, device, schedule, calls=1, **options):
         ]
         last, host = layer.backward(tape, dy), engine.to_host
         assert several[1].weights is None and several[2].x is None
+        with pytest.raises(ValueError, match=r"already used.*retain=True\) keeps it"):
+            layer.backward(tape, dy)
         for grads in several:
             for found, expected in ((grads.x, last.x), (grads.weights, last.weights)):
                 assert found is None or np.array_equal(host(found), host(expected))
+            for found, expected in zip(all_arrays(grads.state), all_arrays(last.state), strict=True):
+                assert np.array_equal(host(found), host(expected))
         if call:
             continue
         calls = planned.PlannedCalls(stack, planned.Shape(STEPS, BATCH, from_zero=True))

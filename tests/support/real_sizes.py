@@ -3,10 +3,10 @@
 from dataclasses import replace
 from itertools import product
 
-from numbarnn.bench.cases import cases
-from numbarnn.bench.cases.shapes import SETS
-from numbarnn.bench.check.command import Comparer, run_training
-from numbarnn.bench.check.expected import Expected
+from numbarnn.bench import cases
+from numbarnn.bench.check import Comparer, run_training
+from numbarnn.bench.expected import Expected
+from numbarnn.bench.shapes import SETS
 from numbarnn.schedules.persistent import planner
 
 MULTIPROCESSORS = 132  # of an H100 and an H200

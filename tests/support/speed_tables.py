@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 import numbarnn
-from numbarnn.bench.cases.shapes import FORWARD, SETS, TF32, TRAINING, WHOLE, Shape, with_tf32
+from numbarnn.bench import record
 from numbarnn.bench.peers.torch_peer import TORCH
-from numbarnn.bench.speed import record, trust
+from numbarnn.bench.shapes import FORWARD, SETS, TF32, TRAINING, WHOLE, Shape, with_tf32
 
 ROOT = Path(numbarnn.__file__).parents[1]
 PART = re.compile(r"(<!-- table: (\w+) -->)(.*?)(<!-- end of table -->)", re.DOTALL)
@@ -110,10 +110,10 @@ def entry(row, doubt):
     if row is None or not row["ok"]:
         return "-"
     times, best = row["device_seconds"] or row["seconds"], row["best_cudnn"]
-    ratio, own = record.ratios(times), MARK if trust.doubts(row, ["numbarnn"], doubt) else ""
+    ratio, own = record.ratios(times), MARK if record.doubts(row, ["numbarnn"], doubt) else ""
     shown = []
     for name in (name for name in rivals_of(row) if name in ratio):
-        mark = MARK if not own and trust.doubts(row, [name]) else ""
+        mark = MARK if not own and record.doubts(row, [name]) else ""
         shown.append(f"{ratio[name]:.2f}{LETTERS[name.split()[1]] if name == best else ''}{mark}")
     return f"{milliseconds(record.medians(times)['numbarnn'])}{own} ({', '.join(shown)})"
 
@@ -186,7 +186,7 @@ def of_headline(device):
     where = f"an {one['device_name']}"
     where += "" if device == "cuda" else f" ({one['method']['threads']} threads)"
     earlier = " with an earlier revision" * changed(one)
-    doubted = any(trust.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows)
+    doubted = any(record.doubts(row, ["numbarnn", rival], one["doubt"]) for row in rows)
     earlier += ", in doubt by the benchmark's own rule" * doubted
     words = (
         f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype} on {where}: {ours[0]} ms "
@@ -225,7 +225,7 @@ def legend(rows):
     """What the mark stands for: every reason once, the most frequent first."""
     reasons = Counter()
     for row, doubt in rows:
-        for reason in trust.doubts(row, ["numbarnn", *rivals_of(row)], doubt):
+        for reason in record.doubts(row, ["numbarnn", *rivals_of(row)], doubt):
             reasons["the times of a contender scatter" if "scatters" in reason else reason] += 1
     about = "not to be trusted by the benchmark's own rule, where it stands at the milliseconds with the ratios"
     words = "; ".join(reason for reason, _ in reasons.most_common())

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import pack_states, unpack_states
-from numbarnn.bench.check import expected
+from numbarnn.bench import expected, sequences
+from numbarnn.bench.cases import pack_states, unpack_states
 
 
 class StubEngine:
@@ -113,5 +112,5 @@ def use_stub(monkeypatch, spoil=None):
     def make_layer(case, device, parameters, schedule="auto", seed=0):
         return StubLayer(case, parameters, spoil)
 
-    monkeypatch.setattr("numbarnn.bench.cases.cases.make_layer", make_layer)
+    monkeypatch.setattr("numbarnn.bench.cases.make_layer", make_layer)
     monkeypatch.setattr("numbarnn.bench.peers.peers.make_layer", make_layer)

@@ -32,7 +32,6 @@ def device_record(**changes):
         "format": "numbarnn trace 1",
         "title": "lstm <by hand>",
         "unit": "ns",
-        "of": "blocks",
         "backward": False,
         "layers": 2,
         "directions": 1,

@@ -23,8 +23,7 @@ import numpy as np
 import kinks
 import problems
 from cudnn_problem import case_of, weight_space
-from numbarnn.bench.cases import cases
-from numbarnn.bench.check import accuracy
+from numbarnn.bench import accuracy, cases
 from numbarnn.bench.peers.cudnn import Options
 from numbarnn.common.precision import numpy_dtype
 from running import train
@@ -87,7 +86,7 @@ class Recording:
         return inputs, {name: array.astype(dtype) for name, array in self.parameters.items()}
 
     def case(self, dtype):
-        """The problem's sizes as `bench.cases.cases.Case`, for `bench.check.command.accuracy`."""
+        """The problem's sizes as `bench.cases.Case`, for `bench.accuracy`."""
         o, (T, B, width) = self.layout, self.inputs["x"].shape
         hidden = (o.hidden_size,) * o.num_layers
         return cases.Case(

@@ -1,9 +1,6 @@
 """onnxruntime on instances of `cases`: the model that `numbarnn.convert` writes, one node per layer, on the CPU."""
 
-import numpy as np
-
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.peers.streams import Stream
 from numbarnn.weights import onnx_write
 from numbarnn.weights.network import infer
 
@@ -34,23 +31,3 @@ def onnxruntime_contender(instance, threads):
         return {"y": found["y"]} | {f"{s}y": [found[f"{s}y_l{k}"] for k in range(instance.case.L)] for s in states}
 
     return Contender(NAME, lambda: run(None, feed), results)
-
-
-def onnxruntime_stream(instance, threads):
-    """Return a stream, whose states of one call are given to the next."""
-    case, (run, names, initial) = instance.case, onnx_session(instance, threads)
-    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the call before
-    place, feed = names.index("y"), dict(initial)
-
-    def step(x):
-        feed["x"] = x
-        found = run(None, feed)
-        for name, number in after:
-            feed[name] = found[number]
-        return found[place]
-
-    def states():
-        return {f"{s}y": [feed[f"{s}x_l{k}"] for k in range(case.L)] for s in ("hc" if case.has_c else "h")}
-
-    inputs = [np.ascontiguousarray(instance.x[t : t + 1]) for t in range(case.T)]
-    return Stream(NAME, inputs, lambda: feed.update(initial), step, states)

@@ -1,32 +1,50 @@
 """numbarnn on instances of `cases`: for checking results, and for comparing times with its peers.
 
 Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, dcx as lists of (D, B, H_l), one per
-layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy and
-dcx. The peers have modules of their own: `torch_peer`, `onnx_peer`, `cudnn_peer`.
+layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy, dcx.
 """
 
 import numpy as np
 
 import numbarnn
-from numbarnn.bench.cases import sequences
-from numbarnn.bench.cases.cases import links, make_layer, pack_states, renamed, unpack_states
-from numbarnn.bench.cases.shapes import TRAINING, WHOLE, needed
+from numbarnn.bench import sequences
+from numbarnn.bench.cases import links, make_layer, pack_states, renamed, unpack_states
 from numbarnn.bench.peers.contender import Contender
+from numbarnn.bench.shapes import FORWARD, TRAINING, WHOLE, needed
 
 
 def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
     """Return a numbarnn layer that does what `torch_contender` does: with `train` it gives all gradients, too."""
+    return numbarnn_pass(instance, TRAINING if train else FORWARD, device, schedule)
+
+
+def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
+    """Return a contender at one of `shapes.APART`, or in training: with gradients of all.
+
+    A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
+    the initial state along with those of x.
+    """
     if instance.case.chain:
-        return chain_contender(instance, train, device, schedule)
-    layer = make_layer(instance.case, device, instance.parameters, schedule)
-    x, state, dy = inputs(layer, instance)
+        return chain_contender(instance, what == TRAINING, device, schedule)
+    layer, options = make_layer(instance.case, device, instance.parameters, schedule), call_options(instance)
+    (x, state, dy), need = inputs(layer, instance), needed(what)
+    if what in WHOLE:
+        results = lambda y, final, gradients=None: (  # noqa: E731
+            numbarnn_outputs(layer, instance, y, final)
+            | (numbarnn_gradients(layer, instance, gradients) if gradients else {})
+        )
+        return layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if need else None), results, **options)
+    tape = layer.forward(x, state)[2] if need else None
 
-    def results(y, final, gradients=None):
-        found = numbarnn_outputs(layer, instance, y, final)
-        return found | numbarnn_gradients(layer, instance, gradients) if train else found
+    def call():
+        return layer.backward(tape, dy, need=need, retain=True) if need else layer.forward(x, state)
 
-    given = x, state, dy if train else None
-    return layer_contender(f"numbarnn {schedule}", layer, given, results, **call_options(instance))
+    def results(returned):
+        if need:
+            return numbarnn_gradients(layer, instance, returned, need)
+        return numbarnn_outputs(layer, instance, *returned[:2])
+
+    return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
 
 
 def layer_contender(name, layer, given, results, **options):
@@ -47,29 +65,6 @@ def layer_contender(name, layer, given, results, **options):
 
     call = inference if dy is None else forward_and_backward
     return Contender(name, call, lambda returned: results(*returned), synchronize_of(layer), plan_of(layer, x))
-
-
-def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
-    """Return a contender at one of `passes`: inference, forward in training, the gradients of x or of weights alone.
-
-    A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
-    the initial state along with those of x.
-    """
-    if what in WHOLE:
-        return numbarnn_contender(instance, what == TRAINING, device, schedule)
-    layer = make_layer(instance.case, device, instance.parameters, schedule)
-    (x, state, dy), need = inputs(layer, instance), needed(what)
-    tape = layer.forward(x, state)[2] if need else None
-
-    def call():
-        return layer.backward(tape, dy, need=need, retain=True) if need else layer.forward(x, state)
-
-    def results(returned):
-        if need:
-            return numbarnn_gradients(layer, instance, returned, need)
-        return numbarnn_outputs(layer, instance, *returned[:2])
-
-    return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
 
 
 def chain_contender(instance, train, device, schedule):
@@ -128,11 +123,9 @@ def to_engine(layer, instance, array):
 
 def to_engine_state(layer, *states):
     """Return per-layer states (h, and c of the LSTM) as the layer takes them: h, (h, c), or None."""
+    move = layer.engine.from_host
     packed = [pack_states(state) for state in states if state is not None]
-    arrays = [
-        [layer.engine.from_host(part) for part in state] if isinstance(state, list) else layer.engine.from_host(state)
-        for state in packed
-    ]
+    arrays = [list(map(move, state)) if isinstance(state, list) else move(state) for state in packed]
     return tuple(arrays) if len(arrays) == 2 else arrays[0] if arrays else None
 
 

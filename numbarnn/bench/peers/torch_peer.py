@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases.cases import layer_of, pack_states, renamed
+from numbarnn.bench.cases import layer_of, pack_states, renamed
 from numbarnn.bench.peers.contender import Contender, installed, torch
 from numbarnn.common import precision
 from numbarnn.weights.network import infer
@@ -31,8 +31,7 @@ TORCH, COMPILED = "torch", "torch.compile"  # names of contenders
 def torch_threads(threads):
     """A context in which PyTorch, where it is installed, uses that many CPU threads."""
     if not installed("torch"):
-        yield
-        return
+        return (yield)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -77,12 +76,10 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 
 def torch_results(instance, masks=None):
-    """PyTorch's results, forward and backward, on the CPU, in the instance's dtype; None where it lacks an option.
+    """Return PyTorch's results, forward and backward, on the CPU; None where it lacks an option.
 
-    Args:
-        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
-
-    Each layer is a module of its own, so that layers may differ in size and the masks are given.
+    Each layer is a module of its own, so that layers may differ in size, and outputs of all layers but the last are
+    multiplied by masks, a list of (T, B, D*H_l), where they are given.
     """
     if any(name in instance.case.uses for name in LACKS):
         return None
@@ -147,21 +144,22 @@ def given_states(instance, layers):
 
 
 def run_module(module, x, state, instance):
-    """y and the final states of one module: x (T, B, I), with the instance's lengths where it has them.
+    """Return y and the final states of one module: x (T, B, I), with the instance's lengths where it has them.
 
     PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
     """
     if instance.lengths is None:
         return module(x, state)
     rnn, value, lengths = torch.nn.utils.rnn, instance.case.padding_value, torch.from_numpy(instance.lengths)
-    if lengths.min() > 0:
-        y, final = module(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False), state)
-        return rnn.pad_packed_sequence(y, padding_value=value, total_length=len(x))[0], final
-    kept, parts = torch.nonzero(lengths)[:, 0], state if isinstance(state, tuple) else (state,)
-    packed = rnn.pack_padded_sequence(x[:, kept], lengths[kept], enforce_sorted=False)
+    kept, parts = slice(None), state if isinstance(state, tuple) else (state,)
+    if not lengths.min():
+        kept = torch.nonzero(lengths)[:, 0]
     chosen = tuple(part[:, kept] for part in parts)
+    packed = rnn.pack_padded_sequence(x[:, kept], lengths[kept], enforce_sorted=False)
     y, final = module(packed, chosen if isinstance(state, tuple) else chosen[0])
     y, _ = rnn.pad_packed_sequence(y, padding_value=value, total_length=len(x))
+    if isinstance(kept, slice):
+        return y, final
     padding = torch.full((*x.shape[:2], y.shape[2]), value, dtype=y.dtype)
     pairs = zip(parts, final if isinstance(state, tuple) else (final,), strict=True)
     finals = tuple(before.index_copy(1, kept, after) for before, after in pairs)
@@ -213,12 +211,7 @@ def contender_of(name, forward, instance, states, parameters, train, device):
 
 
 def torch_call(forward, leaves, backward=None):
-    """What a contender of PyTorch's calls: forward() -> (y, states), without gradients; or also backward(y, states)."""
-    no_grad = torch.no_grad
-
-    def inference():
-        with no_grad():
-            return forward()
+    """Return what a contender calls: forward() -> (y, states), without gradients; or also backward(y, states)."""
 
     def forward_and_backward():
         for leaf in leaves:
@@ -227,7 +220,7 @@ def torch_call(forward, leaves, backward=None):
         backward(y, final)
         return y, final
 
-    return forward_and_backward if backward else inference
+    return forward_and_backward if backward else torch.no_grad()(forward)
 
 
 def torch_synchronize(device):

@@ -1,34 +1,29 @@
-"""`numbarnn trace`: watch a pass: the wavefront through layers and time, and what every block does and waits for.
+"""`numbarnn trace`: watch a pass of the persistent schedule: what every block does and waits for.
 
-The persistent schedule runs in the simulator, all blocks of its kernel at once. Where this process cannot be the
-simulator, another one is started for it. Other schedules do not run: the launches of their plan are shown. `--from`
-shows a record that `--json` wrote. The page is `page.html` with `player.css` and `player.js`, and the record as JSON.
+It runs in the simulator, all blocks of its kernel at once; where this process cannot be the simulator, another one is
+started for it. `--from` shows a record that `--json` wrote. The page is `page.html` with `player.css` and `player.js`,
+and the record as JSON.
 """
 
-import argparse
 import json
 from datetime import datetime, timezone
 from html import escape
-from importlib import import_module
 from pathlib import Path
 from string import Template
 
 import numbarnn
 from numbarnn.bench import console
-from numbarnn.bench.cases.shapes import Shape, parse_sizes
 from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
+from numbarnn.bench.shapes import Shape, parse_sizes
 from numbarnn.bench.trace import record
 from numbarnn.cuda.compiler import simulated
-from numbarnn.schedules import SCHEDULES
 
 SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
-USUAL = {"shape": SHAPE, "cell": "lstm", "schedule": "persistent", "backward": False, "bidirectional": False,
-         "stall": None}  # fmt: skip
+USUAL = {"shape": SHAPE, "cell": "lstm", "backward": False, "bidirectional": False}
 TIMEOUT_S = 1800
 SCALES = {  # what a time of the record is
     "turns": "Time is counted in turns: in the simulator all threads of the grid take turns, one at a time. Turns show "
     "who comes before whom; how long something takes on a GPU they do not show.",
-    "steps": "Time is counted in steps of one layer, as the plan estimates it: nothing ran.",
     "ns": "Time is that of the device's clock, in nanoseconds.",
 }
 
@@ -40,28 +35,11 @@ def add_arguments(parser):
     about = "show this record, as --json wrote it"
     add("--from", dest="read", type=console.existing_file, metavar="FILE", help=about)
     add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
+    named = lambda text: built_in_or_own(text) and text  # noqa: E731
     add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
-    about = "persistent (the default): its blocks in the simulator; else the launches of the plan"
-    add("--schedule", choices=list(SCHEDULES), default="persistent", help=about)
     add("--backward", action="store_true", help="the backward pass instead of the forward pass")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
-    about = "keep the layer's first block from publishing that step, to see a deadlock; persistent only"
-    add("--stall", type=place, metavar="LAYER,STEP", help=about)
     console.add_json_argument(parser, "the record")
-
-
-def named(text):
-    """An argparse type: the name of a cell, once it was found."""
-    built_in_or_own(text)
-    return text
-
-
-def place(text):
-    """An argparse type: "1,4" -> (1, 4)."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"expected LAYER,STEP, two whole numbers such as 1,4; got {text!r}")
-    return tuple(map(int, parts))
 
 
 def run(args):
@@ -77,7 +55,7 @@ def run(args):
         made = make(args)
     rows = [[block, f"{share:.0%}"] for block, share in zip(made.blocks, made.waiting(), strict=True)]
     console.say(f"{made.title}\n")
-    console.print_table("Who waits", [made.of[:-1], "of the time"], rows, ["of the time"])
+    console.print_table("Who waits", ["block", "of the time"], rows, ["of the time"])
     if args.json:
         console.write_json(args.json, record.as_json(made))
     if args.html:
@@ -90,26 +68,17 @@ def run(args):
 
 def make(args):
     """Return the Record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator."""
-    shape, stall = args.shape, args.stall
-    if stall and not (stall[0] < shape.L and stall[1] < shape.T):
-        sizes = f"--shape {shape} has layers 0 to {shape.L - 1} and steps 0 to {shape.T - 1}"
-        raise console.WrongArguments(f"--stall {stall[0]},{stall[1]}: {sizes}")
-    if stall and args.schedule != "persistent":
-        raise console.WrongArguments(
-            f"--stall keeps a block from publishing, and only --schedule 'persistent' has blocks that wait, not "
-            f"{args.schedule!r}"
-        )
-    if args.schedule == "persistent" and not simulated():
+    if not simulated():
         return in_the_simulator(args)
-    cell, directions = built_in_or_own(args.cell), 1 + args.bidirectional
-    module, more = ("simulated", stall) if args.schedule == "persistent" else ("launches", args.schedule)
+    from numbarnn.bench.trace.simulated import record as record_of
+
+    cell, shape = built_in_or_own(args.cell), args.shape
     words = ["bidirectional"] * args.bidirectional + ["backward" if args.backward else "forward"]
     sizes = ", ".join(f"{name}={size}" for name, size in shape.sizes.items())
-    title = f"{cell.name}, {args.schedule}, {' '.join(words)}: {sizes}"
     facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
     try:
-        record_of = import_module(f"numbarnn.bench.trace.{module}").record
-        return record_of(title, cell, shape, args.backward, directions, more).telling(facts)
+        title = f"{cell.name}, persistent, {' '.join(words)}: {sizes}"
+        return record_of(title, cell, shape, args.backward, 1 + args.bidirectional, facts)
     except ValueError as reason:
         raise console.WrongArguments(f"--cell {args.cell} with --shape {shape}: {reason}") from reason
     except RuntimeError as reason:
@@ -120,7 +89,6 @@ def in_the_simulator(args):
     """Return the Record made by a process of its own."""
     arguments = ["trace", "--shape", str(args.shape), "--cell", args.cell]
     arguments += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
-    arguments += ["--stall", ",".join(map(str, args.stall))] if args.stall else []
     code, found, said = console.run_simulated(arguments, TIMEOUT_S)
     if found is not None:
         return record.from_json(found)
@@ -134,14 +102,13 @@ def html(made):
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in made.about)
     data = json.dumps(record.as_json(made), separators=(",", ":"), allow_nan=False)
     kinds = [kind for kind in record.KINDS if kind != "wait" and any(event.kind == kind for event in made.events)]
-    never = " What stands in a red frame below never got what it waits for." * ("livelock" in (made.error or ""))
-    failed = f'<p class="error" role="alert">The run failed: {escape(made.error or "")}{never}</p>'
+    failed = f'<p class="error" role="alert">The run failed: {escape(made.error or "")}</p>'
     page, style, script = (
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")
     )
     body = Template(page).substitute(
         title=escape(made.title), facts=f'<dl class="facts">{facts}</dl>' if facts else "",
-        scale=escape(SCALES[made.unit]), of=made.of, directions=made.directions, lane=made.of[:-1],
+        scale=escape(SCALES[made.unit]), directions=made.directions,
         meanings="".join(f"<div><dt>{kind}</dt><dd>{escape(record.KINDS[kind])}</dd></div>" for kind in kinds),
         error=failed if made.error else "",
         data=data.replace("<", "\\u003c"),  # within a <script>: nothing in it looks like the element's end

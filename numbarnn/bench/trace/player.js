@@ -4,8 +4,7 @@
 const el = (id) => document.getElementById(id);
 const record = JSON.parse(el("record").textContent);
 const { blocks, layers, directions, steps, unit, backward = false } = record;
-const events = record.events.map((event, number) => ({ steps: 1, waits_for: [], reads: [], ...event, number }));
-const of = record.of.slice(0, -1); // "block", or "stream"
+const events = record.events.map((event, number) => ({ waits_for: [], reads: [], ...event, number }));
 
 const SECONDS = 20; // that the whole record takes at normal speed
 const BARS = 3000; // of a page of the timeline, at most, if it can be chosen
@@ -35,7 +34,7 @@ function lastUpTo(list, limit, value = (one) => one) {
 // What a block does at a time; undefined: nothing.
 function doing(block, time) {
   const event = lanes[block][lastUpTo(lanes[block], time, (one) => one.start)];
-  return event && (time < event.end || event.end === end && time === end && event.open) ? event : undefined;
+  return event && time < event.end ? event : undefined;
 }
 
 const kindOf = (event) => {
@@ -58,7 +57,7 @@ for (const event of events) {
 const publishedAt = new Map(); // block and step -> when it was published
 for (const event of events) if (event.kind === "publish") publishedAt.set(`${event.block} ${keyOf(event)}`, event.end);
 // What a wait still lacks at a time; all that it ever lacked, if no time is given.
-const lacks = (event, time) => event.waits_for.filter((one) => time === undefined || event.open ||
+const lacks = (event, time) => event.waits_for.filter((one) => time === undefined ||
   one.block === undefined || !(publishedAt.get(`${one.block} ${keyOf(one)}`) <= time));
 const shares = new Map(); // layer and direction -> how many blocks work on each of its steps
 for (const [key, cell] of cells) {
@@ -70,8 +69,7 @@ const frontOf = (layer, step) => step + (backward ? layers - 1 - layer : layer);
 
 // ---- words ---------------------------------------------------------------------------------------------------------
 const number = (value, digits = 1) => value.toLocaleString("en", { maximumFractionDigits: digits });
-const span = (value) => ({ turns: () => `${number(value, 0)} turns`, steps: () => `${number(value)} steps`,
-  ns: () => `${number(value / 1000, 2)} µs` })[unit]();
+const span = (value) => ({ turns: () => `${number(value, 0)} turns`,  ns: () => `${number(value / 1000, 2)} µs` })[unit]();
 const shortName = (block) => blocks[block].name.split(":")[0];
 const arrow = (direction) => (directions > 1 ? ` ${"→←"[direction]}` : "");
 const place = (one) => `layer ${one.layer}${arrow(one.direction)}, step ${one.step}`;
@@ -84,12 +82,11 @@ function listed(lacked) {
 }
 
 function sentence(event, time) {
-  const several = event.steps > 1 ? ` to ${event.step + event.steps - 1}` : "";
-  const what = event.step === undefined ? "" : event.step === steps ? "the initial state" : place(event) + several;
+  const what = event.step === undefined ? "" : event.step === steps ? "the initial state" : place(event);
   const words = { load: "loads its weights", multiply: `multiplies for ${what}`, publish: `publishes its part of ${what}`,
-    exchange: `exchanges what all blocks need within ${what}`, product: `computes a product for ${what}`, other: `works on ${what}` };
+    exchange: `exchanges what all blocks need within ${what}`, other: `works on ${what}` };
   if (event.kind !== "wait") return words[event.kind];
-  const whom = listed(lacks(event, time)), long = event.open ? "which never comes" : `${span(event.end - event.start)} long`;
+  const whom = listed(lacks(event, time)), long = `${span(event.end - event.start)} long`;
   return `waits: for ${what} it ${whom ? `needs ${whom}` : "has now been given all, and not looked yet"}; ${long}`;
 }
 
@@ -158,7 +155,7 @@ function updateGrid() {
   for (const [key, square] of squares) {
     const cell = cells.get(key), total = shares.get(key.split(" ").slice(0, 2).join(" "));
     const done = cell ? [...cell.done.values()].filter((time) => time <= now).length / total : 0;
-    const active = cell ? cell.events.filter((event) => event.start <= now && (now < event.end || event.open)) : [];
+    const active = cell ? cell.events.filter((event) => event.start <= now && (now < event.end)) : [];
     const work = active.find((event) => event.kind !== "wait");
     const state = work ? "multiply" : active.length ? kindOf(active[0]) : "todo";
     if (active.length) at = Math.min(at, Number(square.back.getAttribute("x")));
@@ -217,7 +214,7 @@ function drawLanes() {
       if (event.end < from || event.start > to) continue;
       const x = scale(Math.max(event.start, from)), until = scale(Math.min(event.end, to));
       lane.append(svg("rect", { x, y: y + 3, width: Math.max(0.5, until - x), height: ROW - 6, rx: 2,
-        class: `bar ${kindOf(event)}${event.open ? " open" : ""}`, "data-event": event.number }));
+        class: `bar ${kindOf(event)}`, "data-event": event.number }));
     }
     picture.append(lane);
   });
@@ -375,7 +372,7 @@ dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"))
 el("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 
 const MEANINGS = { load: "loads weights", "wait-own": "waits for its own layer", "wait-other": "waits for another layer",
-  multiply: "multiplies", exchange: "adds up over all units", publish: "cell's equations, publishes", product: "product over many steps", other: "other" };
+  multiply: "multiplies", exchange: "adds up over all units", publish: "cell's equations, publishes", other: "other" };
 const kinds = new Set(events.map(kindOf));
 for (const [kind, meaning] of Object.entries(MEANINGS).filter(([kind]) => kinds.has(kind))) {
   const item = document.createElement("li"), swatch = document.createElement("i");
@@ -391,7 +388,7 @@ for (let zoom = 1; zoom <= Math.max(16, 8 * shown); zoom *= 2) {
 el("slider").max = moments.length - 1;
 for (const [id, value] of [["layers", layers], ["steps", steps], ["fronts", layers + steps - 1]]) el(`count-${id}`).textContent = value;
 el("grid").setAttribute("aria-label", `${layers} layers and ${steps} steps; the text below says what happens at each moment`);
-el("lanes").setAttribute("aria-label", `what each of ${blocks.length} ${of}s does; the text below says it for each moment`);
+el("lanes").setAttribute("aria-label", `what each of ${blocks.length} blocks does; the text below says it for each moment`);
 drawGrid();
 new ResizeObserver(() => { page = undefined; drawGrid(); show(); }).observe(el("lanes-box"));
 show();

@@ -1,34 +1,27 @@
 """The record of a trace: what every block did from when to when, and whom it waited for.
 
-One form, wherever it comes from: the simulator (time in turns of threads), a plan (in steps of one layer), a device
-whose kernel stamped its clock (in nanoseconds). As JSON, with optional fields in brackets:
+As JSON, with optional fields in brackets:
 
     {"format": "numbarnn trace 1",
      "title": "lstm, persistent, forward",       what was run, for people
-     "unit": "turns" | "steps" | "ns",           of `start` and `end`; where zero is does not matter
-     "of": "blocks" | "streams",                 what a lane of the picture is
+     "unit": "turns" | "ns",                     of `start` and `end`: turns of threads, or a device's nanoseconds
      "backward": false,
      "layers": 4, "directions": 1, "steps": 12,
      "blocks": [{"name": "block 0"}, ...],       known by their place in this list, from 0
      "events": [{"block": 0, "kind": "wait", "start": 10, "end": 25.5,
-                 ["layer": 0, "direction": 0, "step": 3, "steps": 1,]
+                 ["layer": 0, "direction": 0, "step": 3,]
                  ["waits_for": [{["block": 1,] "layer": 0, "direction": 0, "step": 2}],]
-                 ["reads": [{"layer": 0, "direction": 0, "step": 2}],]
-                 ["open": true]}, ...],
+                 ["reads": [{"layer": 0, "direction": 0, "step": 2}]]}, ...],
      ["about": [["date", "2026-11-23"], ...],]   more to show beside the title
      ["error": "kernel ... livelock ..."]}       how the run failed
 
 Steps are counted as they run: step 0 of a backward pass is the last time. Kinds of events are in `KINDS`. Events of one
-block do not overlap.
-
-    waits_for    the steps that were missing, and the blocks that compute them; the one that came last stands last.
-                 Of an exchange that is the step itself
-    reads        the steps whose numbers a product multiplies
-    open         the run ended before what the block waited for had come
+block do not overlap. `waits_for` are the steps that were missing, and the blocks that compute them; the one that came
+last stands last. `reads` are the steps whose numbers a product multiplies.
 """
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from numbarnn.bench import console
 
@@ -41,7 +34,6 @@ KINDS = {
     "exchange": "stores its part of what all blocks of its layer need within the step (sums over units, or what a "
     "further product or a projection multiplies), and waits for the other parts",
     "publish": "the cell's equations for its units, and stores the new state where all others see it",
-    "product": "a product over many steps at once, such as W x of a whole layer",
     "other": "anything else",
 }
 
@@ -55,15 +47,12 @@ class Step:
     step: int
     block: int | None = None
 
-    @property
-    def place(self):
-        """(layer, direction, step)."""
-        return self.layer, self.direction, self.step
+    place = property(lambda self: (self.layer, self.direction, self.step))
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a block did from `start` to `end`; see the module's text. `steps` is how many, from `step` on."""
+    """What a block did from `start` to `end`; see the module's text."""
 
     block: int
     kind: str
@@ -72,21 +61,18 @@ class Event:
     layer: int | None = None
     direction: int | None = None
     step: int | None = None
-    steps: int = 1
     waits_for: tuple[Step, ...] = ()
     reads: tuple[Step, ...] = ()
-    open: bool = False
 
     place = Step.place
 
 
 @dataclass(frozen=True)
 class Record:
-    """All of it; see the module's text. `blocks` are the names of the lanes."""
+    """All of it; see the module's text. `blocks` are names."""
 
     title: str
     unit: str
-    of: str
     backward: bool
     layers: int
     directions: int
@@ -95,10 +81,6 @@ class Record:
     events: tuple[Event, ...]
     about: tuple[tuple[str, str], ...] = ()
     error: str | None = None
-
-    def telling(self, facts):
-        """Return a copy of the record with these facts in front of `about`."""
-        return replace(self, about=(*facts, *self.about))
 
     def waiting(self):
         """Return for each block its share of the whole time in which it waits."""
@@ -137,8 +119,8 @@ def from_json(data):
     lists = {"blocks": tuple(block["name"] for block in data["blocks"]), "events": tuple(map(_event, data["events"]))}
     lists["about"] = tuple((str(name), str(value)) for name, value in data.get("about", ()))
     record = _made(Record, data | lists)
-    if record.unit not in ("turns", "steps", "ns") or record.of not in ("blocks", "streams") or not record.events:
-        raise ValueError(f"it has {len(record.events)} events of {record.of!r} in {record.unit!r}")
+    if record.unit not in ("turns", "ns") or not record.events:
+        raise ValueError(f"it has {len(record.events)} events in {record.unit!r}")
     sizes = {"layer": record.layers, "direction": record.directions, "block": len(record.blocks)}
     sizes["step"] = record.steps + 1  # backward ends with one more, that carries the gradient to the initial state
     busy = {}

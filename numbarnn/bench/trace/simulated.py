@@ -34,7 +34,6 @@ from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 SUMS = -1  # beside the kinds of products
 KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
-STALLED_PATIENCE = 30  # turns of each thread in vain, after which a run that is meant to stall is over
 
 
 @dataclass
@@ -95,12 +94,10 @@ class Recorder(watching.Watcher):
 
     Args:
         launches: the `planner.Launch`es, in their order.
-        stalled: (layer, step) that the layer's first block is kept from publishing; None: all goes well.
     """
 
-    def __init__(self, launches, stalled=None):
-        self.blocks, self.events = [], []
-        self._launches, self._stalled = iter(launches), stalled
+    def __init__(self, launches):
+        self.blocks, self.events, self._launches = [], [], iter(launches)
         self._arrays, self._words, self._within, self._turns_before = {}, set(), {}, 0
 
     # -- of a launch
@@ -213,9 +210,6 @@ class Recorder(watching.Watcher):
         source, _ = self._source(place, index)
         if source.step < 0:  # the initial state, which it publishes as it loads its weights
             return
-        if self._stalled == (source.layer, source.step) and block == self._owners[source.layer, 0][0, 0]:
-            _bits(array)[index : index + count] = np.iinfo(_bits(array).dtype).max  # nobody will see it
-            return
         within = [one for one in self._within.get(id(array), {}).items() if one[1] <= index % place.width]
         if within:
             self._inner(block, source.step, max(within, key=itemgetter(1))[0])
@@ -272,10 +266,7 @@ class Recorder(watching.Watcher):
 
     def _add_phase(self, block, phase, about):
         """The events of a phase."""
-        begin, end = phase.begin, self._launch.turns + 1
-        if still := _still_missing(phase):
-            self._add(block, "wait", begin, end, about, waits_for=still, open=True)
-            return
+        begin = phase.begin
         if phase.missed:
             self._add(block, "wait", begin, phase.looked, about, waits_for=tuple(phase.missed))
             begin = phase.looked
@@ -285,9 +276,6 @@ class Recorder(watching.Watcher):
             reads = tuple(sorted(phase.reads, key=lambda step: step.place))
             self._add(block, "multiply", begin, starts[0] if starts else phase.looked + 1, about, reads=reads)
         for number, inner in enumerate(phase.inner):
-            if still := _still_missing(inner):
-                self._add(block, "exchange", inner.begin, end, about, waits_for=still, open=True)
-                return
             done = starts[number + 1] if number + 1 < len(starts) else inner.end + 1
             if inner.multiplies:
                 self._add(block, "exchange", inner.begin, inner.end, about, waits_for=tuple(inner.missed))
@@ -303,48 +291,34 @@ class Recorder(watching.Watcher):
         self.events.append(Event(self._first_block + block, kind, before + start, before + end, **about, **more))
 
 
-def _still_missing(phase):
-    """What a Phase or an Inner still lacks: the launch has failed before it came."""
-    return tuple(step for step, (array, at) in phase.missed.items() if _unwritten(array, at))
-
-
-def _bits(array):
-    """A flat array as the bits of its elements."""
-    return array.view(f"u{array.itemsize}")
-
-
 def _unwritten(array, index):
     """Whether nobody has stored array[index] yet."""
-    bits = _bits(array)
+    bits = array.view(f"u{array.itemsize}")
     return bits[index] == np.iinfo(bits.dtype).max
 
 
-def record(title, cell, shape, backward, directions=1, stalled=None):
-    """The Record of a pass of the persistent schedule, in this process, which is the simulator's.
+def record(title, cell, shape, backward, directions=1, about=()):
+    """Return the Record of a pass of the persistent schedule, in this process, which is the simulator's.
 
     Args:
-        shape: T, B, I, H, L, as `numbarnn.bench.cases.shapes.Shape`.
-        stalled: (layer, step) that one block never publishes; None: all goes well.
+        shape: a `numbarnn.bench.shapes.Shape`. about: more to tell, pairs of words.
     """
     network = numbarnn.RNN(
         cell, shape.I, shape.H, shape.L, device="sim", schedule="persistent", seed=0, bidirectional=directions == 2
     )
     x = np.random.default_rng(0).standard_normal((shape.T, shape.B, shape.I)).astype(np.float32)
-    recorder = Recorder(SCHEDULE.launches(network.stack.problem(shape.T, shape.B, backward), backward), stalled)
+    recorder = Recorder(SCHEDULE.launches(network.stack.problem(shape.T, shape.B, backward), backward))
     call, error = (lambda: network(x)), None
     if backward:
         y, _, tape = network.forward(x)
         call = lambda: network.backward(tape, np.ones_like(y))  # noqa: E731
-    patience = {"patience": STALLED_PATIENCE} if stalled else {}
-    with simulator.schedule(**patience), watching.watched(recorder):
+    with simulator.schedule(), watching.watched(recorder):
         try:
             call()
         except RuntimeError as raised:  # what was recorded up to there is worth seeing
             error = str(raised)
     if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
-    about = (("seed of the threads' order", str(simulator.default_seed())),)
-    return Record(
-        title, "turns", "blocks", backward, shape.L, directions, shape.T, tuple(recorder.blocks),
-        tuple(recorder.events), about, error,
-    )  # fmt: skip
+    about = (*about, ("seed of the threads' order", str(simulator.default_seed())))
+    sizes, found = (shape.L, directions, shape.T), (tuple(recorder.blocks), tuple(recorder.events))
+    return Record(title, "turns", backward, *sizes, *found, about, error)

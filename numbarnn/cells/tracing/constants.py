@@ -1,4 +1,4 @@
-"""Constants of equations that depend on the hidden size: `numbarnn.constant(lambda H: ...)`."""
+"""Constants of equations that depend on the hidden size: `numbarnn.constant(lambda H: ...)` and `numbarnn.eye()`."""
 
 import operator
 
@@ -27,15 +27,19 @@ class ConstantOfH:
         """The `Term` of it."""
         return Term("constant", data=self.data)
 
+    def _array_for(self, other):
+        """Its array where it meets another, whose axis of units says H."""
+        array = self.data.of({"H": len(other)})
+        return array[:, None] if array.ndim == 1 < np.ndim(other) else array
+
     def _computed(self, function, other):
-        """The function of this array and another, whose axis of units says H; of a number a function of H again."""
+        """The function of this array and another; of a number a function of H again."""
         own = self.data.function
         if isinstance(other, ConstantOfH):
             return ConstantOfH(lambda H: function(np.asarray(own(H)), np.asarray(other.data.function(H))))
         if np.ndim(other) == 0:
             return ConstantOfH(lambda H: function(np.asarray(own(H)), other))
-        array = self.data.of({"H": len(other)})
-        return function(array[:, None] if array.ndim == 1 < np.ndim(other) else array, other)
+        return function(self._array_for(other), other)
 
     def __matmul__(self, other):
         if isinstance(other, Traced):
@@ -60,3 +64,38 @@ for _name in ("add", "sub", "mul", "truediv"):
     _forward, _reflected = _operator(getattr(operator, _name))
     setattr(ConstantOfH, f"__{_name}__", _forward)
     setattr(ConstantOfH, f"__r{_name}__", _reflected)
+
+
+class Identity(ConstantOfH):
+    """A multiple of the identity matrix, of the size that it needs to have."""
+
+    T = property(lambda self: self)
+
+    def __init__(self, scale=1.0):
+        super().__init__(lambda H: scale * np.eye(H))
+        self.scale = scale
+
+    def __repr__(self):
+        return "numbarnn.eye()" if self.scale == 1 else f"{self.scale} * numbarnn.eye()"
+
+    def term(self):
+        eye = Term("eye", data="numbarnn.eye() is square")
+        return eye if self.scale == 1 else Term("mul", (Term("number", data=float(self.scale)), eye))
+
+    def _array_for(self, other):
+        return self.scale * np.eye(len(other), dtype=other.dtype)
+
+    def _computed(self, function, other):
+        if isinstance(other, Identity):
+            return Identity(function(self.scale, other.scale))
+        if np.ndim(other) == 0 and function(0.0, other) == 0:  # * and / by a number
+            return Identity(function(self.scale, other))
+        return super()._computed(function, other)
+
+    def __matmul__(self, other):
+        if isinstance(other, Traced):
+            return NotImplemented
+        return Identity(self.scale * other.scale) if isinstance(other, Identity) else self.scale * other
+
+    def __rmatmul__(self, other):
+        return other * self.scale

@@ -6,15 +6,12 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce, update_wrapper
-from hashlib import sha256
 from importlib import import_module
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
 
-from numbarnn.cells import scalar
-from numbarnn.cells.definition import Cell, Stage
+from numbarnn.cells.definition import Cell
 from numbarnn.cells.layout import listed, parameters_in, term_text
-from numbarnn.cells.tracing.assembly import assemble
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
@@ -23,18 +20,16 @@ from numbarnn.cells.tracing.mistakes import (
     refuse_changed_constants,
     refuse_seeded_generators,
 )
-from numbarnn.cells.tracing.parameters import layout_of
+from numbarnn.cells.tracing.parameters import check_names, layout_of
 from numbarnn.cells.tracing.saving import CHOICES
-from numbarnn.cells.tracing.step import step
-from numbarnn.cells.tracing.structure import Product, Structure, split
+from numbarnn.cells.tracing.source import assemble
+from numbarnn.cells.tracing.structure import Structure, split
 from numbarnn.cells.tracing.trace import Trace
-from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
-from numbarnn.common.code_cache import run_source
+from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
 
 MOST_OPERATIONS = 5000
 _PARAMETERS = ("p", "params")
 _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hyperparameters with defaults"
-_FORBIDDEN = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +90,7 @@ class TracedCell(Cell):
                 f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
                 "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
             )
-        return _made_again, (*place, self.name, self.save, self.hyperparameters, self.equations)
+        return _made_again, (*place, self.equations, {"name": self.name, "save": self.save, **self.hyperparameters})
 
 
 def _found(module, name):
@@ -106,24 +101,23 @@ def _found(module, name):
         return None
 
 
-def _made_again(module, name, cell_name, save, hyperparameters, equations):
-    """The cell of equations that stand under a name, as it was when it was pickled."""
+def _made_again(module, name, equations, options):
+    """The cell of equations that stand under a name, as it was when pickled; if it stands there, the very cell."""
     found = _found(module, name)
     if found is None:
-        raise UnpicklingError(f"cell {cell_name} cannot be made again: {module}.{name}, its equations, is not found")
-    if not _is_made(found, cell_name, save, hyperparameters):
-        found = cell(found, save=save, name=cell_name, **hyperparameters)
+        raise UnpicklingError(
+            f"cell {options['name']} cannot be made again: {module}.{name}, its equations, is not found"
+        )
+    if (
+        not isinstance(found, TracedCell)
+        or {"name": found.name, "save": found.save, **found.hyperparameters} != options
+    ):
+        found = cell(found, **options)
     if found.equations != equations:
         raise UnpicklingError(
-            f"cell {cell_name} cannot be made again: {module}.{name} has other equations than when it was pickled"
+            f"cell {options['name']} cannot be made again: {module}.{name} has other equations than when it was pickled"
         )
     return found
-
-
-def _is_made(found, name, save, hyperparameters):
-    """Whether what stands there is the very cell."""
-    made = isinstance(found, TracedCell)
-    return made and (found.name, found.save, found.hyperparameters) == (name, save, hyperparameters)
 
 
 @overload
@@ -192,16 +186,12 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may put gates into another order
     layout = layout_of(structure, source_lines.last_return, input_name)
-    functions = _compiled(name, generated.source)
     return TracedCell(
-        name, tuple(structure.gates), states, generated.saved, functions[generated.forward],
-        functions[generated.backward], same_gradient=generated.same_gradient, recurrent=tuple(structure.recurrent),
-        stages=_stages(structure, generated, functions), per_unit=tuple(structure.per_unit),
-        noise=tuple(node.data[1] for node in structure.noise),
+        name, tuple(structure.gates), states, **generated, recurrent=tuple(structure.recurrent),
+        per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
         heads=structure.heads, drop_connect=structure.drop_connect,
         initial=tuple((key, value) for key, value in structure.initial.items() if key in layout.shapes()),
-        projected=structure.projection is not None,
-        bias=structure.bias, general=True, source=generated.source, layout=layout,
+        projected=structure.projection is not None, bias=structure.bias, general=True, layout=layout,
         definition=function, equations=source_lines.text, hyperparameters=chosen, save=save, structure=structure,
         counts=counts,
     )  # fmt: skip
@@ -268,21 +258,16 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
             "sum over units, does more in one",
             source_lines.last_return,
         )
-    used = _check(structure, source_lines)
+    if not structure.gates:
+        raise error(
+            "nothing that is returned depends on x; expected a product p.W.name @ x at least", source_lines.last_return
+        )
+    check_names([node.data for node in reachable(structure.outputs) if node.op == "vector"], source_lines.last_return)
+    used = _used(structure)
     structure.unused = tuple(name for name in trace.kinds if name not in used)
     _set_options(structure, trace.options, source_lines)
     structure.initial, structure.sizes = trace.initial, trace.sizes
     return structure
-
-
-def _stages(structure, generated, functions):
-    """The `Stage`s of a cell."""
-    found = []
-    parts = zip(structure.stages, generated.stage_functions, generated.sums, strict=True)
-    for stage, (forward, backward), sums in parts:
-        own = {"gates": tuple(stage.gates)} if isinstance(stage, Product) else {"gates": (), "largest": stage.largest}
-        found.append(Stage(forward=functions[forward], backward=functions[backward], sums=sums, **own))
-    return tuple(found)
 
 
 def _set_options(structure, options, source_lines):
@@ -328,27 +313,14 @@ def _new_states(trace, returned, states, source_lines):
         raise error(str(problem).split("\n")[0], place) from None
 
 
-def _check(structure, source_lines):
-    """Refuse what engines have no way for. Returns the names of all parameters that what is returned depends on."""
-    place, nodes = source_lines.last_return, reachable(structure.outputs)
-    if not structure.gates:
-        raise error("nothing that is returned depends on x; expected a product p.W.name @ x at least", place)
-    names = [node.data for node in nodes if node.op == "vector"]
-    for name in names:
-        flat = name.replace(".", "_")
-        if flat in _FORBIDDEN:
-            raise error(
-                f"a vector may not be named p.{name}: that is the name of all of a layer's; take another", place
-            )
-        if flat.startswith("_") or not flat.isidentifier():
-            raise error(f"a vector may not be named p.{name}; take an ordinary name", place)
-        alike = [other for other in names if other.replace(".", "_") == flat]
-        if len(alike) > 1:
-            raise error(f"p.{alike[0]} and p.{alike[1]} would both be the parameter {flat}; rename one", place)
-    biases = [name for own in structure.biases.values() for name in own.values()]
+def _used(structure):
+    """The names of all parameters that what is returned depends on."""
+    nodes = reachable(structure.outputs)
     products = [node.data for node in nodes if node.op in ("input", "product")]
     products += [structure.projection] if structure.projection else []
-    return {*names, *biases, *parameters_in([structure.terms[label] for label in products])}
+    biases = [name for own in structure.biases.values() for name in own.values()]
+    vectors = [node.data for node in nodes if node.op == "vector"]
+    return {*vectors, *biases, *parameters_in([structure.terms[label] for label in products])}
 
 
 class _Source:
@@ -381,12 +353,3 @@ class _Source:
                 for line in range(node.lineno, node.end_lineno + 1):
                     found[(self.file, self._first + line - 1)] = text
         return found
-
-
-def _compiled(name, source):
-    """The functions of a text, by name; inspect.getsource finds it."""
-    file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
-    namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
-    namespace["__name__"] = f"{__package__}.generated"
-    run_source(source, file, namespace)
-    return namespace

@@ -11,7 +11,7 @@ import numpy as np
 
 from numbarnn.cells.layout import SCALARS, Constant, Term
 from numbarnn.cells.tracing import hints
-from numbarnn.cells.tracing.constants import ConstantOfH
+from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.graph import reachable, same_for_all
 from numbarnn.cells.tracing.values import _UFUNCS, Traced, Value, words
@@ -103,9 +103,7 @@ class Operand(Traced):
 def _is_operand(value):
     if isinstance(value, np.ndarray):
         return value.ndim in (0, 2)
-    return isinstance(value, (Operand, Identity, ConstantOfH)) or (
-        isinstance(value, Real) and not isinstance(value, bool)
-    )
+    return isinstance(value, (Operand, ConstantOfH)) or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 class Parameter(Operand):
@@ -232,7 +230,8 @@ class Combined(Operand):
     def _as_node(self):
         if self._node is None:
             for part in self._args:
-                if self._op in ("transpose", "product") or (isinstance(part, (np.ndarray, Identity)) and np.ndim(part)):
+                is_array = isinstance(part, Identity) or (isinstance(part, np.ndarray) and part.ndim)
+                if self._op in ("transpose", "product") or is_array:
                     raise error(f"{self._what()}, a matrix, as a value; matrices stand left of @: {self._what()} @ h")
             self._node = self._trace.apply(self._op, *self._args)._node
         return self._node
@@ -263,64 +262,8 @@ def _term_of(part):
     """(`Term`, whether it is a matrix) of a part of an expression."""
     if isinstance(part, Operand):
         return part._term()
-    if isinstance(part, Identity):
-        eye = Term("eye", data="numbarnn.eye() is square")
-        return (eye if part.scale == 1 else Term("mul", (Term("number", data=float(part.scale)), eye))), True
     if isinstance(part, ConstantOfH):
         return part.term(), True
     if np.ndim(part):
         return Term("constant", data=Constant(part)), True
     return Term("number", data=float(part)), False
-
-
-class Identity:
-    """A multiple of the identity matrix, of the size that it needs to have; also among NumPy arrays."""
-
-    __array_ufunc__ = None  # NumPy's operators leave it to these
-
-    def __init__(self, scale=1.0):
-        self.scale = scale
-
-    ndim, T = 2, property(lambda self: self)
-
-    def __repr__(self):
-        return "numbarnn.eye()" if self.scale == 1 else f"{self.scale} * numbarnn.eye()"
-
-    def __neg__(self):
-        return Identity(-self.scale)
-
-    def __mul__(self, other):
-        if isinstance(other, Traced):
-            return NotImplemented
-        return np.eye(len(other)) * self.scale * other if np.ndim(other) else Identity(self.scale * other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other):
-        return NotImplemented if isinstance(other, Traced) else Identity(self.scale / other)
-
-    def __add__(self, other):
-        if isinstance(other, Traced):
-            return NotImplemented
-        return Identity(self.scale + other.scale) if isinstance(other, Identity) else other + self._like(other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other):
-        return NotImplemented if isinstance(other, Traced) else self + -other
-
-    def __rsub__(self, other):
-        return -self + other
-
-    def __matmul__(self, other):
-        if isinstance(other, Operand):
-            return NotImplemented
-        if isinstance(other, Traced):
-            return other._trace.multiply(_term_of(self)[0], other)
-        return Identity(self.scale * other.scale) if isinstance(other, Identity) else self.scale * other
-
-    def __rmatmul__(self, other):
-        return other * self.scale
-
-    def _like(self, matrix):
-        return self.scale * np.eye(len(matrix), dtype=matrix.dtype)

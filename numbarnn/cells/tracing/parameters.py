@@ -7,9 +7,11 @@ array of its own: vectors, scalars, matrices that are only parts of expressions,
 another size than H. Gates without a bias have none in these arrays; kernels are given zeros.
 """
 
-from numbarnn.cells.layout import SCALARS, Equal, Layout, Term, flat_name, parameters_in, term_text
+from itertools import pairwise
+
+from numbarnn.cells.layout import SCALARS, STACKED, Equal, Layout, Term, flat_name, parameters_in, term_text
 from numbarnn.cells.tracing.errors import error
-from numbarnn.cells.tracing.sizes import UnitSizes
+from numbarnn.cells.tracing.graph import OVER_UNITS, parts_of, reachable, same_for_all
 
 
 def layout_of(structure, place, input_name):
@@ -71,7 +73,7 @@ def layout_of(structure, place, input_name):
     vectors |= {name: (size,) for name, size in per_unit_sizes.items() if name not in scalars | constants}
     own = vectors | dict.fromkeys(scalars, ())
     own |= {name: tuple(sizes.shapes[name]) for name in inside if name not in own}
-    _check_names(own, place)
+    check_names(own, place)
     states = units.states if any(size != "H" for size in units.states) else ()
     equal = tuple(dict.fromkeys((*units.equal, *sizes.equal)))
     return Layout({kind: names for kind, names in rows.items() if names}, own, formed, equal, states)
@@ -99,11 +101,19 @@ def _vector(name):
     return Term("fill" if name.startswith(SCALARS) else "parameter", data=name)
 
 
-def _check_names(own, place):
-    flat = [flat_name(name) for name in own]
-    for name in own:
-        if flat.count(flat_name(name)) > 1:
-            raise error(f"p.{name} and another parameter would both be called {flat_name(name)}; rename one", place)
+def check_names(names, place):
+    """Refuse names that arrays cannot have."""
+    found = {}
+    for name in names:
+        flat = flat_name(name)
+        if flat in STACKED.values():
+            raise error(
+                f"a vector may not be named p.{name}: that is the name of all of a layer's; take another", place
+            )
+        if flat.startswith("_") or not flat.isidentifier():
+            raise error(f"a vector may not be named p.{name}; take an ordinary name", place)
+        if found.setdefault(flat, name) != name:
+            raise error(f"p.{found[flat]} and p.{name} would both be called {flat}; rename one", place)
 
 
 class _Sizes:
@@ -187,3 +197,83 @@ class _Sizes:
         if not any({size, other} == {equal.one, equal.other} and equal.why == why for equal in self.equal):
             self.equal.append(Equal(size, other, why))
         return other if isinstance(size, int) else size
+
+
+class UnitSizes:
+    """The size of every node: a letter or an int.
+
+    Values whose sizes have to be equal are in one group: what an operation takes element by element, and its result; a
+    state before and after the step. The result of a matrix product may have any size.
+
+    Args:
+        structure: the `Structure`.
+
+    Attributes:
+        states: the size of each state but the first.
+        equal: `Equal`s, where several sizes were said of one group: the network must make them equal.
+    """
+
+    def __init__(self, structure):
+        self._group, self._sizes, self.equal = {}, {}, []
+        outputs, projected = structure.outputs, structure.projection is not None
+        nodes = reachable(outputs)
+        self._of_no_size = same_for_all(nodes)
+        for node in nodes:
+            term = structure.terms[node.data] if node.op in ("input", "product") else None
+            if term is None or term.op in ("eye", "lower"):
+                self._join(node, *parts_of(node))
+            if node.op in OVER_UNITS:
+                self._say(node.args[0], "H", "a sum over units is over as many as h has")
+            if node.op == "input" and term.op == "eye":
+                self._say(node, "I", term.data)
+        graph = structure.graph
+        states = [graph.leaf("state", number) for number in range(len(outputs))]
+        if projected:
+            self._say(outputs[0], "H", "h is made of it")
+        for number, (state, output) in enumerate(zip(states, outputs, strict=True)):
+            if number or not projected:
+                self._join(state, output)
+            if number == 0:
+                self._say(state, "P" if projected else "H", "h is of the hidden size")
+            elif number in structure.sizes:
+                self._say(
+                    state,
+                    structure.sizes[number],
+                    f"state {state.name} has {structure.sizes[number]} units, and what meets element by element or in "
+                    "a sum over units has one size (a matrix changes it)",
+                )
+        self._settle()
+        self.states = tuple(self.of(state) for state in states[1:])
+
+    def of(self, node):
+        """A node's size."""
+        return self._sizes.get(self._root(node), {"H": ""}).copy().popitem()[0]
+
+    def _root(self, node):
+        while node in self._group:
+            node = self._group[node]
+        return node
+
+    def _join(self, *nodes):
+        """Put nodes into one group. Values that are the same for all units stay out: they go with any size."""
+        nodes = [node for node in nodes if node not in self._of_no_size]
+        for one, other in pairwise(nodes):
+            first, second = self._root(one), self._root(other)
+            if first is not second:
+                self._group[second] = first
+                sizes = self._sizes.pop(second, {})
+                self._sizes[first] = sizes | self._sizes.get(first, {})
+
+    def _say(self, node, size, why):
+        """Note that a node's group has this size, and why."""
+        if node not in self._of_no_size:
+            self._sizes.setdefault(self._root(node), {}).setdefault(size, why)
+
+    def _settle(self):
+        """Choose one size for each group, H or P if it has that; its other sizes become `equal` to it."""
+        for root, sizes in self._sizes.items():
+            chosen = next((size for size in ("H", "P", *sizes) if size in sizes), "H")
+            for size, why in sizes.items():
+                if size != chosen:
+                    self.equal.append(Equal(chosen, size, why))
+            self._sizes[root] = {chosen: sizes.get(chosen)}

@@ -5,10 +5,9 @@ from numbers import Real
 import numpy as np
 
 from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_in, term_text, walked
-from numbarnn.cells.tracing.constants import ConstantOfH
+from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error, user_frame
-from numbarnn.cells.tracing.step import step
-from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, words
+from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
 
 
 class Trace:
@@ -55,7 +54,7 @@ class Trace:
             number = bool(value) if isinstance(value, (bool, np.bool_)) else float(value)
             self.constants.append((number, self.graph.place))
             return self.graph.const(number)
-        if isinstance(value, ConstantOfH):
+        if isinstance(value, ConstantOfH) and not isinstance(value, Identity):
             return self.constant(value.data)
         if value is step:
             raise error(f"{step!r} in an equation: it is an argument of the equations, f(x, h, p, t={step!r})")

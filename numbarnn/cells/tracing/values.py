@@ -17,6 +17,15 @@ _UFUNCS = {
 }  # fmt: skip
 
 
+def _refused(message):
+    """A method that raises this; {} is what it is of."""
+
+    def method(self, *_, **__):
+        raise error(message.format(self._what()))
+
+    return method
+
+
 class Traced:
     """What is traced: its operators, and what it refuses."""
 
@@ -68,12 +77,31 @@ class Traced:
         raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
     # -------------------------------------------------------------------------------- what is not known while tracing
-    def __bool__(self):
-        raise error(
-            f"the truth of {self._what()} (in if, while, and, or, not, assert, max, min): its value is not known while "
-            "the equations are traced, and differs from unit to unit; choose with where(condition, a, b); the larger "
-            "and the smaller of two are numbarnn.maximum and numbarnn.minimum"
-        )
+    __bool__ = _refused(
+        "the truth of {} (in if, while, and, or, not, assert, max, min): its value is not known while the equations "
+        "are traced, and differs from unit to unit; choose with where(condition, a, b); the larger and the smaller of "
+        "two are numbarnn.maximum and numbarnn.minimum"
+    )
+    __len__ = __iter__ = __contains__ = _refused(
+        "{} as an array (in len, for, in, [...]): it stands for one number per unit, how many is not known yet; sums "
+        "over all units are numbarnn.sum and numbarnn.mean"
+    )
+    __setitem__ = __delitem__ = _refused(
+        "a part of {} is set: a value does not change. Make a new one, where(condition, a, b) of each unit, or with a "
+        "constant mask of n units: mask * a + (1 - mask) * h"
+    )
+    __getitem__ = _refused(
+        "a part of {}, by [...]: it stands for one number per unit. A constant matrix selects units, np.eye(n)[:6] @ h "
+        "of n units, or numbarnn.constant(lambda n: np.eye(n)[...]) @ h of any n"
+    )
+    __call__ = _refused("{} is called as a function; a matrix stands left of @: p.W.name @ x")
+    __array__ = _refused("{} as a NumPy array: its value is not known while the equations are traced")
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = (
+        __rxor__
+    ) = __invert__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refused(
+        "{} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; combine comparisons by where inside "
+        "where; a // b is numbarnn.floor(a / b)"
+    )
 
     def _no_number(self, *_):
         frame = user_frame()
@@ -86,42 +114,6 @@ class Traced:
         )
 
     __float__ = __int__ = __complex__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
-
-    def _no_array(self, *_):
-        raise error(
-            f"{self._what()} as an array (in len, for, in, [...]): it stands for one number per unit, how many is not "
-            "known yet; sums over all units are numbarnn.sum and numbarnn.mean"
-        )
-
-    __len__ = __iter__ = __contains__ = _no_array
-
-    def _no_change(self, *_):
-        raise error(
-            f"a part of {self._what()} is set: a value does not change. Make a new one, where(condition, a, b) of each "
-            "unit, or with a constant mask of n units: mask * a + (1 - mask) * h"
-        )
-
-    __setitem__ = __delitem__ = _no_change
-
-    def __getitem__(self, key):
-        raise error(
-            f"a part of {self._what()}, by [...]: it stands for one number per unit. A constant matrix selects units, "
-            "np.eye(n)[:6] @ h of n units, or numbarnn.constant(lambda n: np.eye(n)[...]) @ h of any n"
-        )
-
-    def __call__(self, *_, **__):
-        raise error(f"{self._what()} is called as a function; a matrix stands left of @: p.W.name @ x")
-
-    def _no_operator(self, *_):
-        raise error(f"{self._what()} with //, divmod, &, |, ^, ~, << or >>: not among what a cell may use; "
-                    "combine comparisons by where inside where; a // b is numbarnn.floor(a / b)")  # fmt: skip
-
-    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _no_operator
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _no_operator
-
-    def __array__(self, *_, **__):
-        raise error(f"{self._what()} as a NumPy array: its value is not known while the equations are traced")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **_):
         op = _UFUNCS.get(ufunc.__name__)
@@ -223,3 +215,36 @@ def words(value):
         return f"an array of shape {value.shape}"
     text = repr(value)
     return f"{text if len(text) < 40 else text[:36] + ' ...'} ({type(value).__name__})"
+
+
+class _Step:
+    """The number of the step within its sequence, as a hyperparameter of equations:
+
+        @cell
+        def clocked(x, h, p, t=step):
+            a = tanh(p.W.a @ x + p.R.a @ h)
+            return where(t % 4 < 1, a, h)
+
+    It is 0 in a sequence's first step, in either direction where that direction begins: the backward one at the
+    sequence's last element. A reset begins with 0 again; steps beyond a sequence's length are not counted.
+
+    It is one more state of the cell, the last one, by the name of the argument: a layer returns it, and a sequence that
+    goes on with that state in another call goes on counting. As arrays of states are float32 at least, it is exact up
+    to 2^24 steps. Equations that run as plain NumPy are given it: `cell.function(x, h, p, t=3)`.
+    """
+
+    def __repr__(self):
+        return "numbarnn.step"
+
+    __name__ = "step"
+
+    def __reduce__(self):
+        return "step"
+
+    def __call__(self, *_):
+        raise TypeError(
+            "numbarnn.step is no function: the equations take it as an argument, f(x, h, p, t=numbarnn.step)"
+        )
+
+
+step = _Step()

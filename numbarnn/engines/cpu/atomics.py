@@ -8,8 +8,8 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import native, types
-from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.plain import plain
+from numbarnn.compile.translate import intrinsic
 
 _I64 = ir.IntType(64)
 SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other

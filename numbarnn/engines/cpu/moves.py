@@ -3,7 +3,7 @@
 from llvmlite import ir
 
 from numbarnn.compile import types
-from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, Vectors
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import types
-from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.atomics import SLOTS
 from numbarnn.engines.cpu.records import Region, by_address, from_python, job_at, new_job, region_at, run_job
 from numbarnn.engines.cpu.vectors import numbers_at

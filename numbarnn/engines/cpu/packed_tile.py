@@ -6,7 +6,7 @@ Its idea is `vectors.tile_product`'s; besides it fetches the next panel while it
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.calls import intrinsic
+from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import INT, LINE, VECTOR_BYTES, Vectors, own_memory
 
 # Terms that are multiplied one after another, without a branch between, while one line of the next panel is fetched.

@@ -10,8 +10,8 @@ import numpy as np
 
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
-from numbarnn.compile.calls import of_types
 from numbarnn.compile.plain import plain
+from numbarnn.compile.translate import of_types
 from numbarnn.engines.cpu import openblas
 from numbarnn.engines.cpu.records import (
     PRODUCT_BYTES,

@@ -11,9 +11,8 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.calls import intrinsic
-from numbarnn.compile.from_python import FromPython
-from numbarnn.compile.plain import Entry, Interleaved, plain
+from numbarnn.compile.plain import Entry, FromPython, Interleaved, plain
+from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
 
 _CALL = (

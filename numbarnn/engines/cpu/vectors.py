@@ -22,8 +22,8 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.calls import intrinsic
 from numbarnn.compile.native import host_features
+from numbarnn.compile.translate import intrinsic
 
 INT = ir.IntType(64)
 

@@ -42,16 +42,8 @@ class Driver:
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic")
 
-    CUlaunchConfig = SimpleNamespace
-    CUlaunchAttributeID = SimpleNamespace(
-        CU_LAUNCH_ATTRIBUTE_COOPERATIVE="cooperative", CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION="cluster"
-    )
-
     def __init__(self):
         self._launches = 0
-
-    def CUlaunchAttribute(self):
-        return SimpleNamespace(id=None, value=SimpleNamespace(cooperative=0, clusterDim=SimpleNamespace()))
 
     def cuInit(self, flags):
         return (_OK,)
@@ -94,25 +86,12 @@ class Driver:
 
     def cuLaunchCooperativeKernel(self, kernel, *arguments):
         *sizes, stream, pointers = arguments
-        return self._launch_cooperative(kernel, sizes, stream, pointers)
-
-    def cuLaunchKernelEx(self, config, kernel, pointers, extra):
-        values = {one.id: one.value for one in config.attrs[: config.numAttrs]}
-        assert values["cooperative"].cooperative == 1 and extra == 0
-        cluster = values["cluster"].clusterDim
-        grid, block = ([getattr(config, f"{what}Dim{axis}") for axis in "XYZ"] for what in ("grid", "block"))
-        if (cluster.y, cluster.z) != (1, 1) or grid[0] % cluster.x:
-            return (_INVALID_VALUE,)
-        sizes = [*grid, *block, config.sharedMemBytes]
-        return self._launch_cooperative(kernel, sizes, config.hStream, pointers, cluster.x)
-
-    def _launch_cooperative(self, kernel, sizes, stream, pointers, cluster=1):
         fit = self.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, prod(sizes[3:6]), sizes[6])[1]
         if prod(sizes[:3]) > fit * cupy_module.ATTRIBUTES["MultiProcessorCount"]:
             return (_TOO_LARGE,)
-        return self._launch(kernel, sizes, stream, pointers, True, cluster)
+        return self._launch(kernel, sizes, stream, pointers, cooperative=True)
 
-    def _launch(self, kernel, sizes, stream, pointers, cooperative, cluster=1):
+    def _launch(self, kernel, sizes, stream, pointers, cooperative):
         grid, block, dynamic_bytes = sizes[:3], sizes[3:6], sizes[6]
         addresses = (ctypes.c_uint64 * len(kernel.program.parameters)).from_address(pointers) if pointers else ()
         parameters = [
@@ -123,7 +102,7 @@ class Driver:
         def run():
             self._launches += 1
             memory, own_seed = cupy_module.device_memory, seed + self._launches
-            kernel.launch(memory, grid, block, parameters, dynamic_bytes, cooperative, order, own_seed, cluster)
+            kernel.launch(memory, grid, block, parameters, dynamic_bytes, cooperative, order, own_seed)
 
         cupy_module.stream_of(stream).do(run)
         return (_OK,)

@@ -49,9 +49,7 @@ class Kernel:
         self.is_collective = [block.is_collective for block in self.program.blocks]
         self.sees_others = [block.sees_others for block in self.program.blocks]
 
-    def launch(
-        self, memory, grid, block, parameters, dynamic_bytes=0, cooperative=False, order=None, seed=0, cluster=1
-    ):
+    def launch(self, memory, grid, block, parameters, dynamic_bytes=0, cooperative=False, order=None, seed=0):
         """Run all threads.
 
         Args:
@@ -61,7 +59,6 @@ class Kernel:
             cooperative: the blocks may wait for each other, so that all run side by side.
             order: None, or a numpy Generator that picks which of the threads that could go on do so.
             seed: of when blocks see what others stored, and of which block's shared memory is watched for races.
-            cluster: so many blocks after each other reach each other's shared memory.
         """
         threads, blocks = int(np.prod(block)), int(np.prod(grid))
         at_once = blocks if cooperative else max(1, LANES // threads)
@@ -70,7 +67,6 @@ class Kernel:
             for first in range(0, blocks, at_once):
                 numbers = np.arange(first, min(blocks, first + at_once))
                 one = Grid(self, memory, stores, grid, block, numbers, parameters, dynamic_bytes, order)
-                one.cluster = cluster
                 one.watch(seed % len(numbers))
                 one.run()
         finally:
@@ -85,7 +81,7 @@ def _target(program, block):
     if last.name == "bra":
         return "bra", program.labels[last.operands[-1]]
     if last.name in ("bar", "barrier"):
-        return ("cluster" if "cluster" in last.modifiers else "barrier"), None
+        return "barrier", None
     return "exit", None
 
 
@@ -145,7 +141,7 @@ class Grid:
             self._run()
 
     def _run(self):
-        held, in_cluster = np.zeros((2, self.lanes), bool)  # at a barrier, and at one of the cluster
+        held = np.zeros(self.lanes, bool)  # at a barrier
         tired = np.zeros(self.lanes, bool)  # have looked for others' numbers
         idle, stored, turns, stored_before = 0, 0, 0, 0
         while self.alive.any():
@@ -175,11 +171,10 @@ class Grid:
                 self.pc[jumping] = target
             elif kind == "exit":
                 self.alive &= ~jumping
-            elif kind in ("barrier", "cluster"):
+            elif kind == "barrier":
                 held |= jumping
-                in_cluster |= jumping & (kind == "cluster")
             if held.any():
-                self._release(held, in_cluster)
+                self._release(held)
             turns, stored_before = (turns + 1 if self.num_stores == stored_before else 0), self.num_stores
             if self.kernel.sees_others[number] or turns > PATIENCE:
                 tired, turns = tired | chosen, 0
@@ -211,15 +206,13 @@ class Grid:
         some = warps & (self.order.random(len(warps)) < 0.5)
         return np.repeat(some if some.any() else warps, WARP)
 
-    def _release(self, held, in_cluster):
-        """Let the blocks, or clusters of them, go on of which all threads have come to the barrier."""
-        for here, number in ((held & ~in_cluster, self.num_blocks), (in_cluster, self.num_blocks // self.cluster)):
-            waits = (~self.alive | here).reshape(number, -1).all(axis=1)
-            passing = here & np.repeat(waits, self.lanes // number)
-            if passing.any():
-                self.races.barrier(passing)
-                held &= ~passing
-                in_cluster &= ~passing
+    def _release(self, held):
+        """Let the blocks go on of which all threads have come to the barrier."""
+        waits = (~self.alive | held).reshape(self.num_blocks, -1).all(axis=1)
+        passing = held & np.repeat(waits, self.lanes // self.num_blocks)
+        if passing.any():
+            self.races.barrier(passing)
+            held &= ~passing
 
     def _stuck(self, held):
         where = sorted({int(number) for number in self.pc[self.alive]})
@@ -257,21 +250,6 @@ class Grid:
     def to_space(space, address):
         return address - np.uint64({"shared": SHARED, "local": LOCAL}.get(space, 0))
 
-    @staticmethod
-    def in_block(address, block):
-        """The address of another block's shared memory, by its number in the cluster: see `_of_cluster`."""
-        return np.uint32(address) | (block + np.uint32(1)) << np.uint32(24)
-
-    def _of_cluster(self, address, mask):
-        """(the block of the launch, the address in its shared memory) of what `in_block` gave."""
-        number = (address >> np.uint64(24)).astype(np.int64) - 1
-        inside = (number >= 0) & (number < self.cluster)
-        block = self.block_of // self.cluster * self.cluster + np.where(inside, number, 0)
-        runs = self.alive.reshape(self.num_blocks, -1).any(axis=1)[block]
-        if (mask & ~(inside & runs)).any():
-            raise DeviceError(f"{self.kernel.entry[:80]}: stores to a block that has ended, or is not of the cluster")
-        return block, address & np.uint64(0xFFFFFF)
-
     def load(self, space, code, address, mask, opcode, count):
         views, places = self._places(space, code, address, mask, count, "reads")
         values = [views[code][places + number] for number in range(count)]
@@ -289,7 +267,7 @@ class Grid:
         if not mask.any():
             return
         views, places = self._places(space, code, per_lane(address, self.lanes), mask, len(values), "writes")
-        if views is self._shared and space != "cluster":
+        if views is self._shared:
             self.races.access(opcode, places * int(code[1]), len(values) * int(code[1]), mask)
         chosen = places[mask]
         for number, value in enumerate(values):
@@ -327,11 +305,7 @@ class Grid:
             address = per_lane(address, self.lanes)
         if space == "generic":
             space, address = self._space_of(address, mask)
-        if space == "cluster":
-            block, address = self._of_cluster(address, mask)
-            base, room, views, start = 0, self._shared_size, self._shared, block * self._shared_size
-        else:
-            base, room, views, start = self._room(space)
+        base, room, views, start = self._room(space)
         place = address.astype(np.int64) - base
         inside = (place >= 0) & (place + size * count <= room) & (place % (size * count) == 0)
         if views is self.memory.views:

@@ -157,7 +157,7 @@ def _statements(text, in_body):
 def _decode(statement):
     found = re.match(r"(?:@(!?)([%\w]+)\s+)?([\w.:]+)\s*(.*)$", statement, re.DOTALL)
     negated, guard, opcode, rest = found.groups()
-    name, *modifiers = opcode.replace("shared::cluster", "cluster").replace("::", ".").split(".")
+    name, *modifiers = opcode.replace("::", ".").split(".")
     operands = [
         [part.strip() for part in operand[1:-1].split(",")] if operand[0] == "{" else operand.strip()
         for operand in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest)

@@ -18,7 +18,7 @@ _CODES = {
 }  # fmt: skip
 _WIDER = {"i4": "i8", "u4": "u8", "i2": "i4", "u2": "u4"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-_SPACES = {"global", "shared", "cluster", "local", "param", "const"}
+_SPACES = {"global", "shared", "local", "param", "const"}
 
 
 def translate(text):
@@ -346,18 +346,12 @@ class _Writer:
         self._set(result, f"S.add('{space}', '{code}', {address}, {self._mask}, {self._opcode}, {value})", code)
 
     def _fence(self, modifiers):
-        if not {"cta", "cluster"} & set(modifiers):
+        if "cta" not in modifiers:
             self.lines.append(f"S.fence({self._mask})")
 
     _membar = _fence
 
-    # ------------------------------------------------------------------------- clusters of blocks, and whole warps
-    def _mapa(self, modifiers, result, address, block):
-        self._set(result, f"S.in_block({self._value(address, 'u4')}, {self._value(block, 'u4')})", "u4")
-
-    def _barrier(self, modifiers):
-        """To arrive at a cluster's barrier: the instruction after it waits there."""
-
+    # ---------------------------------------------------------------------------------------------------- whole warps
     def _bar(self, modifiers, _members):
         if modifiers[0] != "warp":
             self._unknown()

@@ -45,7 +45,7 @@ class Access(NamedTuple):
 def access_of(opcode):
     """The Access of an instruction such as "ld.relaxed.gpu.global.v4.u32"."""
     words = set(opcode.split("."))
-    is_strong = bool({"atom", "volatile", "relaxed"} & words) and not {"cta", "cluster"} & words
+    is_strong = bool({"atom", "volatile", "relaxed"} & words) and "cta" not in words
     return Access(int(re.search(r"\d+$", opcode).group()) // 8, is_strong, "nc" in words)
 
 

@@ -20,8 +20,7 @@ MATH_TYPES = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fm
 LAYOUTS = {"seq_major_unpacked": 0, "seq_major_packed": 1}  # cudnnRNNDataLayout_t
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 WGRAD_ADD = 0  # cudnnWgradMode_t
-CLIP_NONE, CLIP_MINMAX = 0, 1  # cudnnRNNClipMode_t
-NOT_PROPAGATE_NAN, PROPAGATE_NAN = 0, 1  # cudnnNanPropagation_t
+CLIP_MINMAX = 1  # cudnnRNNClipMode_t
 
 
 @dataclass(frozen=True)
@@ -60,9 +59,8 @@ class Options:
     @property
     def clip_bounds(self):
         """(lclip, rclip); None without."""
-        if self.cell_clip is None or isinstance(self.cell_clip, tuple):
-            return self.cell_clip
-        return -self.cell_clip, self.cell_clip
+        clip = self.cell_clip
+        return clip if clip is None or isinstance(clip, tuple) else (-clip, clip)
 
 
 class Descriptor:
@@ -72,29 +70,18 @@ class Descriptor:
     """
 
     def __init__(self, library, kind, kept=None):
-        self.library, self.kind, self.pointer, self.kept = library, kind, ctypes.c_void_p(), kept
-        self._call("Create", ctypes.byref(self.pointer))
-        weakref.finalize(self, _destroy, library, kind, self.pointer.value).atexit = False
-
-    def _call(self, verb, pointer):
-        self.library.call(f"cudnn{verb}{self.kind}Descriptor", **{_argument(self.kind): pointer})
-
-
-def _argument(kind):
-    return {"RNN": "rnn", "RNNData": "rnnData"}.get(kind, kind.lower()) + "Desc"
-
-
-def _destroy(library, kind, pointer):
-    library.call(f"cudnnDestroy{kind}Descriptor", **{_argument(kind): pointer})
+        self.library, self.pointer, self.kept = library, ctypes.c_void_p(), kept
+        name = {"RNN": "rnn", "RNNData": "rnnData"}.get(kind, kind.lower()) + "Desc"
+        library.call(f"cudnnCreate{kind}Descriptor", **{name: ctypes.byref(self.pointer)})
+        destroy = f"cudnnDestroy{kind}Descriptor", {name: self.pointer.value}
+        weakref.finalize(self, lambda function, arguments: library.call(function, **arguments), *destroy).atexit = False
 
 
 def tensor(library, shape, dtype):
     """Return a fully packed tensor of a shape."""
     made, strides = Descriptor(library, "Tensor"), np.cumprod([1, *shape[:0:-1]])[::-1]
-    library.call(
-        "cudnnSetTensorNdDescriptor", tensorDesc=made.pointer, dataType=DTYPES[dtype], nbDims=len(shape),
-        dimA=_ints(shape), strideA=_ints(strides),
-    )  # fmt: skip
+    about = {"dataType": DTYPES[dtype], "nbDims": len(shape), "dimA": _ints(shape), "strideA": _ints(strides)}
+    library.call("cudnnSetTensorNdDescriptor", tensorDesc=made.pointer, **about)
     return made
 
 
@@ -111,10 +98,10 @@ def network(session, chosen):
 
     It has no dropout: masks are numbarnn's own, multiplied by between networks of one layer.
     """
-    library, dropout = session.library, Descriptor(session.library, "Dropout")
+    dropout = Descriptor(session.library, "Dropout")
     nothing = {"dropout": 0.0, "states": None, "stateSizeInBytes": 0, "seed": 0}
     session.call("cudnnSetDropoutDescriptor", dropoutDesc=dropout.pointer, **nothing)
-    made = Descriptor(library, "RNN", kept=dropout)
+    made = Descriptor(session.library, "RNN", kept=dropout)
     set_network(made, chosen, dropout.pointer)
     return made
 
@@ -131,9 +118,8 @@ def set_network(made, chosen, dropout=None):
     )  # fmt: skip
     if chosen.clip_bounds is not None:
         lclip, rclip = map(float, chosen.clip_bounds)
-        bounds = {"rnnDesc": made.pointer, "clipMode": CLIP_MINMAX, "lclip": lclip, "rclip": rclip}
-        nan = PROPAGATE_NAN if chosen.clip_propagate_nan else NOT_PROPAGATE_NAN
-        made.library.call("cudnnRNNSetClip_v8", clipNanOpt=nan, **bounds)
+        about = {"clipMode": CLIP_MINMAX, "clipNanOpt": int(chosen.clip_propagate_nan), "lclip": lclip, "rclip": rclip}
+        made.library.call("cudnnRNNSetClip_v8", rnnDesc=made.pointer, **about)
 
 
 def sequences(library, chosen, steps, width, lengths, padding_value):

@@ -9,7 +9,7 @@ from numbarnn.common.precision import numpy_dtype
 
 from . import descriptors
 from .descriptors import Descriptor, Options
-from .device import default_session
+from .device import NAN_BYTE, default_session
 from .library import PROTOTYPES, ask
 
 FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
@@ -18,9 +18,9 @@ FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNN
 class Call:
     """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
 
-    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark takes the time of. A
-    run copies nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it is the launch of
-    one CUDA graph. As cuDNN adds gradients of weights to what is there, it sets them to zero first.
+    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark times. A run copies
+    nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it launches one CUDA graph. As
+    cuDNN adds gradients of weights to what is there, it sets them to zero first.
 
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
@@ -55,7 +55,7 @@ class Call:
         self._known["reserveSpaceSize"] *= training
         for name, there in (("workSpace", True), ("reserveSpace", training)):
             size = max(self._known[f"{name}Size"], 1)  # an array of no bytes has no address
-            self.buffers[name] = self._session.device.empty(size, np.uint8) if there else None
+            self.buffers[name] = self._session.empty(size, np.uint8) if there else None
 
     def put(self, **arrays):
         """Copy arrays by name to the device, None for NULL; ValueError where one does not fit."""
@@ -63,40 +63,34 @@ class Call:
             if array is not None and (array.shape != self.shapes[name] or array.dtype != self.rnn.dtype):
                 wanted = f"{self.shapes[name]} of {self.rnn.dtype}"
                 raise ValueError(f"{name} must have shape {wanted}, got {array.shape} of {array.dtype}")
-        self.buffers |= {name: self._session.device.copied(array) for name, array in arrays.items()}
+        self.buffers |= {name: self._session.copied(array) for name, array in arrays.items()}
 
     def put_gradients(self, dy, dhy, dcy):
         """Copy the gradients that backward data is given, and make its outputs; cuDNN takes no NULL for dy."""
-        dy = np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy
-        self.put(dy=dy, dhy=dhy, dcy=dcy)
+        self.put(dy=np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy, dhy=dhy, dcy=dcy)
         self.make("dx", "dhx", "dcx", "dw")
 
     def make(self, *names):
         """Make outputs, full of NaN."""
-        make, dtype = self._session.device.unwritten, self.rnn.dtype
-        self.buffers |= {name: (shape := self.shapes[name]) and make(shape, dtype) for name in names}
+        make, dtype = self._session.empty, self.rnn.dtype
+        self.buffers |= {name: (shape := self.shapes[name]) and make(shape, dtype, NAN_BYTE) for name in names}
 
     def start(self, functions, stream=None):
         """Call functions of cuDNN's, without waiting."""
         buffers = self.buffers | {"weightSpace": self.buffers["weights"], "dweightSpace": self.buffers.get("dw")}
         for function in functions:
             if function == WEIGHTS:
-                self._session.device.fill(self.buffers["dw"], 0, stream)
+                self._session.fill(self.buffers["dw"], 0, stream)
             names = [name for name, _ in PROTOTYPES[function] if name != "handle"]
-            arguments = {n: self._known[n] if n in self._known else address(buffers[n]) for n in names}
+            arguments = {n: self._known[n] if n in self._known else _address(buffers[n]) for n in names}
             self._session.call(function, **arguments)
 
     def choose(self, *functions):
         """From now on a run makes these of the calls only: backward data, again and again on one reserve space."""
         self._session.device.synchronize()
         self._chosen, self._graph, self.why_no_graph = functions, None, None
-
-        def work(stream):
-            with self._session.on_stream(stream):
-                self.start(functions, stream)
-
         try:
-            self._graph = self._session.device.record(work)
+            self._graph = self._session.record(lambda stream: self.start(functions, stream))
         except RuntimeError as error:
             self.why_no_graph = str(error)
 
@@ -105,7 +99,7 @@ class Call:
         if self._graph is None:
             self.start(self._chosen)
         else:
-            self._session.device.launch(self._graph)
+            self._session.launch(self._graph)
 
     def results(self):
         """Return name -> array of all outputs; after all calls anew where a run makes some of them only."""
@@ -117,7 +111,7 @@ class Call:
     def read(self, *names):
         """Return outputs as arrays; None where there is none."""
         self._session.device.synchronize()
-        return [self.shapes[name] and self._session.device.read(self.buffers[name]) for name in names]
+        return [self.shapes[name] and self._session.read(self.buffers[name]) for name in names]
 
 
 class Rnn:
@@ -135,12 +129,12 @@ class Rnn:
         self.dtype, self.session = numpy_dtype(self.options.dtype), session or default_session()
         self.descriptor = descriptors.network(self.session, self.options)
         self._built_for = None  # the batch that PERSIST_DYNAMIC was compiled for
-        with self.session.device as device:
+        with self.session.device:
             asked = self.session.library, self.session.handle, self.descriptor
             self.weight_space_bytes = space_bytes(*asked)
             self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
-            base = device.empty(self.weight_space_bytes, np.uint8)
-            self.places = places(*asked, self.options, address(base))
+            base = self.session.empty(self.weight_space_bytes, np.uint8)
+            self.places = places(*asked, self.options, _address(base))
 
     def split(self, flat):
         """Return PyTorch's name -> view of a flat weight space (weight_space_size,)."""
@@ -190,7 +184,7 @@ class Rnn:
         call.functions = [FORWARD]
         if dy is not None:
             call.put_gradients(dy, None, None)
-            call.functions = [FORWARD, DATA, WEIGHTS]
+            call.functions += [DATA, WEIGHTS]
         call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
         call.choose(*call.functions)
         return call
@@ -208,8 +202,7 @@ class Rnn:
         return call
 
 
-def address(array):
-    """Return what a call takes for an array: its address; None, which is NULL, for None."""
+def _address(array):
     return None if array is None else array.data.ptr
 
 

@@ -1,0 +1,132 @@
+"""How far a result is from float64, and how far it may be.
+
+    error(value, expected) = max |value - expected| / max(1, max |expected|)
+    floor(case)            = (eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)) * stages
+    limit                  = max(floor, 2 * the peer's own error in the same dtype, if it is one of rounding)
+
+The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. Inputs and gradients
+are of size 1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors of a sum of n
+terms grow like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch.
+FUNCTION_ULPS stands for the sigmoids and tanhs around the sums, right to an ulp or so each. Half precision is storage:
+its sums are float32's. `stages` is 1, and 3 for a cell with a normalization. A peer that is further off than PEER_TRUST
+floors computes something else: then the floor alone is the limit.
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from numbarnn.common import precision
+
+FUNCTION_ULPS = 3
+STAGES = {"layer_norm_rnn": 3}
+PEER_TRUST = 4  # floors; PyTorch stays within one, and half a floor is the most that cuDNN's records have
+REFUSED = "refused"  # the mode of a case that a schedule cannot run
+PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
+FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of `numbarnn check`: one quantity of one run against float64.
+
+    `error` is None when nothing could be compared; `message` then says why. `uses`: as `Case.uses`.
+    """
+
+    cell: str
+    options: str
+    engine: str
+    schedule: str
+    mode: str  # "inference", "single steps", "training", REFUSED or PEER
+    quantity: str
+    error: float | None = None
+    limit: float | None = None
+    ok: bool = True
+    torch_error: float | None = None
+    message: str | None = None
+    cudnn_error: float | None = None
+    uses: tuple[str, ...] = ()
+
+    def as_row(self):
+        """Return the row as a dict."""
+        return asdict(self) | {"ratio": self.ratio}
+
+    @classmethod
+    def from_row(cls, row):
+        """Return the Comparison of what `as_row` gave."""
+        return cls(**{name: value for name, value in row.items() if name != "ratio"} | {"uses": tuple(row["uses"])})
+
+    @property
+    def compared(self):
+        """Whether it is about a result; else it is a refusal, or a note about a peer."""
+        return self.mode not in (REFUSED, PEER)
+
+    @property
+    def share(self):
+        """The error as a share of its limit: above 1 is a failure; infinite where there is no error."""
+        return float("inf") if self.error is None or self.limit is None else _quotient(self.error, self.limit, 0.0)
+
+    @property
+    def ratio(self):
+        """The error as a multiple of cuDNN's, or else PyTorch's; None where there is no peer."""
+        peer = self.torch_error if self.cudnn_error is None else self.cudnn_error
+        return None if self.error is None or peer is None else _quotient(self.error, peer, 1.0)
+
+
+def _quotient(a, b, of_zeros):
+    return a / b if b else float("inf") if a else of_zeros
+
+
+def error(value, expected):
+    """Return the largest absolute difference over the largest expected element or 1.
+
+    NaN where `value` holds a NaN that `expected` does not hold in the same place, or the other way round.
+    """
+    value, expected = flat(value), flat(expected)
+    missing = np.isnan(expected)
+    if not np.array_equal(np.isnan(value), missing):
+        return float("nan")
+    value, expected = value[~missing], expected[~missing]
+    return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected)))) if expected.size else 0.0
+
+
+def flat(value):
+    """Return an array, or a list of arrays (one per layer), as one float64 vector."""
+    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in _parts(value)])
+
+
+def _parts(value):
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def shape_problem(value, expected, dtype):
+    """Return what is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
+    values, shapes = _parts(value), [part.shape for part in _parts(expected)]
+    if any(part is None for part in values):
+        return "no result: got None"
+    if (got_shapes := [part.shape for part in values]) != shapes:
+        return f"shape {got_shapes}, expected {shapes}"
+    dtypes = {str(part.dtype) for part in values}
+    return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {dtype} else None
+
+
+def eps(dtype):
+    """Return the distance from 1 to the next number of a dtype."""
+    return 2.0 ** -FRACTION_BITS[dtype]
+
+
+def floor(case):
+    """Return the error that is always allowed: see the module's docstring."""
+    widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
+    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(max(widest, case.T * case.B)))
+    return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
+
+
+def limit(case, peer_error=None):
+    """Return the largest error that passes: the floor, or twice the peer's own error if that is trusted."""
+    return max(floor(case), 2 * (trusted(case, peer_error) or 0.0))
+
+
+def trusted(case, peer_error):
+    """Return the peer's error if it is one of rounding, else None."""
+    return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None

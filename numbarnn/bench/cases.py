@@ -1,0 +1,241 @@
+"""Cases: sizes and options as data; their instances, random arrays; and the layer that solves them."""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+import numbarnn
+from numbarnn import cells
+from numbarnn.bench import sequences
+from numbarnn.cells import library
+from numbarnn.cells.functions import drop_connect, initial, layer_norm, tanh, zoneout
+from numbarnn.cells.tracing import cell as traced
+from numbarnn.common import precision
+from numbarnn.reference.layer_norm_rnn import VECTORS
+from numbarnn.weights import WeightSpace
+
+CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
+PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
+DROPPED, ZONEOUT = 0.3, 0.2  # of the elements of R; of units in a step
+
+
+@traced
+def layer_norm_rnn(x, h, p):
+    """A vanilla RNN, normalized; weights are dropped and units kept as they were (`numbarnn.reference` has it too)."""
+    n = layer_norm(p.W.h @ x + drop_connect(p.R.h, DROPPED) @ h)
+    return zoneout(tanh(initial(p.gain.h, 1) * n + p.b.h), h, ZONEOUT)
+
+
+#: Cells that are written as equations: the LSTM, and one with what no built-in cell has (sums over all units,
+#: parameters per unit, dropped weights, random numbers in a step).
+TRACED_CELLS = {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}
+ALL_CELLS = (*CELLS, *TRACED_CELLS)
+SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
+DTYPES = ("float32", "float64")
+LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
+#: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
+OPTIONS = (
+    "bidirectional", "bias", *LAYER_OPTIONS, "dropout", "batch_first", "state", "lengths", "padding_value", "resets",
+    "gradients", "accumulate",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell, its sizes (`hidden` holds one size per layer) and its options."""
+
+    cell: str
+    T: int
+    B: int
+    input_size: int
+    hidden: tuple[int, ...]
+    bidirectional: bool = False
+    bias: bool | str = True  # True: both; False: none; "input" or "recurrent": that one
+    batch_first: bool = False
+    state: bool = True  # initial states are given
+    dropout: float = 0.0
+    gradients: str = "y and state"  # which are given to backward; "y" or "state": of that alone
+    accumulate: bool = False  # weight gradients are added to those of an earlier backward
+    dtype: str = "float32"
+    input_mode: str = "linear"
+    proj_size: int = 0
+    cell_clip: tuple[float, float] | None = None
+    clip_propagate_nan: bool = True
+    nan_state: bool = False  # one element of the initial cell state is NaN
+    # None: all T; "padded": sequences of random lengths, 0 among them; "packed"; "half": evenly from T/2 to T
+    lengths: str | None = None
+    padding_value: float = 0.0
+    resets: bool = False  # sequences begin anew at random times
+    allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
+    chain: bool = False  # the benchmark calls each layer by itself, one after the other
+
+    D = property(lambda self: 2 if self.bidirectional else 1)
+    L = property(lambda self: len(self.hidden))
+    outputs = property(lambda self: tuple(self.proj_size or H for H in self.hidden))  # width of each layer's h
+    equal_layers = property(lambda self: len(set(self.hidden)) == 1)  # states are then one array (L*D, B, H)
+    masked = property(lambda self: self.dropout > 0 and self.L > 1)  # training applies dropout masks
+    has_c = property(lambda self: self.cell in ("lstm", "traced_lstm"))  # the state is (h, c)
+    draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws others
+    training_calls = property(lambda self: 2 if self.accumulate or self.draws else 1)  # the last one's are compared
+    uses = property(lambda self: tuple(name for name in self.changed if name in OPTIONS))  # names of options
+
+    @property
+    def forward_only(self):
+        """True when only y and the final states are compared: a NaN has no gradient; and gradients jump at the bounds
+        of `cell_clip`, which is where rounding to 16 bits may put a state."""
+        return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
+
+    @cached_property
+    def changed(self):
+        """Name -> value of the options that are not at their defaults, in the order of OPTIONS."""
+        return {name: getattr(self, name) for name in (*OPTIONS, "nan_state") if getattr(self, name) != DEFAULTS[name]}
+
+    @property
+    def options(self):
+        """The case in one line, without the cell's name."""
+        words = [f"T={self.T} B={self.B} I={self.input_size} H={','.join(map(str, self.hidden))} {self.dtype}"]
+        return " ".join(words + [name if value is True else f"{name}={value}" for name, value in self.changed.items()])
+
+    def layer_input_size(self, layer):
+        """Return the size of what a layer gets."""
+        return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
+
+
+DEFAULTS = {field.name: field.default for field in fields(Case)}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l), h (D, B, P).
+
+    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None where the case gives none or the cell has no c.
+    lengths (B,) of int64 and resets (T, B) of bool are None where the case has none. x and dy are NaN in the padding.
+    """
+
+    case: Case
+    parameters: dict
+    x: np.ndarray
+    dy: np.ndarray | None
+    h0: list | None
+    c0: list | None
+    dhy: list | None
+    dcy: list | None
+    lengths: np.ndarray | None = None
+    resets: np.ndarray | None = None
+
+    @cached_property
+    def float64(self):
+        """The same instance with every array cast to float64, which changes no value."""
+
+        def cast(value):
+            if isinstance(value, list):
+                return [cast(array) for array in value]
+            return None if value is None else value.astype(np.float64)
+
+        arrays = {name: cast(getattr(self, name)) for name in ("x", "dy", "h0", "c0", "dhy", "dcy")}
+        arrays["parameters"] = {name: cast(array) for name, array in self.parameters.items()}
+        return replace(self, case=replace(self.case, dtype="float64"), **arrays)
+
+    @cached_property
+    def padding(self):
+        """(T, B) of bool: what is behind the end of its sequence."""
+        return sequences.padding(self.lengths, *self.x.shape[:2])
+
+
+def layer_of(name):
+    """Return the layer of a parameter, by its name."""
+    return int(name.split("_l")[-1].split("_")[0])
+
+
+def renamed(name, by):
+    """Return the name of the same parameter of a layer so many further up."""
+    return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + by}")
+
+
+def parameter_shapes(case):
+    """Return name -> shape of every parameter, with PyTorch's names, layer by layer."""
+    own = case.cell == "layer_norm_rnn"
+    bias = "none" if own else {True: "double", False: "none"}.get(case.bias, case.bias)
+    gates = (TRACED_CELLS.get(case.cell) or cells.get(case.cell)).num_gates
+    sizes = gates, case.input_size, case.hidden, case.D, bias, case.proj_size, case.input_mode
+    return WeightSpace(*sizes, per_unit=VECTORS if own else ()).shapes
+
+
+def make_instance(case):
+    """Return random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
+    random, dtype = np.random.default_rng(0), precision.numpy_dtype(case.dtype)
+
+    def normal(*shape, scale=1.0):
+        return (scale * random.standard_normal(shape)).astype(dtype)
+
+    def states(wanted, sizes, scale=1.0):
+        return [normal(case.D, case.B, size, scale=scale) for size in sizes] if wanted else None
+
+    parameters = {}
+    for name, shape in parameter_shapes(case).items():
+        bound = 1 / np.sqrt(case.hidden[layer_of(name)])
+        parameters[name] = random.uniform(-bound, bound, shape).astype(dtype)
+    x = normal(case.T, case.B, case.input_size)
+    dy = normal(case.T, case.B, case.D * case.outputs[-1]) if case.gradients != "state" else None
+    c0 = states(case.state and case.has_c, case.hidden, scale=0.5)
+    if case.nan_state:
+        c0[0][0, 0, 0] = np.nan
+    lengths = sequences.random_lengths(random, case.T, case.B, case.lengths) if case.lengths else None
+    for array in (x, dy):
+        if array is not None and lengths is not None:
+            array[sequences.padding(lengths, case.T, case.B)] = np.nan
+    h0, dhy = states(case.state, case.outputs, scale=0.5), states(case.gradients != "y", case.outputs)
+    dcy = states(case.gradients != "y" and case.has_c, case.hidden)
+    resets = sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None
+    return Instance(case, parameters, x, dy, h0, c0, dhy, dcy, lengths, resets)
+
+
+def layer_type(cell):
+    """Return what makes layers of one of ALL_CELLS, of sizes and options."""
+    if cell in TRACED_CELLS:
+        return partial(numbarnn.RNN, TRACED_CELLS[cell])
+    if cell.startswith("rnn_"):
+        return partial(numbarnn.RNN, nonlinearity=cell.removeprefix("rnn_"))
+    return numbarnn.LSTM if cell == "lstm" else partial(numbarnn.GRU, reset_after=cell == "gru")
+
+
+def make_layer(case, device, parameters, schedule="auto", seed=SEED):
+    """Return the numbarnn layer for a case, with the given parameters loaded."""
+    options = {name: getattr(case, name) for name in ("batch_first", "dropout", "bidirectional", "dtype")}
+    options |= {"device": device, "schedule": schedule, "seed": seed}
+    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # there are those of the equations
+    sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
+    options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
+    options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
+    options |= {"allow_tf32": case.allow_tf32} if case.allow_tf32 else {}
+    layer = layer_type(case.cell)(case.input_size, **options)
+    layer.load_state_dict(parameters)
+    return layer
+
+
+def links(instance):
+    """Return the instance of each layer of a chain, of one layer each; its x and dy are not used."""
+    case = instance.case
+    return [
+        replace(
+            instance, case=replace(case, input_size=case.layer_input_size(k), hidden=(H,), chain=False),
+            parameters={renamed(name, -k): array for name, array in instance.parameters.items() if layer_of(name) == k},
+            **{name: (states := getattr(instance, name)) and states[k : k + 1] for name in ("h0", "c0", "dhy", "dcy")},
+        )
+        for k, H in enumerate(case.hidden)
+    ]  # fmt: skip
+
+
+def pack_states(states):
+    """Return per-layer (D, B, H_l) arrays as layers take them: one array (L*D, B, H) when all sizes are equal."""
+    if states is None:
+        return None
+    return np.concatenate(states) if len({state.shape for state in states}) == 1 else list(states)
+
+
+def unpack_states(case, states):
+    """Return the reverse of `pack_states`, for a state of NumPy arrays that a layer returned."""
+    if isinstance(states, (list, tuple)):
+        return list(states)
+    return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

@@ -1,0 +1,356 @@
+"""`numbarnn check`: every engine that runs here, forward and backward, against float64, cuDNN and PyTorch.
+
+Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
+training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one
+comparison. An exception becomes a failed comparison; a case that a schedule's planner refuses is counted, and is no
+failure. On CUDA cuDNN runs the same instances; what it refuses is noted in its words.
+"""
+
+import textwrap
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+
+from numbarnn import engines
+from numbarnn.bench import accuracy, cases, console, spreads
+from numbarnn.bench.accuracy import REFUSED, Comparison
+from numbarnn.bench.expected import Expected, errors_of
+from numbarnn.bench.peers import contender, cudnn, peers
+from numbarnn.bench.peers.torch_peer import torch_threads
+from numbarnn.common import install, precision
+from numbarnn.cuda.compiler import simulated
+from numbarnn.engines.cpu.thread_pool import default_threads
+from numbarnn.schedules import SCHEDULES
+
+DEVICES = ("cpu", "sim", "cuda")
+QUICK = (
+    "a small subset, in about 20 seconds on two cores: every schedule has every cell and every option, forward and "
+    "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
+    "sequences, gradients of one output alone, and some dtypes of some cells"
+)
+TIMEOUT_S = 1200  # of a simulator's process: about ten times what the full check takes on two slow cores
+
+
+def add_arguments(parser):
+    """Options of `numbarnn check`."""
+    add, names, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
+    about = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
+    add("--device", choices=[*DEVICES, "all"], default="all", help=about)
+    console.add_list_argument(parser, "--cell", names, list(names))
+    console.add_list_argument(parser, "--schedule", schedules, list(SCHEDULES))
+    add("--quick", action="store_true", help=QUICK)
+    add("--verbose", action="store_true", help="print the worst comparison of every case")
+    console.add_json_argument(parser, "one row per comparison")
+
+
+def run(args):
+    """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
+    begin, comparisons = time.perf_counter(), []
+    (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
+    # The quick check takes as long on the CPU, where it compiles, as in the simulator.
+    shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
+    # At these sizes more threads only wait for each other.
+    with console.Progress() as progress, torch_threads(1), ThreadPoolExecutor(max(1, len(shares))) as pool:
+        simulated_ones = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
+        for device in here:
+            comparisons += check_device(device, *chosen, progress)
+        comparisons += chain.from_iterable(simulated_ones)
+    seconds = time.perf_counter() - begin
+    print_comparisons(comparisons, args.verbose)
+    if args.device == "all" and (problem := install.simulator_lacks()):
+        console.say_wrapped(f"sim is left out: {problem}")
+    print_summary(comparisons, seconds)
+    if args.json:
+        console.write_json(args.json, [comparison.as_row() for comparison in comparisons])
+    failed = any(not comparison.ok for comparison in comparisons)
+    return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
+
+
+# -------------------------------------------------------------------------------------------------------- what is run
+def plan_devices(wanted):
+    """Return (devices to check in this process, whether the simulator is checked in processes of its own).
+
+    A process that was started to be the simulator starts no others, whatever is missing. Of "all" the simulator is left
+    out where it lacks something.
+    """
+    available = engines.available()
+    others = "sim" not in available and not simulated()
+    if wanted == "all":
+        return [device for device in DEVICES if device in available], others and install.simulator_lacks() is None
+    return ([], True) if wanted == "sim" and others else ([wanted], False)
+
+
+def shares_of_cells(cells, schedules, count):
+    """Return the cells in at most `count` lists, for which the simulator takes about as long each."""
+    work = {cell: sum(len(wanted) for _, wanted in plan_cases("sim", [cell], schedules, False)) for cell in cells}
+    shares = [[] for _ in range(min(count, len(cells)))]
+    for cell in sorted(cells, key=work.get, reverse=True):
+        min(shares, key=lambda share: sum(map(work.get, share))).append(cell)
+    return shares
+
+
+def plan_cases(device, cells, schedules, quick):
+    """Return pairs of a case and the schedules that run it.
+
+    The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check.
+    """
+    if quick and device == "sim":
+        turns = [(schedules[(turn + start) % len(schedules)], case) for start, cell in enumerate(cells)
+                 for turn, case in enumerate(spreads.all_cases(cell, "quick", device))]  # fmt: skip
+        turns = [
+            (name, case) for one, case in turns for name in (schedules if case.proj_size or case.cell_clip else [one])
+        ]
+        # persistent kernels do not compute in float64
+        return [(replace(case, dtype="float32") if (name, case.dtype) == ("persistent", "float64") else case, [name])
+                for name, case in turns]  # fmt: skip
+    sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
+             for schedule in schedules}  # fmt: skip
+    return [
+        (case, [schedule for schedule in schedules if sizes[schedule] == size])
+        for cell in cells
+        for size in dict.fromkeys(sizes.values())
+        for case in spreads.all_cases(cell, size, device)
+    ]
+
+
+def check_simulated(cells, schedules, quick):
+    """Return the comparisons of some cells in the simulator; one failed comparison where its process did not start,
+    died or took too long."""
+    arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
+    arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
+    code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
+    if code in (0, 1) and rows is not None:
+        return [Comparison.from_row(row) for row in rows]
+    return [engine_failure("sim", f"the simulator's process ended without results: {said}")]
+
+
+def engine_failure(device, message):
+    """Return the comparison that stands for an engine that did not start, or broke down."""
+    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
+
+
+# -------------------------------------------------------------------------------------------------------- how it is run
+def check_device(device, cells, schedules, quick, progress):
+    """Return every comparison of one device."""
+    try:
+        engines.get(device)
+    except Exception as exception:
+        return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
+    todo, comparisons = plan_cases(device, cells, schedules, quick), []
+    with_cudnn = device == "cuda" and cudnn.why_not() is None
+    progress.start(device, len(todo))
+    for case, wanted in todo:
+        comparisons += check_case(case, device, wanted, with_cudnn)
+        progress.update(device)
+    return comparisons
+
+
+def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=True):
+    """Return every comparison of one case on one device with these schedules, and what there is to note about peers."""
+    comparisons, expected = [], None
+    for schedule in schedules:
+        comparer = Comparer(case, device, schedule)
+        with comparer.catching("inference"):
+            expected = expected or Expected(cases.make_instance(case), with_cudnn, with_torch)
+            run_modes(comparer, expected)
+        comparisons += comparer.comparisons
+    about_peers = Comparer(case, device, "-")
+    for name, said in expected.notes() if expected is not None else ():
+        about_peers.add(accuracy.PEER, name, message=said, ok=True)
+    return comparisons + about_peers.comparisons
+
+
+def run_modes(comparer, expected):
+    """Run one case with one schedule in every mode, and compare."""
+    instance, case = expected.instance, expected.instance.case
+    layer = cases.make_layer(case, comparer.device, instance.parameters, comparer.schedule)
+    T, B, width = instance.x.shape
+    try:
+        layer.explain((B, T, width) if case.batch_first else (T, B, width))
+    except RuntimeError as reason:
+        return comparer.add(REFUSED, "plan", message=str(reason), ok=True)
+    returned = layer(*peers.inputs(layer, instance)[:2], **peers.call_options(instance))
+    comparer.compare("inference", peers.numbarnn_outputs(layer, instance, *returned), expected.results())
+    if case.T > 1 and not case.bidirectional and case.lengths != "packed":
+        with comparer.catching("single steps"):
+            comparer.compare("single steps", run_single_steps(layer, instance), expected.results())
+    with comparer.catching("training"):
+        expectation = expected.of_training()
+        comparer.compare("training", run_training(layer, instance), expectation, needed=expectation["truth"])
+
+
+def run_single_steps(layer, instance):
+    """Return y, hy and cy of T calls of one step each; a sequence that is over has length 0 in its last calls."""
+    x, state, _ = peers.inputs(layer, instance)
+    axis, ys = int(instance.case.batch_first), []
+    for t in range(instance.case.T):
+        step = slice(t, t + 1)
+        y, state = layer(x[:, step] if axis else x[step], state, **peers.call_options(instance, step))
+        ys.append(peers.to_host(layer, y))
+    return peers.numbarnn_outputs(layer, instance, layer.engine.from_host(np.concatenate(ys, axis=axis)), state)
+
+
+def run_training(layer, instance):
+    """Return every result of forward and backward, of the second of two calls where random numbers are drawn or
+    gradients accumulated: gradients of parameters are then added to those of the first."""
+    case, options = instance.case, peers.call_options(instance)
+    x, state, dy = peers.inputs(layer, instance)
+    dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None
+    for _ in range(case.training_calls):
+        y, final, tape = layer.forward(x, state, **options)
+        results = peers.numbarnn_outputs(layer, instance, y, final)
+        if not case.forward_only:
+            gradients = layer.backward(tape, dy, dstate, dw=dw)
+            dw = gradients.weights if case.accumulate else None
+            results |= peers.numbarnn_gradients(layer, instance, gradients)
+    return results
+
+
+class Comparer:
+    """Collects the comparisons of one case on one device with one schedule."""
+
+    def __init__(self, case, device, schedule):
+        self.case, self.device, self.schedule, self.comparisons = case, device, schedule, []
+
+    def add(self, mode, quantity, error=None, limit=None, **more):
+        """Add one comparison. Unless `ok` is given, it passes where no message is and the error is in the limit."""
+        about = self.case.cell, self.case.options, self.device, self.schedule, mode, quantity
+        more = {"ok": more.get("message") is None and error is not None and error <= limit} | more
+        if more.get("message") is None and error != error:
+            more["message"] = "the result holds NaN"
+        self.comparisons.append(Comparison(*about, error, limit, uses=self.case.uses, **more))
+
+    @contextmanager
+    def catching(self, mode):
+        """A context in which an exception becomes a failed comparison: what it was, and where."""
+        try:
+            yield
+        except Exception as exception:
+            place = traceback.extract_tb(exception.__traceback__)[-1]
+            message = f"{type(exception).__name__}: {exception} ({place.filename}:{place.lineno})"
+            self.add(mode, "exception", message=message)
+
+    def compare(self, mode, results, expectation, needed=("y",)):
+        """Compare every quantity of `results` with those of `Expected`; quantities in `needed` must be there."""
+        for quantity in needed:
+            if quantity not in results:
+                self.add(mode, quantity, message="no result for it")
+        for quantity, value in results.items():
+            message, wanted = "a result that was not expected", expectation["truth"].get(quantity)
+            if wanted is None or (message := accuracy.shape_problem(value, wanted, self.case.dtype)):
+                self.add(mode, quantity, message=message)
+                continue
+            errors = {peer: accuracy.trusted(self.case, e) for peer, e in errors_of(expectation, quantity).items()}
+            limit = accuracy.limit(self.case, errors["torch"] if errors["cudnn"] is None else errors["cudnn"])
+            told = {f"{peer}_error": error for peer, error in errors.items()}
+            self.add(mode, quantity, accuracy.error(value, wanted), limit, **told)
+
+
+# -------------------------------------------------------------------------------------------------------- what it says
+ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # of failures and notes, one by one; of a message. --json has them all
+PLAIN = "none of these"  # what stands for the cases without an option
+COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2", "at")
+NUMBERS = COLUMNS[:-1]
+LEGEND = (
+    "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
+    "error (cuDNN's where it ran, else PyTorch's); up to 2: the share of ratios that are at most 2"
+)
+
+
+class Group:
+    """Some comparisons together, at least one.
+
+    Attributes:
+        key: what they have in common, a tuple of words. worst: a failure, or else the one nearest to its limit.
+    """
+
+    def __init__(self, key, members):
+        self.key, self.members = key, members
+        self.result = "ok" if all(one.ok for one in members) else "FAILED"
+        self.worst = max(members, key=lambda c: (not c.ok, c.share))
+
+    def cells(self):
+        """Return its cells under `COLUMNS`."""
+        ratios = sorted(one.ratio for one in self.members if one.ratio is not None and one.ratio == one.ratio)
+        shares = "-", "-"
+        if ratios:
+            shares = f"{ratios[(len(ratios) - 1) // 2]:.2f}", f"{sum(r <= 2 for r in ratios) / len(ratios):.0%}"
+        worst = self.worst
+        errors = map(number, (worst.error, worst.torch_error, worst.cudnn_error, worst.limit))
+        return [str(len(self.members)), *errors, *shares, worst.quantity]
+
+
+def by_run(comparisons, verbose=False):
+    """Return groups by cell, engine, schedule and dtype, or by case if verbose."""
+    found = {}
+    for one in comparisons:
+        dtype = next((dtype for dtype in precision.DTYPES if dtype in one.options.split()), "-")
+        key = one.cell, one.engine, one.schedule, one.options if verbose else dtype
+        if one.compared:
+            found.setdefault(key, []).append(one)
+    groups = [Group(key, members) for key, members in found.items()]
+    return groups if verbose else sorted(groups, key=lambda group: (group.key[1], group.key[0]))
+
+
+def by_option(comparisons):
+    """Return groups by option, PLAIN first; a comparison is in those of all that its case uses."""
+    found = {option: [one for one in comparisons if one.compared and option in (one.uses or (PLAIN,))]
+             for option in (PLAIN, *cases.OPTIONS)}  # fmt: skip
+    return [Group((option,), members) for option, members in found.items() if members]
+
+
+def number(value):
+    """Return an error as text."""
+    return "-" if value is None else f"{value:.1e}"
+
+
+def print_groups(title, groups, *headings):
+    """Print a table of groups; columns in which no row has anything are left out."""
+    columns = ["result", *headings, *COLUMNS]
+    rows = [[group.result, *group.key, *group.cells()] for group in groups]
+    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(row[i] != "-" for row in rows)]
+    console.print_table(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], NUMBERS)
+
+
+def print_comparisons(comparisons, verbose=False):
+    """Print a row per cell, engine, schedule and dtype (per case when verbose); one per option; then the failures."""
+    headings = "cell", "engine", "schedule", "options" if verbose else "dtype"
+    print_groups("Error against float64", by_run(comparisons, verbose), *headings)
+    print_groups("By option; a case with several is in each row of theirs", by_option(comparisons), "option")
+    console.say_wrapped(LEGEND)
+    if failures := [comparison for comparison in comparisons if not comparison.ok]:
+        rows = []
+        for one in failures[:ROWS_SHOWN]:
+            happened = one.message or f"{number(one.error)} > {number(one.limit)}"
+            happened = textwrap.shorten(happened, LETTERS_SHOWN, placeholder=" ...")
+            rows.append([one.cell, one.engine, one.schedule, one.options, one.mode, one.quantity, happened])
+        more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
+        headings = "cell", "engine", "schedule", "options", "mode", "quantity", "what happened"
+        console.print_table(f"Failures{more}", headings, rows)
+
+
+def print_summary(comparisons, seconds):
+    """Print the last lines: what schedules and peers refused, and the verdict."""
+    told = {}
+    for one in comparisons:
+        if not one.compared:
+            refused = one.mode == REFUSED
+            about = (f"{one.schedule} refuses", one.engine) if refused else (one.quantity, one.message)
+            told.setdefault(about, []).append(one)
+    for (who, _), found in sorted(told.items(), key=lambda item: -len(item[1]))[:ROWS_SHOWN]:
+        first = found[0]
+        where = f" {len(found)} cases on {first.engine}" if first.mode == REFUSED else f", {len(found)} cases"
+        console.say_wrapped(f"{who}{where}, such as {first.cell} {first.options}: {first.message}")
+    if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
+        console.say_wrapped(f"without cuDNN: {reason}")
+    failed, total = sum(not one.ok for one in comparisons), sum(one.compared for one in comparisons)
+    against = ["float64"] + ["cuDNN"] * any(one.cudnn_error is not None for one in comparisons)
+    against += ["PyTorch" if contender.installed("torch") else "nothing else (PyTorch is not installed)"]
+    how = f"{failed} of {total} comparisons FAILED" if failed else f"all {total} passed"
+    where = ", ".join(sorted({one.engine for one in comparisons})) or "no engine"
+    console.say_wrapped(f"numbarnn check: {how}, on {where}, against {' and '.join(against)}, in {seconds:.0f} s")

@@ -1,1 +1,0 @@
-"""`numbarnn check`: every engine that runs here against float64, cuDNN and PyTorch."""

@@ -1,0 +1,134 @@
+"""What a case's results should be, by the float64 reference, and what its peers make of it: PyTorch and cuDNN."""
+
+import numpy as np
+
+from numbarnn import reference
+from numbarnn.bench import accuracy
+from numbarnn.bench.cases import DROPPED, PEERS_CELLS, SEED, ZONEOUT
+from numbarnn.bench.peers import cudnn_peer, torch_peer
+from numbarnn.bench.peers.contender import installed
+from numbarnn.common import precision
+from numbarnn.reference import layer_norm_rnn, philox
+
+PEERS = {"torch": "PyTorch", "cudnn": "cuDNN"}
+
+
+class Expected:
+    """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
+
+    They are computed once for all schedules, and once for each training call that draws.
+
+    Args:
+        with_cudnn: whether cuDNN is asked.
+        with_torch: whether PyTorch is asked, where it is installed: on the CPU, where large problems take long.
+
+    Attributes:
+        refusals: why cuDNN does not run the instance, in its words.
+    """
+
+    def __init__(self, instance, with_cudnn=False, with_torch=True):
+        self.instance, self.with_cudnn, self.refusals, self._known = instance, with_cudnn, [], {}
+        self.with_torch = with_torch and instance.case.cell in PEERS_CELLS
+
+    def results(self, call=None):
+        """Return name -> results by quantity, of training call number `call`; None: of inference."""
+        call = call if self.instance.case.draws else None
+        if call not in self._known:
+            instance, masks = self.instance, dropout_masks(self.instance.case, call)
+            found = {"truth": reference_results(instance, call)}
+            if self.with_torch and installed("torch"):
+                found["torch"] = torch_peer.torch_results(instance, masks) or {}
+            if self.with_cudnn:
+                try:
+                    found["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
+                except cudnn_peer.Refused as reason:
+                    self.refusals.append(str(reason))
+            self._known[call] = found
+        return self._known[call]
+
+    def of_training(self):
+        """Return the results of the last training call that a case makes: see `command.run_training`."""
+        case, parameters = self.instance.case, self.instance.parameters
+        found = self.results(case.training_calls - 1)
+        for earlier in map(self.results, range(case.training_calls - 1) if case.accumulate else ()):
+            found = {
+                who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
+                for who, own in found.items()
+            }
+        return found
+
+    def notes(self):
+        """Return what there is to tell about the peers: pairs of a name and a sentence."""
+        notes = [("cuDNN", f"refuses: {reason}") for reason in self.refusals]
+        for found in self._known.values():
+            for peer, shown in PEERS.items():
+                errors = {quantity: errors_of(found, quantity)[peer] for quantity in found["truth"]}
+                wrong = {q: e for q, e in errors.items()
+                         if e is not None and accuracy.trusted(self.instance.case, e) is None}  # fmt: skip
+                if wrong:
+                    list_of = ", ".join(f"{quantity} {error:.1e}" for quantity, error in wrong.items())
+                    notes.append((shown, f"computes something else, as far from float64: {list_of}"))
+        return list(dict.fromkeys(notes))
+
+
+def errors_of(found, quantity):
+    """Return peer -> its error in a quantity, None where it gives none; found: as of `Expected.results`."""
+    given = {peer: found.get(peer, {}).get(quantity) for peer in PEERS}
+    return {peer: None if value is None else accuracy.error(value, found["truth"][quantity])
+            for peer, value in given.items()}  # fmt: skip
+
+
+def dropout_masks(case, call):
+    """Return what the outputs of all layers but the last are multiplied by in training call number `call`.
+
+    By the independent generator: a list of (T, B, D*H_l); None where nothing is dropped, and for call None, which is
+    inference.
+    """
+    if call is None or not case.masked:
+        return None
+    shapes = [(case.T, case.B, case.D * width) for width in case.outputs[:-1]]
+    return philox.dropout_masks(shapes, case.dropout, SEED, call, precision.numpy_dtype(case.dtype))
+
+
+def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
+    """Return (result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number
+    `call` (None: in inference), and the function backward(result, dy, dhy, dcy).
+
+    sequences: lengths, resets, padding_value. The LSTM that is written as equations is the LSTM, the other such cell
+    has a reference of its own.
+    """
+    options = {"masks": dropout_masks(case, call)} | sequences
+    if case.cell == "layer_norm_rnn":
+        return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
+    options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
+    return reference.forward(case.cell.removeprefix("traced_"), x, parameters, h0, c0, **options), reference.backward
+
+
+def drawn(case, call):
+    """Return what layer_norm_rnn draws in training call number `call`, as its reference takes it; else the mean."""
+    if call is None:
+        return {"kept": 1 - ZONEOUT}
+    places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
+    kept = [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in own] for own in places]
+    dropped = [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64") for place, H in own]
+               for own in places]  # fmt: skip
+    return {"kept": kept, "dropped": dropped}
+
+
+def reference_results(instance, call=None):
+    """Return results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
+
+    Of training call number `call`, or of inference. ArithmeticError: one holds a NaN that the case does not bring.
+    """
+    case = instance.case
+    options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}
+    forward, backward = run_reference(case, call, instance.x, instance.parameters, instance.h0, instance.c0, **options)
+    results = {"y": forward.y, "hy": forward.hy} | ({"cy": forward.cy} if case.has_c else {})
+    if not case.forward_only:
+        gradients = backward(forward, instance.dy, instance.dhy, instance.dcy)
+        results |= {"dx": gradients.dx, "dhx": gradients.dhx} | gradients.params
+        results |= {"dcx": gradients.dcx} if case.has_c else {}
+    for quantity, value in results.items():
+        if not case.nan_state and np.isnan(accuracy.flat(value)).any():
+            raise ArithmeticError(f"the float64 reference has a NaN in {quantity}")
+    return results

@@ -1,0 +1,134 @@
+"""Cells that PyTorch does not have, in `numbarnn bench`: the library's and those of files, written as equations.
+
+Their peers are the built-in LSTM of the same sizes ("lstm"), and a loop of the same equations in eager PyTorch
+("loop"). The truth is what the loop computes in float64. numbarnn's error may be twice that of the loop in the row's
+dtype, or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it may be GROWTH times
+the loop's: a cell may be chaotic, and then chance decides what becomes of a rounding error.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+import numbarnn
+from numbarnn.bench import accuracy, console
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
+from numbarnn.bench.cells import find
+from numbarnn.bench.lineup import LineUp
+from numbarnn.bench.peers import peers
+from numbarnn.bench.peers.contender import Contender, torch
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
+from numbarnn.bench.shapes import TRAINING
+from numbarnn.cells import Cell
+from numbarnn.common import precision
+
+STEPS_COMPARED, GROWTH = 16, 10
+
+
+class Named(NamedTuple):
+    """A cell, by the words with which it was asked for."""
+
+    name: str
+    cell: Cell
+
+    def __str__(self):
+        return self.name
+
+
+def named_cells(text):
+    """An argparse type: cells with commas between -> names of PEERS_CELLS, and a `Named` for each other."""
+    names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
+    return [name if name in PEERS_CELLS else Named(name, find(name, PEERS_CELLS)) for name in names]
+
+
+class OwnInstance:
+    """Random arrays for a cell and a shape, C-contiguous, of a dtype.
+
+    Attributes:
+        case: `Case` of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names.
+        x, dy: (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
+    """
+
+    def __init__(self, cell, shape, dtype, device):
+        self.name, self.cell, self.shape = *cell, shape
+        self.case = Case("lstm", shape.T, shape.B, shape.I, (shape.H,) * shape.L, gradients="y", dtype=dtype)
+        random, numpy_dtype = np.random.default_rng(0), precision.numpy_dtype(dtype)
+        try:
+            layer = self.layer(device, "stepwise", precision.compute_dtype(dtype))
+            if any(len(set(sizes)) > 1 for sizes in layer.stack.state_sizes):
+                raise ValueError("its states are of other sizes in each layer: take one layer")
+        except ValueError as error:
+            raise console.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
+        self.sizes = layer.stack.space.sizes
+        self.parameters = {name: array.astype(numpy_dtype) for name, array in layer.state_dict(named=True).items()}
+        widths = [sizes[0] for sizes in layer.stack.state_sizes]
+        self.x = random.standard_normal((shape.T, shape.B, shape.I)).astype(numpy_dtype)
+        self.dy = random.standard_normal((shape.T, shape.B, widths[0])).astype(numpy_dtype)
+        self.states = [random.uniform(0.25, 1, (shape.L, shape.B, width)).astype(numpy_dtype) for width in widths]
+
+    def layer(self, device, schedule, dtype=None):
+        """Return a layer of its sizes, with parameters of its own."""
+        sizes = {"input_size": self.shape.I, "hidden_size": self.shape.H, "num_layers": self.shape.L}
+        options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
+        return numbarnn.RNN(self.cell, **sizes, **options)
+
+    def contender(self, what, device, schedule):
+        """Return a numbarnn layer of the cell: inference, or forward and backward with dy."""
+        layer, train = self.layer(device, schedule), what == TRAINING
+        layer.load_state_dict(self.parameters)
+        x, dy, *states = map(layer.engine.from_host, (self.x, self.dy, *self.states))
+
+        def results(y, final, gradients=None):
+            found = {"y": y} | self._named("final {}", final)
+            if train:
+                found |= {"dx": gradients.x} | self._named("d{}", gradients.state) | dict(gradients.named)
+            return {name: peers.to_host(layer, value) for name, value in found.items()}
+
+        state = tuple(states) if len(states) > 1 else states[0]
+        return peers.layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
+
+    def loop(self, train, device, dtype=None):
+        """Return the loop in PyTorch at the same work; dtype "float64": of the same numbers."""
+
+        def leaf(array):
+            return numpy_to_torch(array.astype(dtype) if dtype else array, device).requires_grad_(train)
+
+        leaves = {name: leaf(array) for name, array in self.parameters.items()}
+        x, states, dy = leaf(self.x), [leaf(state) for state in self.states], leaf(self.dy).detach()
+        network = LoopNetwork(self.cell, leaves, self.sizes)
+
+        def results(returned):
+            y, finals = returned
+            found = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
+            if train:
+                inputs = {"dx": x} | self._named("d{}", states) | leaves
+                found |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
+            return {name: torch_to_numpy(value) for name, value in found.items()}
+
+        backward = (lambda y, _: y.backward(dy)) if train else None
+        call = torch_call(lambda: network(x, states), [x, *states, *leaves.values()], backward)
+        return Contender("loop", call, results, torch_synchronize(device))
+
+    def _named(self, form, states):
+        """Return name of each state in a form such as "d{}" -> its array."""
+        states = states if isinstance(states, (list, tuple)) else (states,)
+        return {form.format(name): state for name, state in zip(self.cell.states, states, strict=True)}
+
+    def line_up(self, what, where):
+        """Return the `LineUp` of a pass. Where there is no loop, nothing is compared, and its reason is told."""
+        train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {}, limit_of=self._limit)
+        if reason := why_not(self.cell, train):
+            line.left_out["loop"] = f"{reason}, so that results are not compared"
+        else:
+            loop, exact = self.loop(train, device), self.loop(train, device, "float64")
+            line.truth, line.results = exact.results(exact.call()), loop.results(loop.call())
+            line.rivals.append(loop)
+        line.rivals.append(replace(peers.numbarnn_contender(make_instance(self.case), train, device), name="lstm"))
+        return line
+
+    def _limit(self, case, loop_error):
+        """In float64 the floor is twice as high: the loop, which then is the truth, errs as much."""
+        floor = accuracy.floor(case) * (1 + len(self.cell.stages)) * (2 if case.dtype == "float64" else 1)
+        return max(floor, (2 if self.shape.T <= STEPS_COMPARED else GROWTH) * loop_error)

@@ -1,0 +1,256 @@
+"""A record of times: its rows, what was timed, on what, beside what else, and what speaks against a time.
+
+One rule for what `numbarnn bench` prints, for what it records, and for the tables on pages, which are made of records.
+A record is a dict, written as JSON.
+"""
+
+import hashlib
+import json
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import numbarnn
+from numbarnn import cells, engines
+from numbarnn.bench import info, memory, timing
+from numbarnn.bench.peers import cudnn
+from numbarnn.bench.peers.contender import torch
+from numbarnn.bench.peers.cudnn_peer import PREFIX
+from numbarnn.bench.peers.torch_peer import TORCH
+from numbarnn.bench.sequences import half_lengths
+from numbarnn.bench.shapes import PRODUCTS
+
+RESULTS = Path(__file__).parent / "results"  # the records that come with numbarnn
+# What runs during a call, by device: parts of the package.
+TIMED = {"cpu": ("cells", "common", "compile", "engines", "programs", "schedules")}
+TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
+# What PyTorch and cuDNN are asked for, by pass, as recorded with the times.
+TORCH_METHOD = {
+    "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
+    "forward+backward": "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
+    "torch.compile": "with --compile, the modules for one step (LSTMCell, ...) of all layers, in a loop over time",
+    "loop": "of a cell that PyTorch does not have: a loop over time of eager operations (bench.peers.torch_loop)",
+    "allow_tf32": "as each row's tf32 says (3x: False); PyTorch's own default is True for cuDNN "
+    "(torch.backends.cudnn.allow_tf32)",
+}
+CUDNN_METHOD = {
+    "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
+    "forward+backward": "cudnnRNNForward, CUDNN_FWD_MODE_TRAINING; cudnnRNNBackwardData_v8; cudnnRNNBackwardWeights_v8 "
+    "into zeros, which are set before",
+    "forward in training, backward data, backward weights": "the same functions apart, each again and again with the "
+    "reserve space of one forward; backward: data and weights",
+    "how": "weights packed and spaces allocated before; layout and whether it is one CUDA graph: each row's notes",
+    "tf32": "CUDNN_FMA_MATH without and with 3x, CUDNN_DEFAULT_MATH with; and as a contender of its own "
+    "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
+}
+
+
+def row(**known):
+    """Return a row: what is known of it, and for the rest that it is not there.
+
+    cell, shape (sizes by letter), form (words of `shapes.FORMS`), dtype, device, what (the pass), schedule, input_mode
+    ("linear", or "skip": layer 0 has no W), tf32 (whether float32 products were allowed to be rounded to TF32, for
+    everybody; "3x": ours computed as three products of TF32 each) say what was timed. The others:
+
+        ok, refusal         whether there are times, and why there are none
+        agreement           rows of `lineup.compare`
+        plan                what numbarnn ran, and why
+        seconds             contender -> its time per call in each round, by the host's clock; device_seconds: the GPU's
+        median_s            contender -> median over rounds; device_median_s likewise
+        ratio               contender -> median over rounds of numbarnn's time / the contender's; device_ratio likewise
+        best_cudnn          the fastest of cuDNN's algorithms, by the GPU's clock
+        host_behind         contender -> rounds in which the GPU may have waited for the host; None: nobody looked
+        notes, left_out     contender -> how it is called, why it has no times
+        peak_bytes          contender -> memory of a call, as the record's method says
+        compile_s           contender -> seconds of the first call of one that compiles; no time has it in it
+
+    Rows of single steps (`stream`) have more.
+    """
+    found = {name: {} for name in ("seconds", "device_seconds", "notes", "left_out", "peak_bytes", "compile_s")}
+    found |= {"ok": False, "refusal": None, "agreement": [], "plan": None}
+    found |= {"tf32": False, "input_mode": "linear", "form": (), "host_behind": {}} | known
+    for kind in ("", "device_"):
+        seconds = found[f"{kind}seconds"]
+        found = {f"{kind}median_s": medians(seconds), f"{kind}ratio": ratios(seconds)} | found
+    own = {name: middle for name, middle in medians(found["device_seconds"]).items() if is_cudnn(name)}
+    return {"best_cudnn": min(own, key=own.get, default=None)} | found
+
+
+def medians(seconds):
+    """Return contender -> median of its times."""
+    return {name: float(np.median(times)) for name, times in seconds.items()}
+
+
+def ratios(seconds):
+    """Return contender -> median over rounds of numbarnn's time / the contender's in the same round."""
+    ours = np.array(seconds.get("numbarnn", ()))
+    return {name: float(np.median(ours / np.array(t))) for name, t in seconds.items() if name != "numbarnn"}
+
+
+def is_cudnn(name):
+    """Return whether a contender is one of cuDNN's algorithms."""
+    return name.startswith(PREFIX)
+
+
+def judged(row):
+    """Return the contenders whose times a row's main ratios are made of: on a GPU cuDNN's fastest, or else PyTorch."""
+    if not row["device_seconds"]:
+        return list(row["seconds"])
+    return ["numbarnn", *({row["best_cudnn"] or TORCH} & row["device_seconds"].keys())]
+
+
+@cache
+def kernels_digest(device):
+    """Return a digest of the source of what runs during a call on a device ("cpu" or "cuda")."""
+    package, digest = Path(numbarnn.__file__).parent, hashlib.sha256()
+    for part in TIMED[device]:
+        files = sorted((package / part).rglob("*.py"), key=lambda file: file.relative_to(package).parts)
+        if not files:
+            raise FileNotFoundError(f"numbarnn has no {part}: record.TIMED names what runs during a call")
+        for file in files:
+            digest.update(f"{file.relative_to(package).as_posix()}\n{file.read_text(encoding='utf-8')}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def as_record(rows, where, load, torch_method=TORCH_METHOD):
+    """Return everything measured, and what it was measured on; load: a `Load` made before the first row."""
+    found, load, device = info.collect(), load.as_record(), where.device
+    known = found["commit"] != "unknown"  # without git
+    turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
+    method = load | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads, "torch": torch_method}
+    if device == "cuda":
+        direct = cudnn.default_session().library.version_text if cudnn.why_not() is None else None
+        of_torch = torch.backends.cudnn.version()
+        method |= {"cudnn": CUDNN_METHOD | {"version": direct, "version_in_torch": of_torch}}
+    else:
+        method |= {"peak_flops": {dtype: cpu_peak(dtype) for dtype in ("float32", "float64")}}
+    if where.memory and any(row["peak_bytes"] for row in rows):
+        method["memory"] = memory.METHOD[device]
+    machine = machine_doubt(load, found["cpu"]["cores"])
+    return {
+        "date": found["date"],
+        "commit": found["commit"].removesuffix("-dirty") if known else None,
+        "clean": not found["commit"].endswith("-dirty") if known else None,
+        "kernels": kernels_digest(device),
+        "driver": found["driver"],
+        "device": device,
+        "device_name": found["gpus"][0]["name"] if device == "cuda" and found["gpus"] else found["cpu"]["model"],
+        "environment": found,
+        "method": method,
+        "doubt": machine,
+        "results": [row | {"doubts": doubts(row, row["seconds"], machine)} for row in rows],
+    }
+
+
+def read(path):
+    """Return a record from its file; None for a file of something else."""
+    found = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) and "kernels" in found else None
+
+
+# ------------------------------------------------------------------------------------ what speaks against a time
+BUSY = 0.3  # cores per core that others may keep busy
+NOISY = 0.1  # half of a contender's rounds may lie that far apart, relative to their median
+NOISY_TAIL = 0.5  # the same for the 99th percentiles of single calls, which scatter more
+LEAST_ROUNDS = 3  # below, nobody knows how much they scatter
+
+
+class Load:
+    """What else the machine does, from the moment this is made; None where the system does not say."""
+
+    def __init__(self):
+        self.average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        self._begin = time.monotonic(), busy_seconds(), own_seconds()
+
+    def as_record(self):
+        """Return how many processes wanted a core during the minute before, and cores that others kept busy since."""
+        (begin, busy, own), elsewhere = self._begin, None
+        if busy is not None:
+            elsewhere = (busy_seconds() - busy - (own_seconds() - own)) / max(time.monotonic() - begin, 1e-3)
+            elsewhere = max(0.0, elsewhere)
+        return {"load_average_before": self.average, "cores_busy_elsewhere": elsewhere}
+
+
+def busy_seconds():
+    """Return the seconds that all cores together have worked since the system started; None where it is not Linux."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds():
+    """Return the seconds that this process and those that it has waited for have worked."""
+    return sum(os.times()[:4])
+
+
+def machine_doubt(load, cores):
+    """Return what is to be said of a machine that was busy with something else, or None; load: as `Load.as_record`.
+
+    What was seen during the measurement counts more than what was before it.
+    """
+    elsewhere, average = load.get("cores_busy_elsewhere"), load.get("load_average_before")
+    if elsewhere is not None:
+        return f"others kept {elsewhere:.1f} of {cores} cores busy" if elsewhere > BUSY * cores else None
+    busy = average is not None and average > BUSY * cores
+    return f"load average {average:.1f} on {cores} cores before the start" if busy else None
+
+
+def spread(times):
+    """Return how far the middle half of some times lies apart, relative to their median."""
+    low, middle, high = np.percentile(times, (25, 50, 75))
+    return float((high - low) / middle)
+
+
+def doubts(row, names, machine=None):
+    """Return what speaks against the times of some contenders of a row, as a list of words.
+
+    Its times are the GPU's own where it has them, else those by the host's clock. What `machine_doubt` says counts by
+    the host's clock, and by the GPU's where nobody has looked whether the GPU waited for the host (before 2026-11-22).
+    """
+    by_gpu = row.get("device_seconds") or {}
+    times, behind = by_gpu or row["seconds"], row.get("host_behind")
+    found = []
+    for name in (name for name in names if name in times):
+        rounds = len(times[name])
+        if rounds < LEAST_ROUNDS:
+            found.append(f"{name} had {rounds} rounds only")
+        elif (apart := spread(times[name])) > NOISY:
+            found.append(f"{name} scatters by {apart:.0%}")
+        tails = (row.get("p99_seconds") or {}).get(name, ())
+        if len(tails) >= LEAST_ROUNDS and (apart := spread(tails)) > NOISY_TAIL:
+            found.append(f"{name}'s 99th percentile scatters by {apart:.0%}")
+        if by_gpu and behind and behind.get(name):
+            found.append(f"the GPU waited for the host in {behind[name]} of {rounds} rounds of {name}")
+    if machine and (not by_gpu or behind is None):
+        found.append(machine)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- operations of a call
+PEAK_SIZE, PEAK_RUNS = 1024, 8  # of the matrices whose product is timed
+
+
+def cpu_peak(dtype="float32"):
+    """Return floating-point operations per second of the CPU engine's product of large matrices, the most of several
+    runs: two for each multiply-add."""
+    engine, (a, b, out), seconds = engines.get("cpu"), np.ones((3, PEAK_SIZE, PEAK_SIZE), dtype), []
+    for _ in range(PEAK_RUNS):
+        begin = time.perf_counter()
+        engine.multiply(out, a, b)
+        seconds.append(time.perf_counter() - begin)
+    return 2 * PEAK_SIZE**3 / min(seconds)
+
+
+def work_of(row):
+    """Return floating-point operations of a row's call, those of its products; None of a cell that is not built in."""
+    if row["cell"] not in cells.CELLS:
+        return None
+    (T, B, inputs, H, L), D = (row["shape"][letter] for letter in "TBIHL"), 1 + ("bidirectional" in row["form"])
+    vectors = int(half_lengths(T, B).sum()) if "lengths" in row["form"] else T * B
+    columns = (0 if row["input_mode"] == "skip" else inputs) + H + (L - 1) * (D + 1) * H  # of W and R of all layers
+    return PRODUCTS[row["what"]] * 2 * vectors * D * cells.get(row["cell"]).num_gates * H * columns

@@ -1,0 +1,221 @@
+"""`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
+
+A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule; the schedules of an
+instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
+rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
+the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
+compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a case is a
+row that says why, and a peer that cannot is named with its reason. What speaks against a time is in its row.
+"""
+
+from functools import partial
+
+from numbarnn import engines
+from numbarnn.bench import console, info, memory, record, stream, tables, timing
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
+from numbarnn.bench.cells import CELL_PLACES, LIBRARY
+from numbarnn.bench.lineup import attempt, disagreement, line_up, said
+from numbarnn.bench.own_cells import OwnInstance, named_cells
+from numbarnn.bench.peers import peers, torch_peer
+from numbarnn.bench.peers.contender import installed, made_again, torch
+from numbarnn.bench.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, TF32, WHOLE, parse_shape
+from numbarnn.common import precision
+from numbarnn.schedules import SCHEDULES
+
+ROUNDS = {"cpu": 7, "cuda": 5}
+THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
+QUICK, QUICK_ROUNDS = "quick", 5
+USUAL_CELLS = ["lstm", "gru"]
+
+
+def add_arguments(parser):
+    """Options of `numbarnn bench`."""
+    add, shapes = parser.add_argument, parser.add_mutually_exclusive_group()
+    about = "steps, batch, input size, hidden size, layers; behind them words: bidirectional, lengths (of T/2 to T "
+    about += "steps), chain (layers of which each is called); may be given several times"
+    shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
+    sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
+    sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
+    counts = {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()}
+    sets += "; DeepBench's problems as it takes them, with skip input and each pass apart: "
+    sets += ", ".join(f"{name} ({count})" for name, count in counts.items())
+    shapes.add_argument("--set", choices=[*SETS, *DEEPBENCH], default="default", help=f"named shapes; {sets}")
+    about = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
+    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
+    about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
+    add("--stream", action="store_true", help=about + "shapes with T=1, by default those of the set stream")
+    about = "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more"
+    add("--compile", action="store_true", help=about + " for each row, which no time has in it")
+    about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
+    add("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
+    about = f"from {', '.join(PEERS_CELLS)}; a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run: they are "
+    about += f"compared with the LSTM and with a loop in PyTorch; default {','.join(USUAL_CELLS)}; of DeepBench's "
+    add("--cell", type=named_cells, metavar="CELL[,...]", help=about + "sets, all that they have")
+    console.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
+    console.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
+    about = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
+    console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    add("--threads", type=console.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
+    rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
+    add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
+    console.add_json_argument(parser, "times, ratios, agreement, device and versions")
+
+
+def run(args):
+    """Take the times and print them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
+    if not installed("torch"):
+        raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
+    if args.set == QUICK and not args.shape:
+        args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
+    problems, where = problems_of(args), set_up(args)
+    if where.device == "cpu" and not installed("onnx", "onnxruntime"):
+        console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
+    todo = [
+        (cell, shape, dtype, TF32[tf32])
+        for cell, shape in problems
+        for dtype in args.dtype
+        for tf32 in (args.tf32 if dtype == "float32" and where.device == "cuda" else ["off"])
+        if not args.only or any(text in f"{cell} {shape} {dtype}" for text in args.only)
+    ]
+    if not todo:
+        said = f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
+        raise console.WrongArguments(said)
+    if args.stream:
+        time_one, show, method = stream.time_stream, tables.print_streams, stream.TORCH_METHOD
+    else:
+        semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
+        time_one, show, method = partial(time_case, semantics=semantics), tables.print_timings, record.TORCH_METHOD
+    load, rows, title = record.Load(), [], f"bench on {where.device}"
+    with console.Progress() as progress:
+        progress.start(title, len(todo))
+        for arguments in todo:
+            rows += time_one(*arguments, args.schedule, where)
+            progress.update(title)
+    doubt = record.machine_doubt(load.as_record(), info.core_count())
+    show(rows, where, doubt)
+    if where.device == "cpu" and (notice := info.forced_core_notice()):
+        console.say(notice)
+    if doubt:
+        by = "these times" if where.device == "cpu" else "times by the host's clock"
+        console.say(f"the machine was busy with something else ({doubt}): {by} are in doubt")
+    if args.json:
+        console.write_json(args.json, record.as_record(rows, where, load, method))
+    return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
+
+
+def problems_of(args):
+    """Return (cell, shape) of each problem that is asked for; WrongArguments where there is none."""
+    if args.stream:
+        shapes = stream.shapes_of(args)
+    elif args.shape or args.set in SETS:
+        shapes = args.shape or SETS[args.set]
+    else:
+        own = DEEPBENCH[args.set]
+        cells = [cell for cell in args.cell or own if cell in own]
+        if not cells:
+            asked = ",".join(map(str, args.cell))
+            raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(own)}: got --cell {asked}")
+        return [(cell, shape) for cell in cells for shape in own[cell]]
+    cells, formed = args.cell or USUAL_CELLS, next((shape for shape in shapes if shape.form), None)
+    if (args.stream or formed) and (others := [cell for cell in cells if cell not in PEERS_CELLS]):
+        got = "--stream" if args.stream else f"--shape {formed}"
+        raise console.WrongArguments(f"--cell {others[0]} is timed over whole sequences, in one direction: got {got}")
+    return [(cell, shape) for cell in cells for shape in shapes]
+
+
+def set_up(args):
+    """Return the `timing.Machine` that the options ask for, with PyTorch and the CPU engine set up for it."""
+    cores, device = info.core_count(), choose_device(args.device)
+    if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
+        raise console.CannotRun(
+            f"--threads {args.threads}: this process may use {cores} cores, where so many would wait for each other "
+            f"without end: take at most {most}"
+        )
+    threads, rounds = args.threads or cores, args.rounds or ROUNDS[device]
+    torch.set_num_threads(threads)  # onnxruntime takes it per session
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
+    if device == "cpu":
+        engines.get("cpu").set_num_threads(threads)
+    return timing.Machine(device, threads, rounds, compiled=args.compile, gpu_clock=device == "cuda")
+
+
+def choose_device(wanted):
+    """Return the device to time on: "cpu" or "cuda". On CUDA, PyTorch must have it too."""
+    ours, theirs = "cuda" in engines.available(), torch.cuda.is_available()
+    if wanted == "cuda" and not ours:
+        raise console.CannotRun(f"device 'cuda' cannot be used: {engines.why_not('cuda')}")
+    if wanted == "cuda" and not theirs:
+        raise console.CannotRun(f"PyTorch {torch.__version__} does not reach the GPU: install its CUDA build")
+    return "cuda" if wanted != "cpu" and ours and theirs else "cpu"
+
+
+def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", WHOLE)):
+    """Return the rows of one case, one per pass and schedule; semantics: input mode and passes."""
+    mode, passes = semantics
+    about = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
+    about |= {"tf32": tf32, "input_mode": mode}
+
+    def refused(exception, *passes):
+        why = about | {"ok": False, "refusal": said(exception)}
+        return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
+
+    if cell not in PEERS_CELLS:
+        instance = OwnInstance(cell, shape, dtype, where.device)
+        make, lined_up = instance.contender, instance.line_up
+    else:
+        sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
+        case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode, **shape.options)
+        try:
+            instance = make_instance(case)
+            exact = torch_peer.torch_contender(instance.float64, passes != (FORWARD,), where.device)
+            truth = exact.results(exact.call())
+        except Exception as exception:
+            return refused(exception, *passes)
+        make, lined_up = partial(peers.numbarnn_pass, instance), partial(line_up, instance, truth)
+    rows = []
+    for what in passes:
+        with torch_peer.torch_tf32(tf32):
+            try:
+                line = lined_up(what, where)
+            except Exception as exception:
+                rows += refused(exception, what)
+            else:
+                rows += time_pass(make, line, about | {"what": what}, schedules, where)
+    return rows
+
+
+def time_pass(make, line, about, schedules, where):
+    """Return the rows of one pass, one per schedule.
+
+    Args:
+        make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
+    """
+    ours = {
+        schedule: attempt(lambda schedule=schedule: made_again(partial(make, about["what"], where.device, schedule)),
+                          line.compare)
+        for schedule in schedules
+    }  # fmt: skip
+    everybody = {contender.name: contender for contender, _, _ in ours.values() if contender}
+    turns, peak_bytes = {}, {}
+    if everybody:
+        everybody |= {rival.name: rival for rival in line.rivals}
+        turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock)
+        if where.memory:  # after the times: what engines keep for calls is given back
+            peak_bytes = memory.peaks(everybody, where.device)
+    rows = []
+    for schedule, (contender, agreement, refusal) in ours.items():
+        found = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
+        found |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
+        if contender:
+            names = {"numbarnn": contender.name} | {rival.name: rival.name for rival in line.rivals}
+            own = {shown: turns[name] for shown, name in names.items()}
+            clocked = {name: turn for name, turn in own.items() if turn.device}
+            found |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in own.items()}}
+            found |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
+            found |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
+            found |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
+            found |= {"compile_s": {one.name: one.compile_s for one in line.rivals if one.compile_s is not None}}
+            found |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
+        rows.append(record.row(**found))
+    return rows

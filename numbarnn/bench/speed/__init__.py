@@ -1,1 +1,0 @@
-"""`numbarnn bench`: times, what they are worth, and the records of them."""

@@ -1,0 +1,351 @@
+"""The source of a cell's functions: Python that one can read, made of the graph's nodes."""
+
+import builtins
+import keyword
+from hashlib import sha256
+from math import isfinite
+
+from numbarnn.cells import scalar
+from numbarnn.cells.definition import Stage
+from numbarnn.cells.layout import as_text
+from numbarnn.cells.tracing.derive import Gradients
+from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OPERATORS, OVER_UNITS, SAME_VALUE, parts_of, reachable
+from numbarnn.cells.tracing.saving import values_to_save
+from numbarnn.cells.tracing.structure import Product, Sums
+from numbarnn.common.code_cache import run_source
+
+WIDTH = 60  # longer expressions get a variable of their own
+_SIGNATURES = {
+    "forward": "ax, ah, state, given",
+    "backward": "saved, state, new_state, d_state, d_v, d_sums, given",
+}
+_TUPLES = {
+    "ax", "ah", "state", "given", "saved", "new_state", "d_state", "d_v", "d_sums", "d_ax", "d_ah", "d_before",
+}  # fmt: skip
+_LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
+_WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}
+_KNOWN_CONSTANTS = {0.0: "ZERO", 0.5: "HALF", 1.0: "ONE", 2.0: "TWO"}
+
+
+class Names:
+    """Node -> the name of its variable, the same in all functions of a cell; value -> the name of a constant."""
+
+    def __init__(self, states, hyperparameters):
+        self._states, self._variables, self.constants, self._last = set(states), {}, {}, {}
+        reserved = {name for name in vars(scalar) if not name.startswith("__")} | {*dir(builtins), *keyword.kwlist}
+        self._taken = reserved | _TUPLES
+        self._named_values = {}
+        for name, value in hyperparameters.items():
+            if isinstance(value, (int, float)) and float(value) not in _KNOWN_CONSTANTS:
+                self._named_values.setdefault(float(value), name.upper())
+
+    def give(self, node, name):
+        """The node's name; if it has none yet, this one, or one like it that is free."""
+        if node not in self._variables:
+            self._variables[node] = self._free(name)
+        return self._variables[node]
+
+    def of(self, node):
+        """The node's name, by default that of its operation."""
+        if node not in self._variables:
+            self.give(node, node.name or _WORDS.get(node.op, node.op) + "_1")
+        return self._variables[node]
+
+    def has(self, node):
+        """Whether it was given one."""
+        return node in self._variables
+
+    def is_free(self, name):
+        """Whether no variable has the name."""
+        return name not in self._taken
+
+    def constant(self, value):
+        """The name of a number."""
+        if value in _KNOWN_CONSTANTS:
+            return _KNOWN_CONSTANTS[value]
+        if value not in self.constants:
+            self.constants[value] = self._free(self._named_values.get(value, "K1"))
+        return self.constants[value]
+
+    def _free(self, name):
+        if name in self._states and name in self._taken:
+            name += "_new"
+        stem = name.rstrip("0123456789")
+        while name in self._taken:
+            self._last[stem] = number = self._last.get(stem, 1) + 1
+            name = f"{stem}{number}" if stem.endswith("_") or stem == "K" else f"{stem}_{number}"
+        self._taken.add(name)
+        return name
+
+
+class Function:
+    """The text of one function.
+
+    Args:
+        name, kind: its name, and "forward" or "backward", which says its arguments.
+        title: its docstring.
+        names: the cell's `Names`.
+        arguments: name of an argument -> its nodes, all that it is a tuple of.
+        statements: (file, line) -> text of the equation there.
+    """
+
+    def __init__(self, name, kind, title, names, arguments, statements):
+        self.names, self.statements, self.shown = names, statements, None
+        self.arguments = arguments
+        self.given = {node for nodes in arguments.values() for node in nodes}
+        self.head = [f"def {name}({_SIGNATURES[kind]}):", f'    """{title}"""']
+
+    def text(self, *results):
+        """The whole function; it returns these: each a node, or a tuple of nodes."""
+        roots = [node for result in results for node in (result if isinstance(result, tuple) else (result,))]
+        nodes = reachable(roots, stop=self.given, values=True)
+        uses = {node: 0 for node in nodes}
+        for node in nodes:
+            for part in () if node in self.given else parts_of(node):
+                uses[part] += 1
+        self.texts, body = {}, []
+        for node in nodes:
+            if node.op == "const":
+                self.texts[node] = self._constant(node), 9
+            elif node in self.given:
+                self.texts[node] = self.names.of(node), 9
+            else:
+                text = self._expression(node)
+                if uses[node] > 1 or self.names.has(node) or node.name or node in roots or len(text[0]) > WIDTH:
+                    if node.op in COMPARISONS and not node.name:
+                        self.names.give(node, "mask_1")
+                    body += [*self._comment(node), f"    {self.names.of(node)} = {text[0]}"]
+                    text = self.names.of(node), 9
+                self.texts[node] = text
+        texts = [
+            as_text([self.texts[node][0] for node in one]) if isinstance(one, tuple) else self.texts[one][0]
+            for one in results
+        ]
+        read = {node for node in nodes if node in self.given and node.op != "const"}
+        return "\n".join([*self.head, *self._unpacking(read), *body, f"    return {', '.join(texts)}"]) + "\n"
+
+    def _unpacking(self, read):
+        """Lines that give the arguments' entries names; `_` are those that are not read."""
+        bound = set()
+        for argument, nodes in self.arguments.items():
+            names = []
+            for node in nodes:
+                names.append(self.names.of(node) if node in read and node not in bound else "_")
+                bound.add(node)
+            if set(names) - {"_"}:
+                yield f"    {f'({names[0]},)' if len(names) == 1 else ', '.join(names)} = {argument}"
+
+    def _comment(self, node):
+        """The equation that made the node, where it was not shown just before."""
+        statement = self.statements.get(node.place)
+        if statement is None or statement == self.shown:
+            return []
+        self.shown = statement
+        return [f"    # {statement}"]
+
+    def _constant(self, node):
+        return repr(node.data) if isinstance(node.data, bool) else self.names.constant(node.data)
+
+    def _expression(self, node):
+        """(text, how tightly it binds) of an operation on nodes that have texts."""
+        if node.op in SAME_VALUE:
+            return self.texts[node.args[0]]
+        level = _LEVELS.get(node.op)
+        if level is None:
+            return f"{node.op}({', '.join(self.texts[part][0] for part in node.args)})", 9
+        if node.op == "neg":
+            return "-" + self._inside(node.args[0], level), level
+        left, right = node.args
+        # what stands on the right binds more tightly, so that sums are added up in the order of the equations
+        return f"{self._inside(left, level)} {OPERATORS[node.op]} {self._inside(right, level + 1)}", level
+
+    def _inside(self, node, level):
+        text, own = self.texts[node]
+        return text if own >= level else f"({text})"
+
+
+# -------------------------------------------------------------------------------------------------- all functions
+_SUM_NAMES = {"row_sum": "sum_1", "row_max": "largest_1"}
+
+
+def assemble(name, states, structure, save, hyperparameters, statements):
+    """What a `Cell` has of generated functions: field -> value.
+
+    Args:
+        name, states: the cell's.
+        structure: a `Structure`, whose recurrent gates may be put into another order.
+        save: what to save, "gates" or "minimal".
+        hyperparameters: name -> value; constants are named after them.
+        statements: (file, line) -> text of the equation there, for comments.
+    """
+    graph, outputs, stages = structure.graph, structure.outputs, structure.stages
+    boundary = len(graph.nodes)  # what is made from here on is the backward's
+    gradients = Gradients(graph, outputs, [product.vector for product in structure.products], structure.sums)
+    same_gradient = _align(structure, gradients)
+    state_nodes = [graph.leaf("state", number) for number in range(len(states))]
+    d_ax = tuple(gradients[node] for node in structure.gates.values())
+    d_ah = tuple(gradients[node] for node in structure.recurrent.values())
+    d_before = tuple(gradients[node] for node in state_nodes)
+    d_per_unit = tuple(
+        graph.const(0) if node.data in structure.terms else gradients[node] for node in structure.per_unit.values()
+    )
+    zero = graph.const(0)
+    d_stages = [
+        tuple(zero if getattr(stage, "largest", False) else gradients[node] for node in _results(stage))
+        for stage in stages
+    ]
+    roots = [node for part in (d_ax, d_ah, d_before, d_per_unit, *d_stages) for node in part]
+    forward_nodes = set(reachable(outputs))
+    needed = _needed(roots, boundary, forward_nodes)
+    kept = values_to_save(outputs, needed, save)
+    names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
+    saved = tuple(names.of(node) for node in kept)
+    stem = name if name.isidentifier() else "cell"
+    arguments, texts = _arguments(structure, state_nodes, kept), []
+
+    def function(called, kind, title, *results):
+        called = f"{stem}_{called}{kind}"
+        texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
+        return called
+
+    made = []  # of each stage: fields of its `Stage`, with names of functions
+    for number, stage in enumerate(stages):
+        if isinstance(stage, Product):
+            own, result = {"gates": tuple(stage.gates)}, stage.vector
+            title = f"What the rows of R of {' '.join(stage.gates)} multiply."
+        else:
+            own = {"gates": (), "sums": tuple(map(names.of, stage.nodes)), "largest": stage.largest}
+            title = f"What {', '.join(own['sums'])} is the largest of." if stage.largest else (
+                f"What adds up to {', '.join(own['sums'])}.")  # fmt: skip
+            result = stage.roots()
+        made.append(own | {"forward": function(f"stage{number}_", "forward", title, result)})
+    title = "One step of one unit: new states; what backward needs."
+    forward = function("", "forward", title, tuple(outputs), tuple(kept))
+    for number, parts in reversed([*enumerate(d_stages)]):
+        own = made[number]
+        title = f"The gradients of the gates {' '.join(own['gates'])} of ah." if own["gates"] else (
+            f"What adds up to the gradients of {', '.join(own['sums'])}.")  # fmt: skip
+        own["backward"] = function(f"stage{number}_", "backward", title, parts)
+    title = "One step of one unit backward, but for what goes through W and R."
+    backward = function("", "backward", title, d_ax, d_ah, d_before, d_per_unit)
+    source = "\n\n".join([*_constants(names), *texts])
+    functions = _compiled(name, source)
+    of_stages = [own | {kind: functions[own[kind]] for kind in ("forward", "backward")} for own in made]
+    return {
+        "saved": saved, "forward": functions[forward], "backward": functions[backward], "same_gradient": same_gradient,
+        "stages": tuple(Stage(**own) for own in of_stages), "source": source,
+    }  # fmt: skip
+
+
+def _compiled(name, source):
+    """The functions of a text, by name; inspect.getsource finds it."""
+    file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
+    namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
+    namespace["__name__"] = f"{__package__}.generated"
+    run_source(source, file, namespace)
+    return namespace
+
+
+def _constants(names):
+    """The text that defines all constants, if there are any."""
+    lines = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
+             for value, constant in names.constants.items()]  # fmt: skip
+    return ["\n".join(lines) + "\n"] if lines else []
+
+
+def _arguments(structure, state_nodes, kept):
+    """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
+    graph, per_unit, sums = structure.graph, list(structure.per_unit.values()), structure.sums
+    gates, recurrent = list(structure.gates.values()), list(structure.all_recurrent.values())
+    d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
+    d_v = [graph.leaf("d_v", number) for number in range(len(structure.products))]
+    d_sums = [graph.leaf("d_sum", number) for number in range(len(sums))]
+    seen = [graph.leaf("units", None), *sums] if sums else []
+    both = {"given.per_unit": per_unit, "given.sums": seen, "given.noise": structure.noise}
+    return {
+        "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, **both},
+        "backward": {
+            "saved": kept, "state": state_nodes, "new_state": structure.outputs, "d_state": d_state, "d_v": d_v,
+            "d_sums": d_sums, **both,
+        },
+    }  # fmt: skip
+
+
+def _results(stage):
+    """The nodes that a stage computes: its products, or its sums."""
+    return stage.nodes if isinstance(stage, Sums) else list(stage.gates.values())
+
+
+def _align(structure, gradients):
+    """Whether each gate of ax has the gradient of one of ah, one to one; ah's are then put in the order of those."""
+    if structure.products or len(structure.recurrent) != len(structure.gates):
+        return False
+    left, order = dict(structure.recurrent), {}
+    for node in structure.gates.values():
+        partner = next((name for name, other in left.items() if gradients[other] is gradients[node]), None)
+        if partner is None:
+            return False
+        order[partner] = left.pop(partner)
+    structure.recurrent = order
+    return True
+
+
+def _needed(roots, boundary, forward_nodes):
+    """The forward's nodes that gradients are made of."""
+    found, seen, waiting = set(), set(), list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.number < boundary and node in forward_nodes:
+            found.add(node)
+        else:
+            waiting += node.args
+    return found
+
+
+def _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes):
+    """The `Names` of all variables, the equations' own where they have some."""
+    names, graph = Names(states, hyperparameters), structure.graph
+    for prefix, nodes in (("", dict(zip(states, state_nodes, strict=True))), ("", structure.per_unit),
+                          ("ax_", structure.gates), ("ah_", structure.all_recurrent)):  # fmt: skip
+        for name, node in nodes.items():
+            names.give(node, prefix + name)
+    for node in sorted(forward_nodes, key=lambda node: node.number):
+        if node.name and node.op not in LEAVES:
+            names.give(node, node.name)
+    for state, node in zip(states, structure.outputs, strict=True):
+        names.give(node, f"{state}_new")
+    own = {node.name for node in forward_nodes}
+    for node in kept:
+        names.give(
+            node, node.name or _name_by_gate(node, structure, lambda name: names.is_free(name) and name not in own)
+        )
+    for number, state in enumerate(states):
+        names.give(graph.leaf("d_state", number), f"d_{state}_after")
+    for number in range(len(structure.products)):
+        names.give(graph.leaf("d_v", number), f"d_v{number}")
+    for number, node in enumerate(structure.sums):
+        names.give(graph.leaf("d_sum", number), f"d_{names.give(node, node.name or _SUM_NAMES[node.op])}")
+    names.give(graph.leaf("units", None), "units")
+    for node in structure.noise:
+        names.give(node, node.name or "noise_1")
+    for node, gradient in [*((node, gradients[node]) for node in structure.gates.values()), *gradients.items()]:
+        if gradient.op not in ("const", "d_state", "d_v", "d_sum") and names.has(node):
+            names.give(gradient, f"d_{names.of(node)}" + ("_term" if node.op in OVER_UNITS else ""))
+    return names
+
+
+def _name_by_gate(node, structure, is_free):
+    """A name for what the equations gave none: the gate's for a function of it, if there is but one gate of W x in it,
+    or none and one of R; `is_free` says whether a name is."""
+    inside = [part for part in reachable(node.args, stop=structure.outputs) if part.op not in LEAVES - {"input"}]
+    if all(part.op in ("add", "sub", "neg", "input", "product") for part in inside):
+        for gates in (structure.gates, structure.all_recurrent):
+            found = [name for name, gate in gates.items() if gate in inside]
+            if len(found) == 1 and node.op in ("add", "sub"):
+                return f"a_{found[0]}"
+            if len(found) == 1:
+                return found[0] if is_free(found[0]) else f"{node.op}_{found[0]}"
+    return f"{node.op}_1"

@@ -1,0 +1,117 @@
+"""Wrong persistent kernels are found: every function of them with one place changed by a pattern (support/mutants.py).
+
+Of each module and pattern a sample. A mistake shows as wrong numbers, an index beyond an array, or a wait in vain that
+ends; some change nothing that a result depends on (a loop's last turn that has nothing to do, how long somebody waits).
+So what is held is how many are found, and that those without which blocks could not work together are.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from cases import Case
+from comparing import assert_close
+from grouped_tiles import GroupedTile
+from mutants import PATTERNS, altered, mutated, names_of, persistent_modules, sample, source_of, written_anew
+from numbarnn.cuda import simulator
+from numbarnn.engines.gpu import profiles
+from problems import make_problem
+from running import train_and_draw
+
+pytestmark = pytest.mark.full
+MOST = 6  # of a module and pattern
+SEQUENCES = dict(lengths=(2, 3), resets=True)
+PLAIN = [
+    (Case("lstm", T=3, B=2, hidden=(5, 5), directions=2, dropout=0.5), {}),
+    (Case("gru", T=3, B=3, hidden=(6,), **(SEQUENCES | {"lengths": (2, 0, 3)})), {}),
+]
+WITHIN = [
+    (Case("chain", T=3, B=2, hidden=(9,)), {"warps": (4,)}),
+    (Case("gru_reset_before", T=3, B=2, hidden=(9,), **SEQUENCES), {"warps": (4,)}),
+]
+SUMS = [(Case("normed", T=3, B=2, hidden=(9,)), {})]
+PROJECTION = [(Case("lstm", proj_size=5, T=3, B=2, hidden=(8, 8), dropout=0.4, lengths=(0, 3)), {"warps": (4,)})]
+GROUPS = {
+    "mma": [(GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(72,), dtype="float16"), "mma", where, 36), {})
+            for where in ("registers", "shared")]
+    + [(GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "tf32x3", "registers", 20), {})],
+    "fma": [(GroupedTile(Case("rnn_tanh", T=2, B=2, hidden=(40,)), "fma", where, 20), {})
+            for where in ("shared", "registers")],
+}  # fmt: skip
+CASES = {
+    "across": SUMS,
+    "projection": PROJECTION,
+    "within": [*WITHIN, *SUMS],
+    "within_forward": [*PLAIN, *WITHIN, *SUMS],
+    "within_backward": [*PLAIN, *WITHIN, *SUMS],
+    "mma": GROUPS["mma"],
+    "weights": GROUPS["mma"],
+    "fma": GROUPS["fma"],
+    "exchange": [*PLAIN, *GROUPS["mma"]],
+}
+MODULES = {module.__name__.rpartition(".")[2]: module for module in persistent_modules()}
+#: Pattern -> share of its mutants that must be found.
+LEAST = {"never": 1.0, "barrier": 0.9}
+OTHERS = 0.7
+
+
+def symptom(case, change):
+    """How training shows that kernels are wrong; None: it does not."""
+    problem = make_problem(case)
+    layer = problem.layer("sim", schedule="persistent")
+    for seed in range(2):
+        try:
+            with simulator.schedule(seed), np.errstate(all="ignore"):
+                found, drawn = train_and_draw(layer, problem)
+                assert_close(case, found, problem.expected(drawn))
+        except (AssertionError, RuntimeError) as error:
+            if "NameError" in str(error):  # a mutant that does not even run proves nothing
+                raise
+            return str(error).partition("\n")[0]
+    return None
+
+
+def missed(module, function, pattern, number, cases, change, monkeypatch):
+    """Whether no case shows the mutant."""
+    text = mutated(source_of(module, function), pattern, number)
+    for case, device in cases:
+        with monkeypatch.context() as patched:
+            if isinstance(case, GroupedTile):
+                case.choose(patched, "sim", profiles.SIMULATOR)
+                case = case.case
+            else:
+                change(**device)
+            with altered({(module, function): written_anew(module, function, text)}):
+                if symptom(case, change):
+                    return False
+    return True
+
+
+def functions(module):
+    """Names of the functions that a module defines."""
+    found = {name: inspect.unwrap(one) for name, one in vars(module).items() if callable(one)}
+    return [name for name, one in found.items() if inspect.isfunction(one) and one.__module__ == module.__name__]
+
+
+def mutants_of(module, pattern):
+    """(function, number) of the module's mutants by a pattern."""
+    every = [(name, number) for name in functions(module)
+             for one, number in names_of(source_of(module, name)) if one == pattern]  # fmt: skip
+    return sample(every, MOST)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", MODULES)
+def test_wrong_kernels_are_found(change, monkeypatch, name, pattern):
+    module, cases = MODULES[name], CASES.get(name, PLAIN)
+    made = mutants_of(module, pattern)
+    left = [f"{function}: {pattern} {number}" for function, number in made
+            if missed(module, function, pattern, number, cases, change, monkeypatch)]  # fmt: skip
+    assert len(left) <= (1 - LEAST.get(pattern, OTHERS)) * len(made), left
+
+
+def test_kernels_that_are_right_show_nothing(change, monkeypatch):
+    for case, device in PLAIN:
+        change(**device)
+        assert symptom(case, change) is None
