@@ -10,12 +10,8 @@ from numbarnn.common import install
 from numbarnn.common.forks import freed_in_forks
 from numbarnn.cuda.compiler import simulated
 from numbarnn.engines.base import Engine, Job
-from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 
-__all__ = [
-    "BackwardBuffers", "Engine", "ForwardBuffers", "Job", "available", "get", "get_num_threads", "set_num_threads",
-    "why_not",
-]  # fmt: skip
+__all__ = ["Engine", "Job", "available", "get", "get_num_threads", "set_num_threads", "why_not"]
 
 NAMES = ("cpu", "cuda", "sim")
 _lock = freed_in_forks(RLock())

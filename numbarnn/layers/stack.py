@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,14 +30,8 @@ from numbarnn.weights.space import sizes_of_layers
 if TYPE_CHECKING:
     from numbarnn.common.typing import AllowTF32, Bias, Sizes
 
-PROBLEMS = 256  # remembered by a stack
+PLANNED = 256  # `PlannedCalls` that a stack remembers
 _lock = freed_in_forks(threading.RLock())  # of all stacks' numbers of calls
-
-
-@lru_cache(maxsize=4096)
-def _the_one(problem):
-    """The same object for equal problems, of whatever stack: comparing one with itself takes no time."""
-    return problem
 
 
 class Stack:
@@ -139,7 +132,6 @@ class Stack:
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
-        self._problems = {}  # sizes of a call -> Problem: comparing one with itself takes no time
         self.prepared = PreparedCalls(self.engine)
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:
@@ -224,17 +216,9 @@ class Stack:
 
     # ---------------------------------------------------------------- forward
     def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
-        """The `Problem` of a call, for schedules; the same object for the same sizes."""
-        key = (steps, batch, training, padded, resets, batch_major, keeps_states)
-        problem = self._problems.get(key)
-        if problem is None:
-            if len(self._problems) >= PROBLEMS:
-                self._problems.clear()
-                self._trusted.clear()
-            names = ("steps", "batch", "training", "padded", "resets", "batch_major", "keeps_states")
-            problem = self.problem_with(**dict(zip(names, key, strict=True)))
-            problem = self._problems.setdefault(key, _the_one(problem))  # another thread may have made it too
-        return problem
+        """The `Problem` of a call, for schedules."""
+        odd = {"padded": padded, "resets": resets, "batch_major": batch_major, "keeps_states": keeps_states}
+        return replace(self._problem, steps=steps, batch=batch, training=training, **odd)
 
     def problem_with(self, **sizes):
         """A `Problem` of the stack, not remembered."""
@@ -295,7 +279,7 @@ class Stack:
         if calls is None:
             with self.engine.activate():
                 calls = self._calls[shape, training] = PlannedCalls(self, shape, training)
-            if len(self._calls) > PROBLEMS:
+            if len(self._calls) > PLANNED:
                 self._calls.clear()
         return calls
 

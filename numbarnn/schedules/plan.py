@@ -145,11 +145,6 @@ class Plan:
         """The `persistent.planner.Launch` that comes last; None if it has none."""
         return next((task.launch for task in reversed(self.tasks) if task.launch is not None), None)
 
-    @cached_property
-    def last_of_each(self):
-        """The last task of each kind, layer and direction."""
-        return tuple({(task.kind, task.layer, task.direction): task for task in self.tasks}.values())
-
     def timeline(self, cost=lambda task: 1):
         """A list of one `Span` per task, in the plan's order: the earliest that needs and lanes allow.
 

@@ -183,7 +183,7 @@ def test_weight_spaces_of_one_descriptor_in_several_threads(monkeypatch):
     np.testing.assert_array_equal(results, expected)
 
 
-def test_problems_that_another_thread_makes_a_layer_forget():
+def test_calls_that_another_thread_makes_a_layer_forget():
     """In the middle of a call."""
 
     class Forgetful(dict):
@@ -191,10 +191,6 @@ def test_problems_that_another_thread_makes_a_layer_forget():
             super().__setitem__(key, value)
             self.clear()
 
-        def setdefault(self, key, value):
-            self.clear()
-            return value
-
     layer = numbarnn.RNN(2, 3, device="cpu", seed=0)
-    layer.stack._problems = Forgetful()
-    assert [layer.stack.problem(steps, 1, False).steps for steps in (3, 4)] == [3, 4]
+    layer.stack._calls = Forgetful()
+    assert [layer(np.ones((steps, 1, 2), "float32"))[0].shape for steps in (3, 4)] == [(3, 1, 3), (4, 1, 3)]

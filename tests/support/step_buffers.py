@@ -9,8 +9,16 @@ import pytest
 from numbarnn.cells.definition import Chances
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.philox import dropout_masks, noise_words
-from numbarnn.engines import BackwardBuffers, ForwardBuffers
-from numbarnn.kernels.step.groups import Gradients, Options, Parameters, Saved, Scratch, States
+from numbarnn.kernels.step.groups import (
+    BackwardBuffers,
+    ForwardBuffers,
+    Gradients,
+    Options,
+    Parameters,
+    Saved,
+    Scratch,
+    States,
+)
 from row_cases import expected_step_mask
 
 
