@@ -94,7 +94,7 @@ def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
     """Threads meet at each step, with a projection twice: where a step takes no longer than that, a second one only
     costs."""
     engine, used = engines.get("cpu"), []
-    monkeypatch.setattr(engine, "fused", lambda functions: functions)  # each loop by itself
+    monkeypatch.setattr(engine, "compile", lambda given: engines.Engine.compile(engine, given))  # each loop by itself
     monkeypatch.setattr(engine.thread_pool, "threads", 2)
     fused = engine._fused
     monkeypatch.setattr(engine, "_fused", lambda parts: (used.extend(parts), fused(parts))[1])
