@@ -180,7 +180,9 @@ class BackwardCall:
     def _run(self, plan, dw, d_formed, arrays, after):
         tape, given, engine = self.tape, self._given, self.tape.engine
         forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
-        program = backward(BackwardSpec(tape.program.spec, plan, self.need, *forms, dw is not None, after))
+        program = backward(
+            BackwardSpec(tape.program.spec.for_backward(), plan, self.need, *forms, dw is not None, after)
+        )
         allocate = _allocator(tape.call, "backward")
         run = Run(engine, program.program, allocate, arrays)
         for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):

@@ -192,7 +192,7 @@ class PreparedBackward:
         own = _like(given, arrays)
         self._into = [_into(one, arrays.into) for one in own]
         forms = own[0] is not None, form_of_state(own[1]), form_of_state(own[2]), own[3] is not None
-        program = backward(BackwardSpec(tape.program.spec, plan, need, *forms))
+        program = backward(BackwardSpec(tape.program.spec.for_backward(), plan, need, *forms))
         own = dict(pair for name, one in zip(("dy", "dhy", "dcy", "d_states"), own, strict=True)
                    for pair in named_arrays(name, one))  # fmt: skip
         self._read, self._d_formed = tape.read, None

@@ -41,6 +41,10 @@ class ForwardSpec(NamedTuple):
     first_layer: int = 0
     direction: int = 0
 
+    def for_backward(self):
+        """The same for all calls that have one backward program."""
+        return self._replace(hx=None, cx=None, fill="0.0")
+
 
 def tape_buffers(problem, launched=frozenset()):
     """(name, shape, dtype) of the buffers that steps fill and that in training are the reserve, which backward reads.
