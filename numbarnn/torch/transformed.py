@@ -91,8 +91,10 @@ class Forward(torch.autograd.Function):
         raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
-def _backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, *options):
-    return Backward.apply(network, options, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
+def _backward(*arguments):
+    """`rnn_backward` by `Backward`."""
+    results, (x, weights, reserve, seed, network), options = arguments[:4], arguments[4:9], arguments[9:]
+    return Backward.apply(network, options, *results, x, reserve, seed, *weights)
 
 
 class Backward(torch.autograd.Function):
