@@ -329,8 +329,9 @@ class _Function:
         move_on()
         again = self.builder.branch(head)
         if interleaved := getattr(self.builder.module, "interleaved", None):
-            how = (interleaved.known,) if known else (interleaved.others, interleaved.masked)
-            again.set_metadata("llvm.loop", cgutils.interleaved_loop(self.builder.module, *how))
+            count, masked = (interleaved.known, False) if known else interleaved[1:]
+            wishes = {"interleave.count": ir.IntType(32)(count), "vectorize.predicate.enable": ir.IntType(1)(masked)}
+            again.set_metadata("llvm.loop", cgutils.loop_wishes(self.builder.module, wishes))
         self.builder.position_at_end(after)
 
     def run_Continue(self, node):
