@@ -8,6 +8,7 @@ import math
 import operator
 from collections import ChainMap
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 from llvmlite import ir
@@ -73,16 +74,8 @@ class of_types:
         self.function = function
 
 
-class _Context:
-    """What `generate` asks for."""
-
-    @staticmethod
-    def get_value_type(type_):
-        return type_.llvm
-
-    @staticmethod
-    def get_dummy_value():
-        return ir.Constant(BYTES, None)
+# What `generate` asks for.
+_CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_value=lambda: ir.Constant(BYTES, None))
 
 
 def call(function, arguments, builder):
@@ -630,7 +623,7 @@ class _Function:
         kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
         signature, generate = function.py_func(None, *kinds)
         values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
-        value = generate(_Context, self.builder, signature, [one.llvm for one in values])
+        value = generate(_CONTEXT, self.builder, signature, [one.llvm for one in values])
         return None if signature.return_type == types.void else Value(signature.return_type, value)
 
     # -------------------------------------------------------------------------------------- types
