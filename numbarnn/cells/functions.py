@@ -64,14 +64,14 @@ def _number(name, value, least=None):
     return float(value)
 
 
-def _of_one(name, what, op=None) -> Callable[[Value], Value]:
-    """The function of that name, of one unit's value: an operation of `numbarnn.cells.scalar`."""
+def _of_one(name, what, function=None) -> Callable[[Value], Value]:
+    """The function of that name, of one unit's value: by default the operation of `numbarnn.cells.scalar`."""
 
-    def function(x: Value) -> Value:
-        return _apply(op or name, x)
+    def of_one(x: Value) -> Value:
+        return function(x) if function else _apply(name, x)
 
-    function.__name__, function.__qualname__, function.__doc__ = name, name, what
-    return function
+    of_one.__name__, of_one.__qualname__, of_one.__doc__ = name, name, what
+    return of_one
 
 
 sigmoid = _of_one("sigmoid", "1 / (1 + e^-x).")
@@ -82,13 +82,33 @@ softsign = _of_one("softsign", "`x / (1 + |x|)`.")
 exp = _of_one("exp", "e^x.")
 log = _of_one("log", "The natural logarithm.")
 sqrt = _of_one("sqrt", "The square root.")
-abs = _of_one("abs", "`|x|`. Derivative 0 at 0.", "absolute")
+abs = _of_one("abs", "`|x|`. Derivative 0 at 0.", lambda x: _apply("absolute", x))
 sign = _of_one("sign", "1 where x is positive, -1 where it is negative, 0 at 0. Derivative 0 everywhere.")
 floor = _of_one("floor", "The largest integer that is not larger than x. Derivative 0 everywhere.")
 erf = _of_one("erf", "The error function, 2/√π times the integral of e^-t² from 0 to x.")
 normal_cdf = _of_one("normal_cdf", "Φ(x), the probability that a standard normal number is less than x.")
 sin = _of_one("sin", "The sine of x radians.")
 cos = _of_one("cos", "The cosine of x radians.")
+log_sigmoid = _of_one("log_sigmoid", "log(1 / (1 + e^-x)), of any x.", lambda x: -softplus(-x))
+silu = _of_one("silu", "x sigmoid(x); also called swish.", lambda x: x * sigmoid(x))
+mish = _of_one("mish", "x tanh(softplus(x)). Misra 2019, arXiv:1908.08681.", lambda x: x * tanh(softplus(x)))
+selu = _of_one(
+    "selu",
+    "1.0507 x where it is positive, else 1.7581 (e^x - 1). Derivative 1.7581 at 0.\n\n"
+    "Klambauer et al. 2017, arXiv:1706.02515.",
+    lambda x: 1.0507009873554805 * elu(x, 1.6732632423543772),
+)
+hard_sigmoid = _of_one(
+    "hard_sigmoid",
+    "min(max(x / 6 + 1/2, 0), 1), as in PyTorch and Keras 3. Derivative 0 at ±3.",
+    lambda x: _apply("clip", x / 6.0 + 0.5, 0.0, 1.0),
+)
+hard_sigmoid_keras2 = _of_one(
+    "hard_sigmoid_keras2",
+    "min(max(x / 5 + 1/2, 0), 1), which Keras 1 and 2 and ONNX call hard sigmoid. Derivative 0 at ±2.5.",
+    lambda x: _apply("clip", 0.2 * x + 0.5, 0.0, 1.0),
+)
+hard_tanh = _of_one("hard_tanh", "min(max(x, -1), 1). Derivative 0 at ±1.", lambda x: _apply("clip", x, -1.0, 1.0))
 
 
 def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
@@ -99,35 +119,6 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
 def elu(x: Value, alpha: float = 1.0) -> Value:
     """x where it is positive, else alpha (e^x - 1). Derivative alpha at 0."""
     return _apply("elu", x, _number("alpha", alpha, 0))
-
-
-def selu(x: Value) -> Value:
-    """1.0507 x where it is positive, else 1.7581 (e^x - 1). Derivative 1.7581 at 0.
-
-    Klambauer et al. 2017, arXiv:1706.02515.
-    """
-    return _SELU_SCALE * elu(x, _SELU_ALPHA)
-
-
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-
-
-def log_sigmoid(x: Value) -> Value:
-    """log(1 / (1 + e^-x)), of any x."""
-    return -softplus(-x)
-
-
-def silu(x: Value) -> Value:
-    """x sigmoid(x); also called swish."""
-    return x * sigmoid(x)
-
-
-def mish(x: Value) -> Value:
-    """x tanh(softplus(x)).
-
-    Misra 2019, arXiv:1908.08681.
-    """
-    return x * tanh(softplus(x))
 
 
 def gelu(x: Value, approximate: str = "none") -> Value:
@@ -147,21 +138,6 @@ def gelu(x: Value, approximate: str = "none") -> Value:
 
 
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
-
-
-def hard_sigmoid(x: Value) -> Value:
-    """min(max(x / 6 + 1/2, 0), 1), as in PyTorch and Keras 3. Derivative 0 at ±3."""
-    return _apply("clip", x / 6.0 + 0.5, 0.0, 1.0)
-
-
-def hard_sigmoid_keras2(x: Value) -> Value:
-    """min(max(x / 5 + 1/2, 0), 1), which Keras 1 and 2 and ONNX call hard sigmoid. Derivative 0 at ±2.5."""
-    return _apply("clip", 0.2 * x + 0.5, 0.0, 1.0)
-
-
-def hard_tanh(x: Value) -> Value:
-    """min(max(x, -1), 1). Derivative 0 at ±1."""
-    return _apply("clip", x, -1.0, 1.0)
 
 
 def maximum(a: Value, b: Value) -> Value:

@@ -75,19 +75,9 @@ def leaky_relu(x, slope):
     return where(x > ZERO, x, slope * x)
 
 
-def d_leaky_relu(y, slope):
-    """Derivative of the leaky ReLU from its value y, for slopes that are not negative; `slope` at 0, as in PyTorch."""
-    return where(y > ZERO, ONE, slope)
-
-
 def elu(x, alpha):
     """x where it is positive, else alpha (e^x - 1)."""
     return where(x > ZERO, x, alpha * expm1(minimum(x, ZERO)))
-
-
-def d_elu(y, alpha):
-    """Derivative of the ELU from its value y, for an alpha that is not negative."""
-    return where(y > ZERO, ONE, y + alpha)
 
 
 def softplus(x):
@@ -95,19 +85,9 @@ def softplus(x):
     return maximum(x, ZERO) + log1p(exp(-absolute(x)))
 
 
-def d_softplus(y):
-    """Derivative of softplus, the logistic function, from its value y: 1 - e^-y."""
-    return -expm1(-y)
-
-
 def softsign(x):
     """x / (1 + |x|)."""
     return divide(x, ONE + absolute(x))
-
-
-def d_softsign(y):
-    """Derivative of softsign from its value y: (1 - |y|)^2."""
-    return (ONE - absolute(y)) * (ONE - absolute(y))
 
 
 def normal_cdf(x):

@@ -42,13 +42,6 @@ def loop_wishes(module, wishes):
     return loop
 
 
-def interleaved_loop(module, count, masked=False):
-    """Likewise that it should work on so many vectors at a time; and, if it is `masked`, on what is left with masks,
-    not one by one."""
-    wishes = {"interleave.count": ir.IntType(32)(count), "vectorize.predicate.enable": ir.IntType(1)(masked)}
-    return loop_wishes(module, wishes)
-
-
 def each_of(builder, value, numbers):
     """Gives each of some numbers: what is written then runs where the value is this one; where it is none, the last."""
     after, blocks = builder.append_basic_block("chosen"), [builder.append_basic_block(f"of.{n}") for n in numbers]

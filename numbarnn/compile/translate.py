@@ -8,6 +8,7 @@ import math
 import operator
 from collections import ChainMap
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 from llvmlite import ir
@@ -73,16 +74,8 @@ class of_types:
         self.function = function
 
 
-class _Context:
-    """What `generate` asks for."""
-
-    @staticmethod
-    def get_value_type(type_):
-        return type_.llvm
-
-    @staticmethod
-    def get_dummy_value():
-        return ir.Constant(BYTES, None)
+# What `generate` asks for.
+_CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_value=lambda: ir.Constant(BYTES, None))
 
 
 def call(function, arguments, builder):
@@ -329,8 +322,9 @@ class _Function:
         move_on()
         again = self.builder.branch(head)
         if interleaved := getattr(self.builder.module, "interleaved", None):
-            how = (interleaved.known,) if known else (interleaved.others, interleaved.masked)
-            again.set_metadata("llvm.loop", cgutils.interleaved_loop(self.builder.module, *how))
+            count, masked = (interleaved.known, False) if known else interleaved[1:]
+            wishes = {"interleave.count": ir.IntType(32)(count), "vectorize.predicate.enable": ir.IntType(1)(masked)}
+            again.set_metadata("llvm.loop", cgutils.loop_wishes(self.builder.module, wishes))
         self.builder.position_at_end(after)
 
     def run_Continue(self, node):
@@ -629,7 +623,7 @@ class _Function:
         kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
         signature, generate = function.py_func(None, *kinds)
         values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
-        value = generate(_Context, self.builder, signature, [one.llvm for one in values])
+        value = generate(_CONTEXT, self.builder, signature, [one.llvm for one in values])
         return None if signature.return_type == types.void else Value(signature.return_type, value)
 
     # -------------------------------------------------------------------------------------- types

@@ -223,9 +223,13 @@ class Recurrence(torch.autograd.Function):
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
         given = dy, dhy, dcy, d_states
-        if transformed.is_vmapped():
-            tensors = given, x, weights, reserve
-            dx, dhx, dcx, dw = transformed.backward(network, prepared.calls.shape, seed, tensors, need)
+        if transformed.is_vmapped():  # by the operator, which knows vmap
+            options = network.key, *prepared.calls.shape, needs_x, [need.weights] * len(weights)
+
+            def call(*results):
+                return torch.ops.numbarnn.rnn_backward(*results, x, weights, reserve, seed, *options)
+
+            dx, dhx, dcx, dw = transformed.each(call, given)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
         dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))

@@ -43,23 +43,6 @@ def each(function, tensors):
     return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*found, strict=True)]
 
 
-def backward(network, shape, seed, tensors, need):
-    """dx, dhx, dcx and the flat dw where `is_vmapped` is true, by the operator.
-
-    Args:
-        shape: the `planned.Shape`. seed: as `core.About` has it.
-        tensors: the gradients of the results, x, the parameters, the reserve.
-        need: a `Need`.
-    """
-    gradients, x, weights, reserve = tensors
-
-    def call(*gradients):
-        options = network.key, *shape, need.x, [need.weights] * len(weights)
-        return torch.ops.numbarnn.rnn_backward(*gradients, x, weights, reserve, seed, *options)
-
-    return each(call, gradients)
-
-
 class Forward(torch.autograd.Function):
     """y, hy, cy, all private states and the reserve, as `operators.rnn_forward` returns them.
 
@@ -91,8 +74,10 @@ class Forward(torch.autograd.Function):
         raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
-def _backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, *options):
-    return Backward.apply(network, options, dy, dhy, dcy, d_states, x, reserve, seed, *weights)
+def _backward(*arguments):
+    """`rnn_backward` by `Backward`."""
+    results, (x, weights, reserve, seed, network), options = arguments[:4], arguments[4:9], arguments[9:]
+    return Backward.apply(network, options, *results, x, reserve, seed, *weights)
 
 
 class Backward(torch.autograd.Function):

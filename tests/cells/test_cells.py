@@ -1,4 +1,4 @@
-"""The cells' scalar functions: derivatives, float32 approximations, types, and the random number generator."""
+"""The cells' scalar functions: float32 approximations, types, and the random number generator."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,13 @@ from numbarnn.cells.definition import Given
 from numbarnn.common.philox import dropout_words, philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile import units
-from numbarnn.compile.specialise import backward_function, forward_function, specialise
+from numbarnn.compile.specialise import forward_function, specialise
 from numbarnn.reference.philox import philox4x32
-from reference_problem import central_differences
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-
-
-# --------------------------------------------------------------------------------------------------------- equations
-WEIGHT = 0.7  # R of the gates that multiply another vector than h', of one unit
 
 
 def parts_of(cell, point):
@@ -40,65 +35,6 @@ def arguments_of(cell, point):
 def size_of(cell):
     """How many numbers `parts_of` takes."""
     return cell.num_gates + cell.num_ah + cell.num_states + cell.num_per_unit
-
-
-def step_forward(cell, ax, ah, state, per_unit):
-    """New state and saved values; `ah` lacks the products of stages."""
-    forward = forward_function(cell, "float64", "python")
-    ah = list(ah)
-    for number, stage in enumerate(cell.stages):
-        known = *ah[: cell.first_of_stage(number)], *[np.nan] * (len(ah) - cell.first_of_stage(number))
-        v = stage.forward(ax, known, state, Given(per_unit))
-        for gate in gates_of_stage(cell, number):
-            ah[gate] += WEIGHT * v
-    return forward(ax, tuple(ah), state, Given(per_unit))
-
-
-def gates_of_stage(cell, number):
-    return range(cell.first_of_stage(number), cell.first_of_stage(number + 1))
-
-
-def step_backward(cell, saved, state, new_state, d_state, per_unit):
-    """The gradients of what `step_forward` takes."""
-    backward = backward_function(cell, "float64", "python")
-    d_v, of_stages = [np.nan] * len(cell.stages), ()
-    for number in reversed(range(len(cell.stages))):
-        d_ah = cell.stages[number].backward(saved, state, new_state, d_state, tuple(d_v), (), Given(per_unit))
-        assert len(d_ah) == len(gates_of_stage(cell, number))
-        d_v[number], of_stages = WEIGHT * sum(d_ah), (*d_ah, *of_stages)
-    given = Given(per_unit)
-    d_ax, d_ah, d_before, d_per_unit = backward(saved, state, new_state, d_state, tuple(d_v), (), given)
-    return d_ax, (*d_ah, *of_stages), d_before, d_per_unit
-
-
-@by_cell
-@pytest.mark.parametrize("seed", range(5))
-def test_backward_is_the_derivative_of_forward(cell, seed):
-    """Central differences in float64. Their error is step² f'''/6 + 1e-16/step, some 1e-10 for functions of size 1."""
-    rng = np.random.default_rng(seed)
-    step, point, d_state = 1e-5, rng.normal(size=size_of(cell)), rng.normal(size=cell.num_states)
-    if cell.name == "rnn_relu":
-        assert abs(point[0] + point[1]) > 10 * step  # not at the kink
-
-    def loss():
-        return sum(d * value for d, value in zip(d_state, step_forward(cell, *parts_of(cell, point))[0], strict=True))
-
-    numeric = central_differences(loss, point, step)
-    ax, ah, state, per_unit = parts_of(cell, point)
-    new_state, saved = step_forward(cell, ax, ah, state, per_unit)
-    d_ax, d_ah, d_before, d_per_unit = step_backward(cell, saved, state, new_state, tuple(d_state), per_unit)
-    np.testing.assert_allclose([*d_ax, *d_ah, *d_before, *d_per_unit], numeric, rtol=1e-6, atol=1e-9)
-    assert (d_ax == d_ah) or not cell.same_gradient
-
-
-@by_cell
-def test_tuples_have_the_lengths_the_cell_says(cell):
-    ax, ah, state, per_unit = parts_of(cell, np.ones(size_of(cell)))
-    new_state, saved = step_forward(cell, ax, ah, state, per_unit)
-    assert (len(new_state), len(saved)) == (cell.num_states, cell.num_saved)
-    gradients = step_backward(cell, saved, new_state, new_state, (1.0,) * cell.num_states, per_unit)
-    assert list(map(len, gradients)) == [cell.num_gates, cell.num_ah, cell.num_states, cell.num_per_unit]
-    assert cell.states[0] == "h" and cell.num_private == len(cell.states) - 1
 
 
 # ------------------------------------------------------------------------------------------------------------- types

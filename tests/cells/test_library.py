@@ -15,54 +15,12 @@ import torch
 import numbarnn
 from cases import Case
 from cell_loops import Loop
-from equations import BUILT_IN_TOO, LIBRARY, OWN, by_loops_names, cell_of, loop_of, own_parameters
+from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
 from formed_cells import CELLS as FORMED
 from numbarnn import cells
 from numbarnn.cells import functions, library
 from numbarnn.cells.definition import Given
 from problems import make_problem
-
-# ----------------------------------------------------------------------------------------------------- what they became
-# name -> gates of ax, gates of ah that multiply h, those of each further product, values saved per unit and step
-# (JANET saves two sigmoids of one gate; sLSTM z o i f, and the two arguments of its maximum; with layer normalisation
-# products less their mean are saved too); a stage without gates is one of sums
-STRUCTURE = {
-    "library lstm": ("i f g o", "i f g o", [], 4),
-    "library gru": ("r z n", "r z n", [], 4),
-    "library gru_reset_before": ("r z n", "r z", ["n"], 3),
-    "library rnn_tanh": ("h", "h", [], 0),
-    "library rnn_relu": ("h", "h", [], 0),
-    "peephole_lstm": ("i f g o", "i f g o", [], 4),
-    "coupled_lstm": ("i g o", "i g o", [], 3),
-    "projected_lstm": ("i f g o", "i f g o", [], 4),
-    "layer_norm_lstm": ("i f g o", "i f g o", [""] * 4, 12),
-    "layer_norm_gru": ("r z n", "r z n", [""] * 2, 9),
-    "multiplicative_lstm": ("m i f g o", "m", ["i f g o"], 6),
-    "janet": ("f c", "f c", [], 3),
-    "slstm": ("z o i f", "z o i f", [], 6),
-    "li_gru": ("z h", "z h", [], 2),
-    "minimal_gated_unit": ("f h", "f", ["h"], 2),
-    "ugrnn": ("c g", "c g", [], 2),
-    "fast_grnn": ("a", "a", [], 2),
-    "additive_network": ("i f c", "i f", [], 3),
-    "recurrent_highway 1": ("h t", "h1 t1", [], 2),
-    "recurrent_highway 2": ("h t", "h1 t1", ["h2 t2"], 4),
-    "recurrent_highway 3": ("h t", "h1 t1", ["h2 t2", "h3 t3"], 6),
-    "on_lstm": (
-        "i f o g master_f master_i",
-        "i f o g master_f master_i",
-        ["", "", "cumsum_1", "cumsum_1_2"],
-        8,
-    ),
-    "phased_lstm": ("i f o g", "i f o g", [], 5),
-    "cornn": ("z", "y", ["z"], 1),
-    "lem": ("slow fast z y", "slow fast z", ["y"], 4),
-    "ind_rnn": ("h", "", [], 0),
-    "sru": ("f r x y", "", [], 4),
-    "qrnn": ("z f o", "", [], 3),
-    "min_gru": ("z h", "", [], 2),
-    "min_lstm": ("f i h", "", [], 3),
-}
 
 
 def test_all_cells_are_tested():
@@ -72,17 +30,6 @@ def test_all_cells_are_tested():
         if not name.endswith(("_with", "highway")):
             found = getattr(library, name)
             assert found in {cell_of(one) for one in LIBRARY} or found.definition in formed, name
-    assert {*STRUCTURE} == {name for name in LIBRARY if not name.startswith("lstm_with")} - {*OWN}
-
-
-@pytest.mark.parametrize("name", STRUCTURE)
-def test_structure(name):
-    cell = cell_of(name)
-    gates, recurrent, stages, saved = STRUCTURE[name]
-    assert cell.gates == tuple(gates.split())
-    assert cell.recurrent == tuple(recurrent.split())
-    assert [stage.gates for stage in cell.stages] == [tuple(gates.split()) for gates in stages]
-    assert len(cell.saved) == saved
 
 
 # ------------------------------------------------------------------------------------------------ the equations

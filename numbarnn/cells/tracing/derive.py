@@ -9,8 +9,8 @@ from numbarnn.cells.tracing.graph import COMPARISONS, is_const, reachable
 
 
 def _from_output(derivative):
-    """The rule of a function whose derivative is another one, of its value and the constants it was given."""
-    return lambda make, node, g: [(0, g, make(derivative, node, *node.args[1:]))]
+    """The rule of a function whose derivative is another one, of its value."""
+    return lambda make, node, g: [(0, g, make(derivative, node))]
 
 
 def _divide(make, node, g):
@@ -84,9 +84,25 @@ RULES = {
     "maximum": lambda make, node, g: _choice(make, make("gt", *node.args), g, 0),
     "minimum": lambda make, node, g: _choice(make, make("lt", *node.args), g, 0),
 }
+RULES |= {name: _from_output(f"d_{name}") for name in ("sigmoid", "tanh", "relu")}
+
+
+def _rectifier(make, node, g):
+    """Of leaky_relu and elu, from the value: 1 where it is positive, else the slope there."""
+    constant = node.args[1]
+    slope = constant if node.op == "leaky_relu" else make("add", node, constant)
+    return [(0, g, make("where", make("gt", node, make("const", 0)), make("const", 1), slope))]
+
+
+def _softsign(make, node, g):
+    rest = make("sub", make("const", 1), make("absolute", node))
+    return [(0, g, make("mul", rest, rest))]
+
+
 RULES |= {
-    name: _from_output(f"d_{name}") for name in ("sigmoid", "tanh", "relu", "leaky_relu", "elu", "softplus", "softsign")
-}
+    "leaky_relu": _rectifier, "elu": _rectifier, "softsign": _softsign,
+    "softplus": lambda make, node, g: [(0, g, make("neg", make("expm1", make("neg", node))))],
+}  # fmt: skip
 
 
 class Gradients:

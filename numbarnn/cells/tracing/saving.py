@@ -6,7 +6,6 @@ computed again from what is saved. The choice is a smallest cut of a graph, betw
 smallest ones that nearest to what is needed: gates rather than pre-activations.
 """
 
-from collections import deque
 from itertools import pairwise
 
 from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OVER_UNITS, reachable
@@ -47,8 +46,9 @@ def values_to_save(outputs, needed, choice):
             connect((node, 1), "sink", _MANY)
     if "sink" not in capacities:
         return []
-    while distances := _distances(capacities, "source", "sink"):
-        _send(capacities, distances, "source", "sink")
+    for start in capacities["source"]:  # edges from there carry whatever is sent; from where nothing goes, nothing will
+        while _sent(capacities, start, "sink"):
+            pass
     before_sink = _reaching(capacities, "sink")
     found = {a[0] for a in before_sink if a != "sink" and a[1] == 1 and (a[0], 0) not in before_sink}
     return sorted(found, key=lambda node: node.number)
@@ -64,41 +64,21 @@ def _given(outputs, needed):
     return given
 
 
-def _distances(capacities, start, end):
-    """How far each is from the start by edges that can carry more; empty if the end cannot be reached."""
-    found, waiting = {start: 0}, deque([start])
-    while waiting:
-        a = waiting.popleft()
-        for b, capacity in capacities[a].items():
-            if capacity > 0 and b not in found:
-                found[b] = found[a] + 1
-                waiting.append(b)
-    return found if end in found else {}
-
-
-def _send(capacities, distances, start, end):
-    """Send 1 along shortest ways until each has a full edge (Dinic 1970): what leads nowhere is tried once."""
-    onward = {
-        a: [b for b in edges if distances.get(b) == distances[a] + 1]
-        for a, edges in capacities.items()
-        if a in distances
-    }
-    path = [start]
-    while path:
-        a = path[-1]
-        if a == end:
-            for one, other in pairwise(path):
-                capacities[one][other] -= 1
-                capacities[other][one] += 1
-            path = [start]
-        elif not onward[a]:
+def _sent(capacities, start, end):
+    """Send 1 from one node to another by edges that can carry more; whether there was a way."""
+    path, seen = [(start, iter(capacities[start]))], {start}
+    while path and path[-1][0] != end:
+        a, edges = path[-1]
+        b = next((b for b in edges if b not in seen and capacities[a][b] > 0), None)
+        if b is None:
             path.pop()
-            if path:
-                onward[path[-1]].pop()
-        elif capacities[a][onward[a][-1]] > 0:
-            path.append(onward[a][-1])
         else:
-            onward[a].pop()
+            seen.add(b)
+            path.append((b, iter(capacities[b])))
+    for (one, _), (other, _) in pairwise(path):
+        capacities[one][other] -= 1
+        capacities[other][one] += 1
+    return bool(path)
 
 
 def _reaching(capacities, end):

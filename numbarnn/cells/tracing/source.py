@@ -196,7 +196,8 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     ]
     roots = [node for part in (d_ax, d_ah, d_before, d_per_unit, *d_stages) for node in part]
     forward_nodes = set(reachable(outputs))
-    needed = _needed(roots, boundary, forward_nodes)
+    known = {node for node in forward_nodes if node.number < boundary}
+    needed = known.intersection(reachable(roots, stop=known))
     kept = values_to_save(outputs, needed, save)
     names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
     saved = tuple(names.of(node) for node in kept)
@@ -288,21 +289,6 @@ def _align(structure, gradients):
         order[partner] = left.pop(partner)
     structure.recurrent = order
     return True
-
-
-def _needed(roots, boundary, forward_nodes):
-    """The forward's nodes that gradients are made of."""
-    found, seen, waiting = set(), set(), list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.number < boundary and node in forward_nodes:
-            found.add(node)
-        else:
-            waiting += node.args
-    return found
 
 
 def _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes):
