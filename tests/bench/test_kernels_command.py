@@ -81,7 +81,7 @@ def test_failures_are_told_and_exit_with_1(spilling, command, capsys):
     assert (spills["spill_bytes"], spills["stack_bytes"], spills["registers"]) == (24, 16, 48)
     assert broken["registers"] is broken["spill_bytes"] is unknown["registers"] is unknown["spill_bytes"] is None
     said = capsys.readouterr().out
-    assert "spills 24 bytes; kernel add_column_sums; dtype float32" in said
+    assert "spills 24 bytes  add_column_sums  float32" in said
     assert "FAILED copy float64 contiguous_from_strided sm_90: RuntimeError: linking failed" in said
     assert "FAILED copy float32 contiguous_from_contiguous sm_90: the linker did not tell" in said
     assert "4 kernels for sm_90: 2 FAILED, 1 spill registers" in said and "no spills" not in said
