@@ -264,8 +264,8 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
     >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
     (['x', 'lengths', 'hx', 'cx'], ['y', 'hy', 'cy'])
     """
-    own = _own(layer)
-    nodes = onnx_write.of_network(_network(layer)) if own is None else onnx_write.of_own(own)
+    own = _custom(layer)
+    nodes = onnx_write.of_network(_network(layer)) if own is None else onnx_write.of_custom(own)
     model = onnx_write.write(nodes, layer.batch_first, state, lengths)
     if path is not None:
         with files.replacing(path) as part:
@@ -331,15 +331,15 @@ def _network(layer):
     return network
 
 
-def _own(layer):
-    """The `onnx_cells.Own` of a layer whose cell was made for nodes; None of others."""
+def _custom(layer):
+    """The `onnx_cells.CustomNetwork` of a layer whose cell was made for nodes; None of others."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
     if layer.input_mode != "linear":
         raise ValueError(f"ONNX has no input_mode {layer.input_mode!r} for cell {layer.cell}")
     parameters = layer.state_dict(named=True)
-    return onnx_cells.Own(kind, layer.input_size, layer.hidden_sizes, layer.bidirectional, parameters)
+    return onnx_cells.CustomNetwork(kind, layer.input_size, layer.hidden_sizes, layer.bidirectional, parameters)
 
 
 def _layer(network, found, options):
@@ -347,7 +347,7 @@ def _layer(network, found, options):
     decided = [name for name in options if name in _FROM_WEIGHTS]
     if decided:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
-    own = isinstance(network, onnx_cells.Own)
+    own = isinstance(network, onnx_cells.CustomNetwork)
     made = RNN if own else _CLASSES[network.cell]
     options = found | options
     if "dtype" not in options:

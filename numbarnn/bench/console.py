@@ -19,7 +19,7 @@ from numbarnn.common import files, install
 
 PIPED = 100  # columns of what goes to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
-GAP = 2  # blanks between columns
+GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
 COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
 MOST_THREADS = 1024  # more than any CPU has cores
 LETTERS_SAID = 2000  # of what a process wrote to its error stream
@@ -60,9 +60,9 @@ def say_wrapped(text):
     say(_fill(text))
 
 
-def _fill(text, indent=""):
-    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
-    return textwrap.fill(text, shutil.get_terminal_size((PIPED, 24)).columns, **options)
+def _fill(text):
+    width = shutil.get_terminal_size((PIPED, 24)).columns
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def have_rich():
@@ -82,10 +82,7 @@ def print_python(text):
 def print_table(title, columns, rows, right=()):
     """Print a table as wide as the terminal, or as `COLUMNS` says; texts wrap, nothing is cut.
 
-    Where even that is too wide, each row becomes a paragraph of "heading value" pairs.
-
-    Args:
-        right: headings of columns of numbers, aligned to the right.
+    right: headings of columns of numbers, aligned to the right.
     """
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right) if rows else ["no rows"]
@@ -96,27 +93,32 @@ def print_table(title, columns, rows, right=()):
 
 
 def table_lines(columns, rows, right=()):
-    """Return the lines of a table of texts."""
-    texts = [*zip(columns, *rows, strict=True)]
-    least = [max(len(word) for text in cells for word in [*text.split(), ""]) for cells in texts]
-    least = [max(NARROW, word) for word in least]
-    widths, width = [max(map(len, cells)) for cells in texts], shutil.get_terminal_size((PIPED, 24)).columns
+    """Return the lines of a table of texts: where even wrapped texts are too wide, each row takes several lines."""
+    texts, width = [*zip(columns, *rows, strict=True)], shutil.get_terminal_size((PIPED, 24)).columns
+    least = [max(NARROW, *(len(word) for text in cells for word in [*text.split(), ""])) for cells in texts]
+    widths = [max(map(len, cells)) for cells in texts]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         wide = [i for i, column in enumerate(columns) if column not in right and widths[i] > least[i]]
         if not wide:
-            pairs = ("; ".join(f"{c} {v}".strip() for c, v in zip(columns, row, strict=True) if v) for row in rows)
-            return [line for one in pairs for line in _fill(one, "    ").splitlines()]
+            break
         widths[max(wide, key=widths.__getitem__)] -= 1
+    folds, used = [[]], 0  # the columns of each line
+    for i in range(len(columns)):
+        widths[i] = min(widths[i], max(width - INDENT, least[i]))
+        if folds[-1] and used + GAP + widths[i] > width:
+            folds.append([])
+        used = used + GAP + widths[i] if folds[-1] else INDENT * (len(folds) > 1) + widths[i]
+        folds[-1].append(i)
     lines = []
     for row in (columns, *rows):
-        cells = [textwrap.wrap(text, size, break_long_words=False, break_on_hyphens=False) or [""]
-                 for text, size in zip(row, widths, strict=True)]  # fmt: skip
-        for parts in itertools.zip_longest(*cells, fillvalue=""):
-            aligned = [part.rjust(size) if column in right else part.ljust(size)
-                       for part, size, column in zip(parts, widths, columns, strict=True)]  # fmt: skip
-            lines.append((" " * GAP).join(aligned).rstrip())
+        for number, fold in enumerate(folds):
+            cells = [textwrap.wrap(row[i], widths[i], break_long_words=False, break_on_hyphens=False) for i in fold]
+            for parts in itertools.zip_longest(*cells, fillvalue=""):
+                aligned = [part.rjust(widths[i]) if columns[i] in right else part.ljust(widths[i])
+                           for i, part in zip(fold, parts, strict=True)]  # fmt: skip
+                lines.append((" " * INDENT * (number > 0) + (" " * GAP).join(aligned)).rstrip())
         if row is columns:
-            lines.append("-" * (sum(widths) + GAP * (len(widths) - 1)))
+            lines.append("-" * min(max(sum(widths[i] + GAP for i in fold) for fold in folds), width))
     return lines
 
 

@@ -3,7 +3,7 @@
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
 float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors. Where TF32 is allowed,
-float16's floor counts: products read as many bits of each number. Cells that PyTorch does not have are in `own_cells`.
+float16's floor counts: products read as many bits of each number. Other cells: `custom_cells`.
 """
 
 from collections.abc import Callable

@@ -59,10 +59,7 @@ PROBLEMS = (
 )
 THREE = PROBLEMS[0], PROBLEMS[11], PROBLEMS[13]  # every dtype of persistent kernels; compiled in a minute
 # Of 32 MiB, larger than registers or shared memory alone, which an A100 does not hold.
-SM_90_PROBLEMS = (
-    problem("rnn_tanh", "float16", (4096,), 64),
-    problem("lstm", "float16", (2048,), 16, training=False),
-)
+SM_90_PROBLEMS = (problem("rnn_tanh", "float16", (4096,), 64), problem("lstm", "float16", (2048,), 16, training=False))
 
 
 def profile_for(cc):

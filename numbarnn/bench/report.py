@@ -16,7 +16,7 @@ import numpy as np
 
 from numbarnn.bench import console, record
 from numbarnn.bench.shapes import SHORT, STEP, with_tf32
-from numbarnn.bench.tables import CALLERS, milliseconds, three_digits
+from numbarnn.bench.tables import stream_columns, timing_columns
 
 SLOWER = 1.1  # times a former ratio that count as a loss
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
@@ -82,14 +82,12 @@ class Entry(NamedTuple):
         seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's; None: there are no times.
         ratios: peer -> median over rounds of numbarnn's time (of single steps the stepper's) / its time; cuDNN is its
             fastest algorithm.
-        flops: floating-point operations per second of its products.
         doubts: what speaks against the times.
     """
 
     row: dict
     seconds: float | None
     ratios: dict
-    flops: float | None
     doubts: list
 
 
@@ -104,17 +102,13 @@ def entry_of(row, machine_doubt):
     """Return the `Entry` of a row."""
     seconds = row["device_seconds"] or row["seconds"]
     if not row["ok"]:
-        return Entry(row, None, {}, None, [])
-    found, work = row.get("stepper_ratio") or record.ratios(seconds), record.work_of(row)
+        return Entry(row, None, {}, [])
+    found = row.get("stepper_ratio") or record.ratios(seconds)
     own = float(np.median(seconds["numbarnn"]))
     doubts = record.doubts(row, record.judged(row), machine_doubt)
-    return Entry(row, own, _shown(row, found), work and work / own, doubts)
-
-
-def _shown(row, found):
-    """Return contender -> value by the names on the page; of cuDNN's algorithms the fastest."""
-    return {"cuDNN" if record.is_cudnn(name) else NAMES.get(name, name): value for name, value in found.items()
-            if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
+    ratios = {"cuDNN" if record.is_cudnn(name) else NAMES.get(name, name): ratio for name, ratio in found.items()
+              if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
+    return Entry(row, own, ratios, doubts)
 
 
 class Result(NamedTuple):
@@ -213,10 +207,13 @@ def section(result):
     if any(entry.ratios for entry in whole.values()):
         parts += ["<h3>Ratios</h3>", ratios_picture(whole)]
     if whole:
-        parts += [f"<h3>Milliseconds by the {'GPU' if gpu else 'host'}'s clock</h3>", times(whole, about["method"])]
+        columns = timing_columns([entry.row for entry in whole.values()], gpu)
+        if peaks := about["method"].get("peak_flops"):
+            columns["of peak"] = lambda row: of_peak(row, peaks)
+        parts += [f"<h3>Milliseconds by the {'GPU' if gpu else 'host'}'s clock</h3>", numbers(whole, columns)]
     if steps:
         parts += ["<h3>One step at a time, microseconds of single calls</h3>", f"<p>{escape(STEPS)}</p>"]
-        parts.append(step_times(steps))
+        parts.append(numbers(steps, stream_columns([entry.row for entry in steps.values()])))
     return [*parts, "<h3>Where and how</h3>", machine(about["environment"]), f"<p>{escape(circumstances(about))}</p>"]
 
 
@@ -246,39 +243,26 @@ def ratios_picture(entries):
 
 
 def table(columns, rows):
-    """Return a table as HTML; a column that nobody fills is left out."""
-    kept = [place for place in range(len(rows[0])) if any(row[place] for row in rows)]
-    lines = ["".join(f"<{tag}>{escape(str(line[place]))}</{tag}>" for place in kept)
+    """Return a table as HTML."""
+    lines = ["".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in line)
              for tag, some in (("th", [columns] if columns else []), ("td", rows)) for line in some]  # fmt: skip
     return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in lines), "</table></div>"])
 
 
-def times(entries, method):
-    """Return the table of times and ratios."""
-    rows = []
-    for key, entry in entries.items():
-        row, peak = entry.row, method.get("peak_flops", {}).get(entry.row["dtype"])
-        if entry.seconds is None:
-            rows.append([key, "-", row["refusal"], "", "", ""])
-            continue
-        compiled = _shown(row, {name: f" (compiled in {seconds:.0f} s)" for name, seconds in row["compile_s"].items()})
-        ratios = ", ".join(f"{ratio:.2f} {peer}{compiled.get(peer, '')}" for peer, ratio in entry.ratios.items())
-        flops, share = entry.flops and f"{entry.flops / 1e9:.1f}", entry.flops and peak and f"{entry.flops / peak:.0%}"
-        used = ", ".join(f"{three_digits(size / 1e6)} {name}" for name, size in _shown(row, row["peak_bytes"]).items())
-        own = milliseconds(entry.seconds) + "?" * bool(entry.doubts)
-        rows.append([key, own, ratios, flops or "", share or "", used.replace(" numbarnn", "", 1)])
-    return table(["problem", "ms", "ratios", "GFLOP/s", "of peak", "MB"], rows)
+def of_peak(row, peaks):
+    """Return the share of the machine's operations per second that the products of a row's call take."""
+    seconds, work = row["median_s"].get("numbarnn"), record.work_of(row)
+    return f"{work / seconds / peaks[row['dtype']]:.0%}" if seconds and work and row["dtype"] in peaks else "-"
 
 
-def step_times(entries):
-    """Return the table of single steps."""
-    rows = []
-    for key, entry in entries.items():
-        median, p99, mark = entry.row["median_s"], entry.row["p99_s"], "?" * bool(entry.doubts)
-        shown = [f"{median[n] * 1e6:.1f} / {p99[n] * 1e6:.1f}{mark}" if n in median else "" for n in CALLERS]
-        ratios = ", ".join(f"{ratio:.2f} {peer}" for peer, ratio in entry.ratios.items())
-        rows.append([key, *shown, entry.row["refusal"] or ratios])
-    return table(["problem", *CALLERS.values(), "ratios"], rows)
+def numbers(entries, columns):
+    """Return the table of entries: the columns that the command has printed; a question mark where it is in doubt."""
+    rows = [
+        [key + " ?" * bool(entry.doubts), *(text(entry.row) for text in columns.values())]
+        if entry.row["ok"] else [key, entry.row["refusal"], *[""] * (len(columns) - 1)]
+        for key, entry in entries.items()
+    ]  # fmt: skip
+    return table(["problem", *columns], rows)
 
 
 def machine(found):

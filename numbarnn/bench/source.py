@@ -1,23 +1,18 @@
 """Print a kernel's Python source without the branches that its constants rule out.
 
 A factory makes each kernel for one cell and one tile, and one source serves them all: `if masked:` stands in a kernel
-without masks too, and the compiler drops it. `reduced` drops the same branches and choices from the text, and what
-stands behind a `return`. What stays is the text as it was written.
+without masks too, and the compiler drops it. `reduced` drops the same branches from the text, and what stands behind a
+`return`; `constants` lists the numbers and flags that the rest uses. What stays is the text as it was written.
 """
 
 import ast
 import inspect
-import re
 import textwrap
 
 import numpy as np
 
 WIDTH = 120  # columns of a printed line
-#: What an expression of constants is made of.
-PLAIN = (
-    ast.Name, ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.expr_context,
-    ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
-)  # fmt: skip
+PLAIN = (bool, int, float, str, type(None), tuple)
 UNKNOWN = object()
 
 
@@ -30,20 +25,15 @@ def outside(function):
 
 def reduced(function):
     """Return the source of a kernel's Python function, without code that never runs."""
-    known = {name: value for name, value in outside(function).items()
-             if type(value) in (bool, int, float, str, type(None), tuple)}  # fmt: skip
-    text, following = None, textwrap.dedent(inspect.getsource(function))
-    while following is not None:
-        text, following = following, _edited(following, known)
-    return re.sub(r"\n\n(?=\n)|(?<=:\n)\n", "", text).rstrip()
+    known = {name: value for name, value in outside(function).items() if type(value) in PLAIN}
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    (definition,) = ast.parse("\n".join(lines)).body
+    begin = definition.body[0].lineno - 1
+    return "\n".join([*lines[:begin], *_block(definition.body, lines, begin, known)])
 
 
 def constants(function, source):
-    """Return the numbers and dtypes that a kernel's source takes from its factory and module, as lines of a comment.
-
-    Args:
-        source: what `reduced` returned.
-    """
+    """Return the numbers, flags and dtypes that a source which `reduced` returned uses, as lines of a comment."""
     values, listed = outside(function), []
     for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}):
         value = values.get(name)
@@ -54,73 +44,55 @@ def constants(function, source):
     return [f"# {line}" for line in textwrap.wrap(", ".join(listed), WIDTH - 2)]
 
 
-def _edited(text, known):
-    """Return a text after the first edit that `known` constants ask for; None: there is nothing to edit."""
-    for node in ast.walk(ast.parse(text)):
-        for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
-            for number, statement in enumerate(block if isinstance(block, list) else ()):
-                if isinstance(statement, ast.If) and (truth := _value(statement.test, known)) is not UNKNOWN:
-                    return "".join(_without_branch(text.splitlines(True), statement, truth, len(block) == 1))
-                if isinstance(statement, (ast.Return, ast.Continue, ast.Break)) and number + 1 < len(block):
-                    lines = text.splitlines(True)
-                    return "".join(lines[: statement.end_lineno] + lines[block[-1].end_lineno :])
-        if isinstance(node, ast.IfExp) and (truth := _value(node.test, known)) is not UNKNOWN:
-            return _replaced(text, node, [node.body if truth else node.orelse], "")
-        if isinstance(node, ast.BoolOp) and _value(node, known) is UNKNOWN:
-            needless = not isinstance(node.op, ast.Or)  # True and ..., False or ...
-            kept = [one for one in node.values if _value(one, known) is not needless]
-            if len(kept) < len(node.values):
-                return _replaced(text, node, kept, " and " if needless else " or ")
-    return None
-
-
 def _value(node, known):
-    """Return the value of an expression of constants, UNKNOWN if it has anything else; `False and ...` is False."""
-    if isinstance(node, ast.BoolOp):
-        decisive, values = isinstance(node.op, ast.Or), [_value(one, known) for one in node.values]
-        if decisive in (value for value in values if isinstance(value, bool)):
-            return decisive
-        if all(value is (not decisive) for value in values):
-            return not decisive
-    for part in ast.walk(node):
-        if not (part.id in known if isinstance(part, ast.Name) else isinstance(part, PLAIN)):
-            return UNKNOWN
-    return eval(ast.unparse(node), {"__builtins__": {}}, known)
+    """Return the value of an expression of constants, else UNKNOWN; `False and ...` is False."""
+    try:
+        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, known)
+    except Exception:  # names, attributes and calls that are no constants: which error it is depends on the expression
+        return UNKNOWN
 
 
-def _without_branch(lines, node, truth, alone):
-    """Return lines in which of an `if` or `elif` stays what is taken; alone: it is its block's only statement."""
-    start, end, last = node.lineno - 1, node.end_lineno, node.body[-1].end_lineno
-    indent, is_elif = " " * node.col_offset, lines[start].lstrip().startswith("elif")
-    if truth:
-        body = lines[_behind_colon(lines, node.test.end_lineno - 1) : last]
-    elif not node.orelse:
-        body = []
-    elif lines[node.orelse[0].lineno - 1].lstrip().startswith("elif"):
-        first, *rest = lines[node.orelse[0].lineno - 1 : end]
-        return [*lines[:start], first if is_elif else first.replace("elif", "if", 1), *rest, *lines[end:]]
-    else:
-        body = lines[_behind_colon(lines, last) : end]
-    if is_elif:
-        return [*lines[:start], *([f"{indent}else:\n", *body] if body else ()), *lines[end:]]
-    while not body and lines[start - 1].lstrip().startswith("#"):  # about the branch
-        start -= 1
-    kept = [line.removeprefix("    ") for line in body] or [f"{indent}pass\n"] * alone
-    return [*lines[:start], *kept, *lines[end:]]
+def _block(block, lines, begin, known):
+    """Return the lines of statements, the first of which, or the comment above it, stands at place `begin`."""
+    found = []
+    for one in block:
+        above, begin = lines[begin : one.lineno - 1], one.end_lineno
+        if isinstance(one, ast.If):
+            found += _branch(one, lines, known, above, "if")
+        elif hasattr(one, "body"):
+            first = _behind_colon(lines, one.lineno - 1, one.body)
+            found += [*above, *lines[one.lineno - 1 : first], *_block(one.body, lines, first, known)]
+        else:
+            found += [*above, *lines[one.lineno - 1 : one.end_lineno]]
+        last = found[-1][one.col_offset :].split(" ")[0] if found else ""  # perhaps of a branch that is taken
+        if isinstance(one, ast.Return) or last in ("return", "continue", "break"):
+            break
+    there = any(line.strip() and not line.lstrip().startswith("#") for line in found)
+    return found if there else [" " * block[0].col_offset + "pass"]
 
 
-def _behind_colon(lines, number):
-    """Return the number of the line behind the first, from this one on, that ends with a colon."""
-    while not lines[number].split("#")[0].rstrip().endswith(":"):
+def _branch(node, lines, known, above, word):
+    """Return the lines of an `if` or `elif` and what follows it; above: those of its comment."""
+    truth, indent = _value(node.test, known), " " * node.col_offset
+    behind, body = [], _block(node.body, lines, _behind_colon(lines, node.lineno - 1, node.body), known)
+    if node.orelse and lines[node.orelse[0].lineno - 1].lstrip().startswith("elif"):
+        if truth is not UNKNOWN and not truth:
+            return _branch(node.orelse[0], lines, known, above, word)
+        behind = _branch(node.orelse[0], lines, known, [], "elif")
+    elif node.orelse:
+        rest = _block(node.orelse, lines, _behind_colon(lines, node.body[-1].end_lineno, node.orelse), known)
+        behind = [f"{indent}else:", *rest]
+    if truth is UNKNOWN:
+        first, *more = lines[node.lineno - 1 : _behind_colon(lines, node.lineno - 1, node.body)]
+        return [*above, indent + word + first.strip().removeprefix("el")[2:], *more, *body, *behind]
+    chosen = body if truth else behind[1:]
+    if word == "elif":
+        return [f"{indent}else:", *chosen] if chosen else []
+    return [*above, *(line.removeprefix("    ") for line in chosen)] if chosen else []
+
+
+def _behind_colon(lines, number, block):
+    """Return the place behind the first line, from this one on, that ends with a colon and stands above a block."""
+    while number < block[0].lineno - 1 and not lines[number].split("#")[0].rstrip().endswith(":"):
         number += 1
     return number + 1
-
-
-def _replaced(text, node, parts, word):
-    """Return a text with some parts of an expression, and a word between, in place of it."""
-    lines = text.encode().splitlines(True)
-    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-    end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
-    found = word.join(f"({part})" if " " in part and len(parts) > 1 else part
-                      for part in (ast.get_source_segment(text, part) for part in parts))  # fmt: skip
-    return (text.encode()[:begin] + found.encode() + text.encode()[end:]).decode()

@@ -14,8 +14,8 @@ from numbarnn import engines
 from numbarnn.bench import console, info, memory, record, stream, tables, timing
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
 from numbarnn.bench.cells import CELL_PLACES, LIBRARY
+from numbarnn.bench.custom_cells import CustomInstance, named_cells
 from numbarnn.bench.lineup import attempt, disagreement, line_up, said
-from numbarnn.bench.own_cells import OwnInstance, named_cells
 from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.contender import installed, made_again, torch
 from numbarnn.bench.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, TF32, WHOLE, parse_shape
@@ -161,7 +161,7 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
         return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
 
     if cell not in PEERS_CELLS:
-        instance = OwnInstance(cell, shape, dtype, where.device)
+        instance = CustomInstance(cell, shape, dtype, where.device)
         make, lined_up = instance.contender, instance.line_up
     else:
         sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L

@@ -31,38 +31,43 @@ def three_digits(number):
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def print_timings(rows, where, doubt):
-    """Print the table of times, refusals in their place, what was left out, and a summary line."""
-    gpu = where.device == "cuda"
+def timing_columns(rows, gpu):
+    """Return heading -> function of a row that gives its text: times, ratios, memory where somebody tells."""
     rivals = {name: label for name, label in LABELS.items() if any(name in row["median_s"] for row in rows)}
     columns = gpu_columns(rows) if gpu else cpu_columns(rivals)
     if shown := [name for name in ("numbarnn", *([] if gpu else rivals)) if any(name in r["peak_bytes"] for r in rows)]:
         heading = " / ".join(["MB", *(LABELS[name] for name in shown[1:])])
-        used = lambda row, name: three_digits(row["peak_bytes"][name] / 1e6) if name in row["peak_bytes"] else "-"  # noqa: E731
-        columns[heading] = lambda row: " / ".join(used(row, name) for name in shown)
+        used = lambda sizes, name: three_digits(sizes[name] / 1e6) if name in sizes else "-"  # noqa: E731
+        columns[heading] = lambda row: " / ".join(used(row["peak_bytes"], name) for name in shown)
+    return columns
+
+
+def stream_columns(rows):
+    """Return heading -> function of a row of single steps that gives its text."""
+    names = [name for name in CALLERS if any(name in row["median_s"] for row in rows)]
+    both = lambda row, n: f"{row['median_s'][n] * 1e6:.1f} / {row['p99_s'][n] * 1e6:.1f}"  # noqa: E731
+    columns = {CALLERS[n]: lambda row, n=n: both(row, n) if n in row["median_s"] else "-" for n in names}
+    return columns | {f"/ {CALLERS[n]}": lambda row, n=n: quotient(row["stepper_ratio"].get(n))
+                      for n in names if n not in ("numbarnn", "stepper")}  # fmt: skip
+
+
+def print_timings(rows, where, doubt):
+    """Print the table of times, refusals in their place, what was left out, and a summary line."""
+    gpu = where.device == "cuda"
     title = f"Milliseconds per call, {'the GPU' if gpu else f'{where.threads} CPU threads'}; a ratio below 1: "
     title += "numbarnn is faster"
     title += "; call: by the host's clock" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
-    print_rows(title, rows, columns, doubt)
+    print_rows(title, rows, timing_columns(rows, gpu), doubt)
     if gpu and any(row["what"] == BACKWARD_WEIGHTS for row in rows):
         console.say(WEIGHTS_ALONE)
 
 
 def print_streams(rows, where, doubt):
     """Print the table of single calls, and a summary line."""
-    names = [name for name in CALLERS if any(name in row["median_s"] for row in rows)]
-
-    def both(name):
-        text = lambda row: f"{row['median_s'][name] * 1e6:.1f} / {row['p99_s'][name] * 1e6:.1f}"  # noqa: E731
-        return lambda row: text(row) if name in row["median_s"] else "-"
-
-    columns = {CALLERS[name]: both(name) for name in names}
-    columns |= {f"/ {CALLERS[name]}": lambda row, name=name: quotient(row["stepper_ratio"].get(name))
-                for name in names if name not in ("numbarnn", "stepper")}  # fmt: skip
     title = f"Microseconds of single steps, median / 99th percentile of {max(row['calls'] for row in rows)} calls, the "
     title += f"host's clock, {where.threads} CPU threads" if where.device == "cpu" else "host's clock, to an idle GPU"
-    print_rows(f"{title}; a ratio of the stepper's below 1: it is faster", rows, columns, doubt)
+    print_rows(f"{title}; a ratio of the stepper's below 1: it is faster", rows, stream_columns(rows), doubt)
 
 
 def print_rows(title, rows, columns, doubt):

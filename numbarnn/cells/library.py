@@ -1,7 +1,7 @@
 """Cells from the literature, each a few lines of equations; for `RNN(cell, ...)` as a cell of one's own.
 
 In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
-`cell(library.slstm, heads=4)` makes it anew with others. `numbarnn cells` lists them with papers and equations.
+`cell(library.slstm, heads=4)` makes it anew with others. The guide on own cells lists all, with papers.
 """
 
 from dataclasses import replace

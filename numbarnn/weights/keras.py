@@ -26,14 +26,14 @@ from numbarnn.weights.network import (
     with_both_biases,
     with_input_matrix,
 )
-from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind, own_of
+from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind, custom_network
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights, or their `onnx_cells.Own`.
+    """The `Network` of Keras layers or of their weights, or their `onnx_cells.CustomNetwork`.
 
     Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
     """
@@ -71,7 +71,7 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, or their `Own` where no built-in cell has their activations.
+    """The `Network` of parts, or their `CustomNetwork` where no built-in cell has their activations.
 
     Args:
         functions: of `_functions`. parts: (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
@@ -90,7 +90,7 @@ def _made(cell, functions, parts):
             theirs["B"] = np.concatenate([of_w, theirs.pop("b_r", np.zeros_like(of_w))])
         return kind.parameters(**theirs)
 
-    return own_of(kind, {place: parameters(part) for place, part in parts.items()}, "layers")
+    return custom_network(kind, {place: parameters(part) for place, part in parts.items()}, "layers")
 
 
 def _functions(activation, recurrent_activation, where):

@@ -16,7 +16,7 @@ import numpy as np
 
 from numbarnn.weights import gates
 from numbarnn.weights.network import infer, named, package, type_name
-from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, own_of
+from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, custom_network
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
@@ -70,7 +70,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, or what is their `Own`, and the option batch_first: how its x is laid out.
+    """The `Network` of a model's nodes, or what is their `CustomNetwork`, and the option batch_first.
 
     Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
@@ -106,7 +106,7 @@ def read(model, node=None, reverse_as_forward=False):
     parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
     found = {"batch_first": first.layout == 1 or _turns_input(whole, graph, first)}
     if isinstance(first.cell, Kind):
-        return own_of(first.cell, parts, "nodes"), found
+        return custom_network(first.cell, parts, "nodes"), found
     return infer(named(parts), first.cell, "the state dict made of the nodes' weights"), found
 
 

@@ -144,7 +144,7 @@ BUILT_IN = {
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomNetwork:
     """Layers that no built-in cell computes: their `Kind`, I, H of each layer, whether D is 2, and name -> array of all
     parameters, by the names of a layer's `named`."""
 
@@ -157,8 +157,8 @@ class Own:
     dtype = property(lambda self: type_of(self.parameters), doc="The dtype's name of all parameters.")
 
 
-def own_of(kind, parts, what):
-    """Return the `Own` of layers of a kind; ValueError where a layer takes other inputs than the one below gives.
+def custom_network(kind, parts, what):
+    """Return the `CustomNetwork` of layers of a kind; ValueError where they are no stack.
 
     Args:
         parts: (layer, direction) -> parameters. what: what the layers are called.
@@ -177,7 +177,7 @@ def own_of(kind, parts, what):
                 f"the {what} are no stack: number {layer} takes {own[gate].shape[1]} numbers, but the one below gives "
                 f"{widths[layer]}; convert them one by one"
             )
-    return Own(kind, widths[0], hidden, directions == 2, parameters)
+    return CustomNetwork(kind, widths[0], hidden, directions == 2, parameters)
 
 
 def _of_f(name):

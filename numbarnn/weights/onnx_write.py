@@ -50,8 +50,8 @@ def of_network(network):
     return Nodes(network.cell, operator, attributes, *sizes, arrays)
 
 
-def of_own(own):
-    """Return the `Nodes` of an `onnx_cells.Own`."""
+def of_custom(own):
+    """Return the `Nodes` of an `onnx_cells.CustomNetwork`."""
     layers, directions = len(own.hidden_sizes), 2 if own.bidirectional else 1
 
     def parameters(layer, direction):

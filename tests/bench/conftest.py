@@ -1,46 +1,15 @@
 """What tests of the commands share."""
 
-import hashlib
 import json
-import pickle
 
 import pytest
 
 import fake_cudnn
-from numbarnn import cli, reference
+from numbarnn import cli
 from numbarnn.bench import record, timing
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
 from stub_layer import use_stub
-
-MOST_REMEMBERED = 200  # what ten wrong results of one cell share
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reference_remembers():
-    """The float64 reference keeps what it computed: in test after test `check`, the layers that stand in for ours and
-    the fake cuDNN ask it the same."""
-    known = {}  # (function, digest of its arguments) -> result, first argument; the id of backward's stands for it
-
-    def remembered(function, key, arguments, options):
-        key = function, hashlib.sha256(pickle.dumps((key, options))).digest()
-        if key not in known:
-            if len(known) == MOST_REMEMBERED:
-                known.clear()
-            known[key] = function(*arguments, **options), arguments[0]  # kept, so no other has its id
-        return known[key][0]
-
-    def forward(*arguments, **options):
-        return remembered(right[0], arguments, arguments, options)
-
-    def backward(result, *arguments):
-        return remembered(right[1], (id(result), arguments), (result, *arguments), {})
-
-    right = reference.forward, reference.backward
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference, "forward", forward)
-        patch.setattr(reference, "backward", backward)
-        yield
 
 
 @pytest.fixture

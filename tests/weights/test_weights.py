@@ -36,35 +36,6 @@ def shapes_and_offsets(space):
     return {part.name: (part.offset, part.shape) for part in space.parameters}
 
 
-def test_projection_written_out():
-    """An LSTM of 4 inputs and 2 bidirectional layers of 3 units, projected to 2: W_hr follows R."""
-    space = WeightSpace(4, 4, (3, 3), 2, proj_size=2)
-    assert shapes_and_offsets(space) == {
-        "weight_ih_l0": (0, (12, 4)), "weight_hh_l0": (48, (12, 2)), "weight_hr_l0": (72, (2, 3)),
-        "weight_ih_l0_reverse": (78, (12, 4)), "weight_hh_l0_reverse": (126, (12, 2)),
-        "weight_hr_l0_reverse": (150, (2, 3)),
-        "weight_ih_l1": (156, (12, 4)), "weight_hh_l1": (204, (12, 2)), "weight_hr_l1": (228, (2, 3)),
-        "weight_ih_l1_reverse": (234, (12, 4)), "weight_hh_l1_reverse": (282, (12, 2)),
-        "weight_hr_l1_reverse": (306, (2, 3)),
-        "bias_ih_l0": (312, (12,)), "bias_hh_l0": (324, (12,)),
-        "bias_ih_l0_reverse": (336, (12,)), "bias_hh_l0_reverse": (348, (12,)),
-        "bias_ih_l1": (360, (12,)), "bias_hh_l1": (372, (12,)),
-        "bias_ih_l1_reverse": (384, (12,)), "bias_hh_l1_reverse": (396, (12,)),
-    }  # fmt: skip
-    assert space.size == 408
-
-
-def test_options_together_written_out():
-    """A projected LSTM with skip input and recurrent biases; unequal layers."""
-    space = WeightSpace(4, 3, (3, 2), bias="recurrent", proj_size=1, input_mode="skip")
-    assert shapes_and_offsets(space) == {
-        "weight_hh_l0": (0, (12, 1)), "weight_hr_l0": (12, (1, 3)),
-        "weight_ih_l1": (15, (8, 1)), "weight_hh_l1": (23, (8, 1)), "weight_hr_l1": (31, (1, 2)),
-        "bias_hh_l0": (33, (12,)), "bias_hh_l1": (45, (8,)),
-    }  # fmt: skip
-    assert space.size == 53
-
-
 def test_general_cells_written_out():
     """Three gates of x, two of h, bidirectional layers of 3 and 2 units; two parameters per unit beside the biases."""
     space = WeightSpace(3, 4, (3, 2), 2, "input", num_ah=2, per_unit=("peep", "scale"))
@@ -138,12 +109,3 @@ def test_names_and_their_order_are_pytorchs(hidden, D, bias, P):
     theirs = torch.nn.LSTM(4, 5, len(hidden), bidirectional=D == 2, bias=bias, proj_size=P).state_dict()
     ours = space.shapes
     assert list(ours.items()) == [(name, tuple(value.shape)) for name, value in theirs.items()]
-
-
-def test_gates_are_rows_in_order():
-    """Gate after gate: rows g H to (g + 1) H of W belong to gate g, and stand together in memory."""
-    space = WeightSpace(3, 2, (5,))
-    flat = np.arange(float(space.size))
-    W = space.pseudo_layer(flat, 0, 0)["W"]
-    for gate in range(3):
-        np.testing.assert_array_equal(W[gate * 5 : (gate + 1) * 5].ravel(), np.arange(gate * 10.0, gate * 10 + 10))

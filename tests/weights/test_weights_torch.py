@@ -9,14 +9,7 @@ import pytest
 import torch_peer
 import weights_helpers
 from numbarnn import convert
-from weights_helpers import (
-    FORMS,
-    TORCH_CELLS,
-    TORCH_SIZES,
-    assert_close,
-    assert_same_bits,
-    assert_same_layer,
-)
+from weights_helpers import FORMS, TORCH_CELLS, TORCH_SIZES, assert_close, assert_same_bits, assert_same_layer
 
 torch = pytest.importorskip("torch")
 module = partial(torch_peer.module, torch)

@@ -22,6 +22,7 @@ import inspect
 from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,11 +39,10 @@ KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
 
 @dataclass
 class Inner:
-    """What a block exchanges within a step: sums over units, or what a further product or a projection multiplies.
+    """What a block exchanges within a step: `SUMS` over units, or what a further product or a projection multiplies.
 
-    Attributes:
-        of: `SUMS`, or the kind of the product. begin, end: turns of the first and the last access.
-        multiplies: whether the block has begun to look at what the product multiplies. missed: as of a Phase.
+    begin, end: turns of the first and the last access. multiplies: the block has begun to look at what the product
+    multiplies. missed: as of a Phase.
     """
 
     of: object
@@ -56,12 +56,9 @@ class Inner:
 class Phase:
     """A block's work on a step (of as many sequences as it multiplies at once).
 
-    Attributes:
-        begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing.
-        missed: Step -> (array, index) of a number of it that was missing; the step that was missed last stands
-            last.
-        reads: the steps that the block looked at. stored: turns of the first and the last store so far.
-        inner: what it exchanges within the step, one `Inner` after another.
+    begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing. missed: the
+    Steps of which a number was missing; the one that was missed last stands last. reads: the steps that the block
+    looked at. stored: turns of the first and the last store so far. inner: what it exchanges within the step, in order.
     """
 
     step: int
@@ -73,13 +70,11 @@ class Phase:
     inner: list = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Exchanged:
+class Exchanged(NamedTuple):
     """An array that blocks exchange: slots of rows, one for each sequence.
 
-    Attributes:
-        direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P.
-        width: elements of a row. before: slots before the one of time 0.
+    direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P. width:
+    elements of a row. before: slots before the one of time 0.
     """
 
     layer: int
@@ -90,11 +85,7 @@ class Exchanged:
 
 
 class Recorder(watching.Watcher):
-    """Records the persistent launches of a pass: its `blocks` and `events`, as of a Record.
-
-    Args:
-        launches: the `planner.Launch`es, in their order.
-    """
+    """Records the persistent launches of a pass, `planner.Launch`es in their order: its `blocks` and `events`."""
 
     def __init__(self, launches):
         self.blocks, self.events, self._launches = [], [], iter(launches)
@@ -117,8 +108,7 @@ class Recorder(watching.Watcher):
             units = slice(row[BLOCK.unit], row[BLOCK.unit] + row[BLOCK.units])
             owner[units, row[BLOCK.sequence] : row[BLOCK.end]] = number
             self.blocks.append(self._name(number, row, layer, direction))
-        exchanged = self._exchanged_backward if self._planned.backward else self._exchanged_forward
-        self._arrays = {id(array): place for array, place in exchanged(given)}
+        self._arrays = {id(array): place for array, place in self._exchanged(given)}
         self._words = {id(array) for array in given["within_step"].words}
         self._within = self._columns_within(given)
 
@@ -141,29 +131,28 @@ class Recorder(watching.Watcher):
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 
-    def _exchanged_forward(self, given):
-        """(array, Exchanged) of each array that blocks exchange: h, h after dropout and what a projection multiplies,
-        all directions of a layer in one array; and what further products multiply, one for each direction."""
-        units = {layer: len(self._owners[layer, 0]) for layer in self._planned.layer_range}
-        kinds = (
-            (given["h"], self._widths, 1),
-            (given["dropped"], self._widths, 0),
-            (given["within_step"].projected, units, 1),
-        )
-        for arrays, widths, before in kinds:
-            for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
-                yield array, Exchanged(layer, None, widths[layer], self._directions * widths[layer], before)
-        for (layer, direction), array in zip(self._planned.places, given["within_step"].v, strict=False):
-            width = len(array) // (self._steps * self._batch)
-            yield array, Exchanged(layer, direction, units[layer], width, 0)
+    def _exchanged(self, given):
+        """Yield (array, Exchanged) of each array that blocks exchange.
 
-    def _exchanged_backward(self, given):
-        """(array, Exchanged) of the gradients of pre-activations and of projections' h, an array for each layer and
-        direction."""
-        for arrays in (given["dah"], given["dax"], given["within_step"].projected):
-            for (layer, direction), array in zip(self._planned.places, arrays, strict=bool(arrays)):
-                hidden, width = len(self._owners[layer, direction]), len(array) // (self._steps * self._batch)
-                yield array, Exchanged(layer, direction, hidden, width, 0)
+        Forward: h, h after dropout and what a projection multiplies, all directions of a layer in one array; and what
+        further products multiply, one for each direction. Backward: the gradients of pre-activations and of
+        projections' h, an array for each layer and direction.
+        """
+        within, places = given["within_step"], self._planned.places
+        if self._planned.backward:
+            one_each = [arrays for arrays in (given["dah"], given["dax"], within.projected) if arrays]
+        else:
+            one_each, layers = [within.v], self._planned.layer_range
+            units = {layer: len(self._owners[layer, 0]) for layer in layers}
+            for arrays, widths, before in (
+                (given["h"], self._widths, 1), (given["dropped"], self._widths, 0), (within.projected, units, 1),
+            ):  # fmt: skip
+                for layer, array in zip(layers, arrays, strict=False):  # the last drops nothing
+                    yield array, Exchanged(layer, None, widths[layer], self._directions * widths[layer], before)
+        for arrays in one_each:
+            for (layer, direction), array in zip(places, arrays, strict=False):
+                width = len(array) // (self._steps * self._batch)
+                yield array, Exchanged(layer, direction, len(self._owners[layer, direction]), width, 0)
 
     # -- of a load or store
     def loaded(self, array, index, count):
@@ -198,7 +187,7 @@ class Recorder(watching.Watcher):
                 if missing.step < 0:  # the initial state: a record has no step before the first
                     continue
                 phase.missed.pop(missing, None)
-                phase.missed[missing] = array, at
+                phase.missed[missing] = True
 
     def stored(self, array, index, count):
         if id(array) in self._words:

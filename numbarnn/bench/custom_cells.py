@@ -43,7 +43,7 @@ def named_cells(text):
     return [name if name in PEERS_CELLS else Named(name, find(name, PEERS_CELLS)) for name in names]
 
 
-class OwnInstance:
+class CustomInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
     Attributes:

@@ -12,7 +12,7 @@ import torch
 import numbarnn as nr
 from cases import Case
 from equations import LIBRARY
-from numbarnn.bench.own_cells import named_cells
+from numbarnn.bench.custom_cells import named_cells
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
 from numbarnn.bench.shapes import WHOLE
