@@ -58,29 +58,11 @@ by_options = pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-"
 
 
 @by_options
-def test_batch_major_is_time_major_with_axes_swapped(options):
-    call = Call(**options)
-    y, hy, cy, dx, *gradients = call.time_major()
-    swapped = call.run(
-        call.x.swapaxes(0, 1), call.dy.swapaxes(0, 1), seq_lengths=LENGTHS, layout="batch_major_unpacked"
-    )
-    assert_equal(swapped, (y.swapaxes(0, 1), hy, cy, dx.swapaxes(0, 1), *gradients))
-
-
-@by_options
 def test_packed_is_time_major_without_padding(options):
     call = Call(**options)
     y, hy, cy, dx, *gradients = call.time_major()
     found = call.run(packed(call.x), packed(call.dy), seq_lengths=LENGTHS, layout="seq_major_packed")
     assert_equal(found, (packed(y), hy, cy, packed(dx), *gradients))
-
-
-@by_options
-def test_inference_gives_what_training_does(options):
-    call = Call(**options)
-    trained = call.time_major(padding_fill=2.0)[:3]
-    inferred = forward_inference(call.rnn, call.x, call.hx, call.cx, call.w, seq_lengths=LENGTHS, padding_fill=2.0)
-    assert_equal(inferred, trained)
 
 
 def test_padding_is_filled():

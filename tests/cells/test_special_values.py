@@ -1,6 +1,6 @@
 """All functions of equations at special numbers (special_values.py): as NumPy has them, on the CPU, in the GPU's code.
 
-In the simulator: tests/simulated/test_special_values_simulated.py.
+In the simulator: tests/test_every_engine.py.
 """
 
 import numpy as np

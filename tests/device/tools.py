@@ -16,8 +16,8 @@ from numbarnn.bench.cases import ALL_CELLS
 from numbarnn.bench.peers import cudnn
 
 TESTS = Path(__file__).resolve().parents[1]
-FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_gpu_kept.py")
-ALONE = {"silent": "tests/kernels/test_silent_block.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
+FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_every_engine.py")
+ALONE = {"silent": "tests/internal/kernels/test_silent_block.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
 
 
 def questions(run, part):
@@ -38,7 +38,8 @@ def questions(run, part):
         asked = {"smoke": [*checks.questions(run, "smoke")][:2], "families": ["float32 masked", "float16 dropout"]}
         commands = {f"{tool} {own}": [*look, tool, *worker, own, *asked[own]] for tool in tools for own in asked}
     else:
-        files = [file for file in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu\b", file.read_text())]
+        of_gpu = re.compile(r"mark\.gpu\b|\bMARKS\b")
+        files = [file for file in sorted(TESTS.rglob("test_*.py")) if of_gpu.search(file.read_text())]
         files.sort(key=lambda file: FIRST.index(file.name) if file.name in FIRST else len(FIRST))
         names = [file.relative_to(TESTS.parent).as_posix() for file in files[: 1 if run.small else None]]
         only = ["--collect-only"] if run.small else []

@@ -21,8 +21,8 @@ LAYERS = {
     "dropped_R": lambda **given: nr.RNN(nr.cell(library.layer_norm_gru, drop_R=0.3), INPUT, HIDDEN, **given),
 }
 by_layer = pytest.mark.parametrize("name", LAYERS)
-by_steps = pytest.mark.parametrize("steps", [1, 2, 9])
-by_batch = pytest.mark.parametrize("batch", [1, 2, 12], ids="B{}".format)  # R as it lies, and in panels
+by_steps = pytest.mark.parametrize("steps", [1, 5])
+by_batch = pytest.mark.parametrize("batch", [1, 12], ids="B{}".format)  # R as it lies, and in panels
 
 
 def zeros_like(state):

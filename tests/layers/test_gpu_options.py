@@ -1,8 +1,5 @@
-"""Options of the layers on a GPU: many sequences of all lengths, against the CPU engine; graphs replayed with other
-lengths; arrays of other libraries. What every option computes with every other is in test_conformance.py.
-
-    python -m pytest -m gpu tests/test_gpu_options.py
-"""
+"""Options of the layers on a GPU: graphs replayed with other lengths, arrays of other libraries. What every option
+computes with every other is in test_conformance.py."""
 
 from dataclasses import replace
 
@@ -26,7 +23,6 @@ def engine():
     return engines.get("cuda")
 
 
-# ----------------------------------------------------------------------------------------------- against the CPU engine
 def random_lengths(batch, steps, seed=0):
     """In no order, with 0 and T among them."""
     lengths = np.random.default_rng(seed).integers(0, steps + 1, batch)

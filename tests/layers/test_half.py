@@ -1,6 +1,6 @@
 """float16 and bfloat16: names, errors, the CPU's way with them, large layers on a GPU.
 
-The kernels are in simulated/test_half_simulated.py."""
+Results: test_conformance.py; the kernels: simulated/test_kernels_simulated.py."""
 
 import copy
 import pickle

@@ -68,7 +68,7 @@ def torch():
 TORCH_SIZES = {
     "T7-B3-H33_33-bidirectional": dict(hidden=(33, 33), directions=2),
     "T20-B20-H80-batch_first": dict(T=20, B=20, I=24, hidden=(80,), batch_first=True),
-    "T30-B16-H128_128": dict(T=30, B=16, I=64, hidden=(128, 128), bias=False),
+    "T15-B16-H64_64": dict(T=15, B=16, I=32, hidden=(64, 64), bias=False),
     "T50-B1-H96": dict(T=50, B=1, I=32, hidden=(96,)),
     "T60-B64-H32": dict(T=60, B=64, I=16, hidden=(32,)),
 }

@@ -8,7 +8,51 @@ import pytest
 
 import numbarnn as nr
 from numbarnn.cells import library
-from parameter_cells import CELLS, layer_of
+
+INPUTS, HIDDEN = 2, 3
+
+
+@nr.cell
+def one_gate_without_bias(x, h, c, p):
+    i = nr.sigmoid(p.W.i @ x + p.R.i @ h + p.peep * c + p.b.i)
+    c_new = (1 - i) * c + i * nr.tanh(p.W.g @ x + p.R.g @ h)
+    o = nr.sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+    return o * nr.tanh(c_new), c_new
+
+
+@nr.cell
+def names_that_clash(x, h, p):
+    a = nr.tanh(p.W.a @ x + p.V.a @ x + p.R.a @ h + p.b.a)
+    return a * nr.sigmoid(p.U.a @ (p.scale * h) + p.shift)
+
+
+@nr.cell
+def every_gate_has_one(x, h, c, p):
+    c_new = p.keep * c + nr.tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+    return nr.sigmoid(p.W.o @ x + p.R.o @ h + p.b.o) * c_new, c_new
+
+
+@nr.cell
+def filtered_x(x, h, before, p):
+    new = x + p.a * (p.U.x @ before + p.b.x)
+    return nr.tanh(p.W.h @ new + p.R.h @ h + p.V.h @ x + p.b.h), p.A.x @ x + new
+
+
+#: Name -> (cell, options of a layer): gates without biases, per-unit parameters, a state that is x, a projection.
+CELLS = {
+    "one_gate_without_bias": (one_gate_without_bias, {"num_layers": 2, "bidirectional": True}),
+    "names_that_clash": (names_that_clash, {"bidirectional": True}),
+    "every_gate_has_one": (every_gate_has_one, {"num_layers": 2}),
+    "filtered_x": (filtered_x, {"num_layers": 2}),
+    "projected_lstm": (library.projected_lstm, {"proj_size": 2}),
+}
+
+
+def layer_of(name, seed=0):
+    """A new layer of the cell of that name."""
+    cell, options = CELLS[name]
+    inputs = HIDDEN if name == "filtered_x" else INPUTS
+    return nr.RNN(cell, inputs, HIDDEN, dtype="float64", device="cpu", seed=seed, **options)
 
 
 def by_equations(cell, layer, x):

@@ -2,7 +2,7 @@
 
 Of cuDNN nothing is recorded yet; `record_vectors.py` does it on a GPU, and these tests take it up then.
 
-In the simulator: tests/simulated/test_vectors_simulated.py.
+Layers on every engine: tests/test_every_engine.py.
 """
 
 import re

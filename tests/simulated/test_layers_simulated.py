@@ -88,7 +88,7 @@ def launch_what_gpus_need_to_notice_failures():
 
 
 def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
-    """The catalog is compiled by tests/kernels: nothing else is launched, and all of it is, with all its layouts."""
+    """Tests of kernels compile the catalog: nothing else is launched, and all of it is, with all its layouts."""
     launched, bind = set(), Kernel.bind
 
     def record(kernel, config, *arguments):

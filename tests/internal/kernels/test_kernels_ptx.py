@@ -1,6 +1,6 @@
 """How compiled kernels access what blocks exchange, and what LLVM is told of instructions that warps make together.
 
-The same checks (ptx_checks) run on every persistent kernel in tests/kernels/test_kernels.py.
+The same checks (ptx_checks) run on every persistent kernel in test_kernels.py.
 """
 
 from contextlib import nullcontext

@@ -26,7 +26,7 @@ print(layer.engine.profile.multiprocessors, notice.seconds() > 0, len(list(code_
 @pytest.fixture
 def calls(toolchain_installed, tmp_path):
     """A function that makes a layer's calls in a process whose compiler is of some version: what it says."""
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     paths = os.pathsep.join(map(str, (tests.parent, tests / "fakes")))
     here = {
         name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "NUMBARNN_TEST_GPU")
