@@ -78,6 +78,9 @@ class MemoryPointer:
     def __init__(self, mem, offset):
         self.mem, self.ptr = mem, mem.ptr + offset
 
+    def __add__(self, offset):
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
+
     def copy_from_device_async(self, source, size, stream=None):
         target, origin = (device_memory.array(pointer.ptr, np.uint8, (size,)) for pointer in (self, source))
         (stream or get_current_stream()).do(lambda: np.copyto(target, origin))
