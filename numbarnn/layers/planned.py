@@ -103,7 +103,8 @@ class PlannedCalls:
         prepared = self._prepared(call, state, kind) if ordinary else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
-        x, state = with_each((x, state), self.arrays.array)
+        if self.arrays is not NUMPY:
+            x, state = with_each((x, state), self.arrays.array)
         if self.has_checkpoints:
             tape = CheckpointedForward(call, self._asked)
             return Done(tape.run(x, state, sequences), tape)
