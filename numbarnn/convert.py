@@ -344,32 +344,20 @@ def _custom(layer):
 
 def _layer(network, found, options):
     """A layer with the network's weights; `options` come before those that were found with the weights."""
-    decided = [name for name in options if name in _FROM_WEIGHTS]
-    if decided:
+    if decided := [name for name in options if name in _FROM_WEIGHTS]:
         raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
-    own = isinstance(network, onnx_cells.CustomNetwork)
-    made = RNN if own else _CLASSES[network.cell]
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype
-    sizes = network.input_size, list(network.hidden_sizes)
-    if own:
-        layer = RNN(onnx_cells.cell_of(network.kind), *sizes, bidirectional=network.bidirectional, **options)
+    sizes = {"input_size": network.input_size, "hidden_size": list(network.hidden_sizes)}
+    if isinstance(network, onnx_cells.CustomNetwork):
+        layer = RNN(onnx_cells.cell_of(network.kind), **sizes, bidirectional=network.bidirectional, **options)
     else:
-        layer = made(*sizes, bidirectional=network.bidirectional, **_kind(network), **options)
+        kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
+        kind |= {"nonlinearity": network.cell.removeprefix("rnn_")} if network.cell.startswith("rnn_") else {}
+        kind |= {"reset_after": False} if network.cell == "gru_reset_before" else {}
+        kind |= {"input_mode": network.input_mode} if network.input_mode != "linear" else {}
+        kind |= {"proj_size": network.proj_size} if network.proj_size else {}
+        layer = _CLASSES[network.cell](**sizes, bidirectional=network.bidirectional, **kind, **options)
     layer.load_state_dict(network.parameters)
     return layer
-
-
-def _kind(network):
-    """The arguments of a layer that say what kind it is: bias, and the others where they are not at their default."""
-    kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
-    if network.cell.startswith("rnn_"):
-        kind["nonlinearity"] = network.cell.removeprefix("rnn_")
-    if network.cell == "gru_reset_before":
-        kind["reset_after"] = False
-    if network.input_mode != "linear":
-        kind["input_mode"] = network.input_mode
-    if network.proj_size:
-        kind["proj_size"] = network.proj_size
-    return kind

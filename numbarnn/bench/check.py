@@ -263,11 +263,7 @@ LEGEND = (
 
 
 class Group:
-    """Some comparisons together, at least one.
-
-    Attributes:
-        key: what they have in common, a tuple of words. worst: a failure, or else the one nearest to its limit.
-    """
+    """Some comparisons together, at least one; key: what they have in common. worst: a failure, or nearest to one."""
 
     def __init__(self, key, members):
         self.key, self.members = key, members

@@ -46,9 +46,8 @@ def named_cells(text):
 class CustomInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
-    Attributes:
-        case: `Case` of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names.
-        x, dy: (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
+    case: that of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names. x, dy:
+    (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
     """
 
     def __init__(self, cell, shape, dtype, device):

@@ -87,8 +87,8 @@ def run(args):
     config, corpus, layer = trainer.config, trainer.corpus, trainer.model.layer
     console.say(
         f"text    {corpus.name}: {corpus.characters:,} characters, {corpus.vocabulary.size - 1} different\n"
-        f"model   {config['layers']} x {config['cell']} of {config['hidden']} units on {layer.engine.name} "
-        f"({layer.engine.device})\nstep    {config['batch']} streams x {config['seq']} characters"
+        f"model   {config['layers']} x {config['cell']} of {config['hidden']} units, {trainer.parameters:,} parameters "
+        f"on {layer.engine.name} ({layer.engine.device})\nstep    {config['batch']} streams x {config['seq']} letters"
         + (f"\nresumed at step {trainer.step}" if trainer.step else "")
         + (f"\nnothing to train: step {steps} is done; a larger --steps goes on" if trainer.step >= steps else "")
     )
@@ -158,6 +158,7 @@ class Trainer:
         options = {"dropout": config["dropout"], "seed": config["seed"], "device": device, "dtype": "float32"}
         layer = layer_type(config["cell"])(EMBEDDING, config["hidden"], config["layers"], **options)
         self.model = CharModel(corpus.vocabulary.size, layer, seed=config["seed"])
+        self.parameters = sum(buffer.size for buffer in self.model.buffers)
         self.optimizer = Adam(self.model.buffers, config["lr"], xp=self.model.xp, clip=CLIP)
         self.step, self.window, self.state, self.losses, self.held_out, self.seconds = 0, 0, None, [], [], 0.0
 
@@ -299,7 +300,7 @@ def finish(args, trainer, interrupted):
             "held_out_bits_per_character": trainer.held_out[-1][1], "held_out_curve": trainer.held_out,
             "characters_per_second": steps * config["batch"] * config["seq"] / seconds, "interrupted": interrupted,
             "configuration": config, "device": trainer.model.layer.engine.device,
-            "parameters": sum(buffer.size for buffer in trainer.model.buffers),
+            "parameters": trainer.parameters,
             "text": {"name": corpus.name, "sha256": corpus.digest, "characters": corpus.characters},
         })  # fmt: skip
     if args.plot is not None:

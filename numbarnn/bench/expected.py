@@ -16,14 +16,8 @@ PEERS = {"torch": "PyTorch", "cudnn": "cuDNN"}
 class Expected:
     """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
 
-    They are computed once for all schedules, and once for each training call that draws.
-
-    Args:
-        with_cudnn: whether cuDNN is asked.
-        with_torch: whether PyTorch is asked, where it is installed: on the CPU, where large problems take long.
-
-    Attributes:
-        refusals: why cuDNN does not run the instance, in its words.
+    They are computed once for all schedules, and once for each training call that draws; PyTorch's on the CPU, where
+    large problems take long. refusals: why cuDNN does not run the instance, in its words.
     """
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
@@ -47,14 +41,12 @@ class Expected:
         return self._known[call]
 
     def of_training(self):
-        """Return the results of the last training call that a case makes: see `command.run_training`."""
+        """Return the results of the last training call that a case makes: see `check.run_training`."""
         case, parameters = self.instance.case, self.instance.parameters
         found = self.results(case.training_calls - 1)
         for earlier in map(self.results, range(case.training_calls - 1) if case.accumulate else ()):
-            found = {
-                who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
-                for who, own in found.items()
-            }
+            found = {who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
+                     for who, own in found.items()}  # fmt: skip
         return found
 
     def notes(self):

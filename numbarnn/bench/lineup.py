@@ -38,19 +38,16 @@ def largest_trusted(case, torch_error):
 class LineUp:
     """The peers on one pass of a case.
 
-    Attributes:
-        truth: results in float64, by quantity. results: PyTorch's: what is wanted of everybody; none: nothing is.
-        rivals: contenders whose results are right. left_out: the others -> why they have no times.
-        agreement: rows of `compare` of the others. limit_of: (case, PyTorch's error) -> the largest one that passes.
+    results: PyTorch's, by quantity: what is wanted of everybody; none: nothing is. truth: those in float64.
     """
 
     case: object
     truth: dict
     results: dict
-    rivals: list = field(default_factory=list)
-    agreement: list = field(default_factory=list)
-    left_out: dict = field(default_factory=dict)
-    limit_of: Callable = limit
+    rivals: list = field(default_factory=list)  # contenders whose results are right
+    agreement: list = field(default_factory=list)  # rows of `compare` of others than PyTorch
+    left_out: dict = field(default_factory=dict)  # name -> why it has no times
+    limit_of: Callable = limit  # (case, PyTorch's error) -> the largest one that passes
 
     def compare(self, contender, limit_of=None):
         """Return a contender's results against float64, as rows: contender, quantity, error, PyTorch's error, limit,
@@ -111,8 +108,7 @@ def line_up(instance, truth, what, where):
 def attempt(make, rows_of):
     """Return (contender, agreement, refusal) of one who asks for times: no contender where there is a refusal.
 
-    Args:
-        make: makes the contender. rows_of: gives rows of `LineUp.compare` of it.
+    make: makes the contender. rows_of: gives rows of `LineUp.compare` of it.
     """
     contender, agreement = None, []
     try:

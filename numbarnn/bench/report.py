@@ -78,11 +78,9 @@ def run(args):
 class Entry(NamedTuple):
     """A row of a record, as the page shows it.
 
-    Attributes:
-        seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's; None: there are no times.
-        ratios: peer -> median over rounds of numbarnn's time (of single steps the stepper's) / its time; cuDNN is its
-            fastest algorithm.
-        doubts: what speaks against the times.
+    seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's; None: there are no times.
+    ratios: peer -> median over rounds of numbarnn's time (of single steps the stepper's) / its time; cuDNN is its
+    fastest algorithm. doubts: what speaks against the times.
     """
 
     row: dict

@@ -188,8 +188,7 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
 def time_pass(make, line, about, schedules, where):
     """Return the rows of one pass, one per schedule.
 
-    Args:
-        make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
+    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
     """
     ours = {
         schedule: attempt(lambda schedule=schedule: made_again(partial(make, about["what"], where.device, schedule)),

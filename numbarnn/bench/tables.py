@@ -73,8 +73,7 @@ def print_streams(rows, where, doubt):
 def print_rows(title, rows, columns, doubt):
     """Print a table of rows of a record, what is judged first; below it what is in doubt, left out and compiled.
 
-    Args:
-        columns: heading -> function of a row that gives the number's text. doubt: `record.machine_doubt`.
+    columns: heading -> function of a row that gives the number's text. doubt: `record.machine_doubt`.
     """
     found = [doubts(row, judged(row), doubt) if row["ok"] else [] for row in rows]
     lines, told = [], {}

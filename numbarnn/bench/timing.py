@@ -33,21 +33,14 @@ GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
 
 
 class Machine(NamedTuple):
-    """Where times are taken, and how.
+    """Where times are taken, and how."""
 
-    Attributes:
-        device: "cpu" or "cuda". threads: on the CPU, of every contender. rounds: how often each has a turn.
-        memory: whether memory of calls is told, too, which on a GPU takes longer than the turns.
-        compiled: whether torch.compile is a peer.
-        gpu_clock: whether times by the clock of a GPU are taken too, by the events of PyTorch.
-    """
-
-    device: str
-    threads: int
-    rounds: int
-    memory: bool = True
-    compiled: bool = False
-    gpu_clock: bool = False
+    device: str  # "cpu" or "cuda"
+    threads: int  # on the CPU, of every contender
+    rounds: int  # how often each has a turn
+    memory: bool = True  # tell memory of calls, too, which on a GPU takes longer than the turns
+    compiled: bool = False  # torch.compile is a peer
+    gpu_clock: bool = False  # take times by the clock of a GPU, too, by the events of PyTorch
 
 
 @dataclass

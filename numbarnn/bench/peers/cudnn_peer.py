@@ -40,11 +40,8 @@ class Refused(RuntimeError):
 def cudnn_results(instance, masks=None):
     """Return cuDNN's results by quantity, as `peers` describes them; no gradients where the case is forward only.
 
-    Args:
-        masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None.
-
-    Raises:
-        Refused: cuDNN lacks an option, or refuses what it was given, or fails.
+    masks: what the outputs of all layers but the last are multiplied by: a list of (T, B, D*H_l), or None. Refused:
+    cuDNN lacks an option, or refuses what it was given, or fails.
     """
     case = instance.case
     if lacks := ["resets"] * case.resets + [case.cell] * (case.cell not in PEERS_CELLS):

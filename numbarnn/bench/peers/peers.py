@@ -50,9 +50,8 @@ def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
 def layer_contender(name, layer, given, results, **options):
     """Return a layer at inference, or at forward and backward.
 
-    Args:
-        given: (x, state, dy) as the layer takes them; dy is None for inference.
-        results: function of what the layer returns, (y, state) or (y, state, gradients) -> arrays by quantity.
+    given: (x, state, dy) as the layer takes them; dy is None for inference. results: function of what the layer
+    returns, (y, state) or (y, state, gradients) -> arrays by quantity.
     """
     x, state, dy = given
 

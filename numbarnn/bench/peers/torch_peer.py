@@ -55,10 +55,9 @@ def torch_tf32(allowed):
 
 
 def torch_module(instance, layers, device="cpu", one_step=False):
-    """The torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance.
+    """Return the torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance.
 
-    Args:
-        one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer.
+    one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer.
     """
     case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
@@ -167,12 +166,10 @@ def run_module(module, x, state, instance):
 
 
 def contender_of(name, forward, instance, states, parameters, train, device):
-    """A contender of PyTorch's: forward without gradients, or forward and backward.
+    """Return a contender of PyTorch's: forward without gradients, or forward and backward.
 
-    Args:
-        forward: (x, states) -> y and final states. States are a list of (h, c) or h: one for each module.
-        states: of each module its initial h or [h, c]: (layers * D, B, H), or (B, H) where it takes one step.
-        parameters: by the instance's names.
+    forward: (x, states) -> y and final states, a list of (h, c) or h: one for each module. states: of each module its
+    initial h or [h, c]: (layers * D, B, H), or (B, H) where it takes one step. parameters: by the instance's names.
     """
     case, x = instance.case, numpy_to_torch(instance.x, device)
     leaves = [x, *(part for state in states for part in state)]
