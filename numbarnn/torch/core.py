@@ -76,7 +76,9 @@ def prepare(network, about, x, hx, weights, keep):
     engine = prepared.call.engine
     with stream_of(x):
         if shape.padded or shape.resets:
-            ends = _host(about.lengths), _flags(about.resets)
+            lengths, resets = about.lengths, about.resets
+            lengths = lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
+            ends = lengths, array_of(resets) if isinstance(resets, torch.Tensor) else resets
             sequences = checked(engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
         if shape.keeps_states:
             sequences = replace(sequences, every_state=True)
@@ -183,16 +185,6 @@ def _joined(calls, state):
         directions = calls.problem.directions
         state = [state[first : first + directions] for first in range(0, len(state), directions)]
     return calls.engine.array_module.concatenate(state, axis=2)
-
-
-def _host(lengths):
-    """Lengths; a tensor of them as NumPy's array."""
-    return lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
-
-
-def _flags(resets):
-    """Resets; a tensor of them as its engine's array."""
-    return array_of(resets) if isinstance(resets, torch.Tensor) else resets
 
 
 def check(network, about, x, hx, cx, weights):

@@ -100,12 +100,7 @@ def in_place_of(name):
 
 def of_attribute(name):
     """Why a value of one number per unit has no attribute of that name, and what to write."""
-    if name in _ATTRIBUTES:
-        return _ATTRIBUTES[name]
-    if name in WRITE:
-        return f"write {WRITE[name]}"
-    like = name if name in FUNCTIONS else nearest(name, FUNCTIONS)
-    return f"write numbarnn.{like}(...)" if like else f"{_ONE_UNIT}; numbarnn's functions are {', '.join(FUNCTIONS)}"
+    return _ATTRIBUTES.get(name) or in_place_of(name)
 
 
 def of_parameter(parameter, name):

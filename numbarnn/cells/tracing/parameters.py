@@ -46,8 +46,8 @@ def layout_of(structure, place, input_name):
     resolved = sizes.of(terms, shapes)
     formed = {kind: own for kind, own in resolved.items() if _are_rows(own) != rows[kind]}
     vectors = {}  # that are arrays of their own -> shape
-    for kind, known_as in (("b_w", "input"), ("b_r", "recurrent")):
-        biases, own = structure.biases[known_as], gates["W" if kind == "b_w" else "R"]
+    for kind, biases in structure.biases.items():
+        own = gates["W" if kind == "b_w" else "R"]
         of_gates = {biases[gate]: units.of(node) for gate, node in own.items() if gate in biases}
         rows[kind] = tuple(name for name, size in of_gates.items() if size == "H" and not name.startswith(SCALARS))
         vectors |= {name: (size,) for name, size in of_gates.items() if size != "H" and not name.startswith(SCALARS)}

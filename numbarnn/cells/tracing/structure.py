@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from numbarnn.cells.layout import flat_name, parameters_in
+from numbarnn.cells.layout import BIAS_MODES, flat_name, parameters_in
 from numbarnn.cells.tracing.graph import OVER_UNITS, Graph, Node, consumers, reachable
 
 
@@ -40,7 +40,7 @@ class Structure:
         projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
         heads, drop_connect: as of a `Cell`.
         initial: name of a parameter -> the value it begins with, where that is said.
-        biases: "input" and "recurrent" -> gate -> the name of the bias taken out, of the gates that have one.
+        biases: "b_w" and "b_r" -> gate -> the name of the bias taken out, of the gates that have one.
         terms, columns, sizes: as of a `Trace`.
         unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
@@ -88,7 +88,7 @@ def split(outputs, terms, columns):
     projection = _projection(outputs, terms)
     if projection:
         outputs = [outputs[0].args[0], *outputs[1:]]
-    graph, outputs, biases, others = split_biases(outputs, terms)
+    graph, outputs, bias_of = split_biases(outputs, terms)
     found = Structure(graph, outputs, projection=projection, terms=terms, columns=columns)
     nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]
@@ -109,11 +109,11 @@ def split(outputs, terms, columns):
     found.per_unit = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
     found.noise = [node for node in nodes if node.op == "noise"]
     found.biases = {
-        "input": {name: biases[node] for name, node in found.gates.items() if node in biases},
-        "recurrent": {name: others[node] for name, node in found.all_recurrent.items() if node in others},
+        kind: {name: bias_of[node] for name, node in gates.items() if node in bias_of}
+        for kind, gates in (("b_w", found.gates), ("b_r", found.all_recurrent))
     }
-    present = [kind for kind, names in found.biases.items() if names]
-    found.bias = {0: "none", 1: present[0] if present else "", 2: "double"}[len(present)]
+    present = tuple(kind for kind, names in found.biases.items() if names)
+    found.bias = next(mode for mode, kinds in BIAS_MODES.items() if kinds == present)
     return found
 
 
@@ -193,26 +193,21 @@ def split_biases(outputs, constants):
         constants: names of vectors that are no parameters.
 
     Returns:
-        (a new graph; outputs without biases in it; node of W @ x in it -> the name of its bias; node of another product
-        in it -> the name of its bias).
+        (a new graph; outputs without biases in it; node of a product in it -> the name of its bias).
     """
     nodes = reachable(outputs)
     users = consumers(nodes)
     for output in outputs:
         users[output].append(None)
-    input_biases, other_biases = {}, {}
+    found = {}
     for root in nodes:
         if root.op in ("add", "sub") and _sum_above(root, users) is None:
             terms = _terms(root, users)
             per_unit = [term.data for term in terms if term.op == "vector" and term.data not in constants]
-            for op, found in (("input", input_biases), ("product", other_biases)):
-                for product in (term for term in terms if term.op == op):
-                    if per_unit:
-                        found[product] = per_unit.pop(0)
-    removed = {*input_biases.values(), *other_biases.values()}
-    graph, made = rebuild(outputs, removed)
-    biases = ({made[node]: name for node, name in found.items()} for found in (input_biases, other_biases))
-    return graph, [made[node] for node in outputs], *biases
+            products = [term for op in ("input", "product") for term in terms if term.op == op]
+            found |= zip(products, per_unit, strict=False)
+    graph, made = rebuild(outputs, set(found.values()))
+    return graph, [made[node] for node in outputs], {made[node]: name for node, name in found.items()}
 
 
 def _sum_above(node, users):
