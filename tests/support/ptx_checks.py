@@ -83,7 +83,7 @@ def require_exchange(text, shipped):
     assert promised <= set(found), f"{promised} expected, there are {set(found)}"
     allowed = {f"st.global.u{_LETTERS[shipped.dtype][1:]}"}
     if "forward" in shipped.kernel.name:
-        allowed.add(f"ld.global.{_LETTERS[shipped.dtype]}")
+        allowed |= {f"ld.{_LETTERS[shipped.dtype]}", f"ld.global.{_LETTERS[shipped.dtype]}"}
     others = set(found) - promised - allowed
     assert not others, f"exchanged arrays are accessed by {others}, not only by {promised}"
     about_word = set(accesses(program, {program.parameters[4 - 7][0]}))

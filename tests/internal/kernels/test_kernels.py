@@ -50,9 +50,9 @@ def everything():
         for shipped in shipped_kernels(cc):
             kinds.setdefault(shipped.function.__qualname__, []).append(shipped)
         for place, (kind, of_kind) in enumerate(kinds.items()):
-            usual = of_kind[0] if "persistent_forward" in kind else None
-            if cc == (9, 0):
-                usual = of_kind[place % len(of_kind)]
+            usual = of_kind[place % len(of_kind)] if cc == (9, 0) else None
+            if "persistent_forward" in kind:
+                usual = of_kind[0]
             for shipped in of_kind:
                 marks = [] if shipped is usual else [pytest.mark.full]
                 yield pytest.param(shipped, cc, id=f"{shipped}-sm_{cc[0]}{cc[1]}", marks=marks)

@@ -11,17 +11,9 @@ import real_sizes
 from numbarnn.bench import kernels, planned
 from numbarnn.schedules.persistent import planner
 
-LARGE = "gru-float16-25,64,1024,1024,1"
 
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        pytest.param(problem, id=name, marks=[] if name == LARGE else pytest.mark.full)
-        for problem in real_sizes.PROBLEMS
-        for name in [real_sizes.name_of(problem)]
-    ],
-)
+@pytest.mark.full  # the largest take half a minute and a gigabyte to compile
+@pytest.mark.parametrize("problem", real_sizes.PROBLEMS, ids=real_sizes.name_of)
 def test_no_register_is_spilled(problem):
     cell, dtype, shape = problem
     sizes = planned.problem(cell, dtype, (shape.H,) * shape.L, shape.B)
