@@ -14,7 +14,6 @@ from numbarnn.kernels.step.groups import BackwardBuffers, ForwardBuffers
 from numbarnn.programs.backward import EVERY_ROW
 
 BINDS = ("forward_steps", "backward_steps", "launch")  # operations that are bound to their arrays before they run
-CONSTANTS = 256  # that are known by the array they were made of, too
 _lock = freed_in_forks(threading.RLock())  # of all engines' constants
 
 
@@ -104,27 +103,16 @@ class Engine(ABC):
 
     def constant(self, array):
         """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
-        known = self._constants_of.get(id(array))
-        if known is not None and known[0] is array:
-            return known[1]
         key = (array.shape, array.dtype, array.tobytes())
         with _lock:  # a second one would be forgotten, but recorded graphs know it
             if key not in self._constants:
                 self._constants[key] = self.from_host(array)
                 self._arrived()
-            if not array.flags.writeable:  # such as tables that calls of any T share
-                if len(self._constants_of) >= CONSTANTS:
-                    self._constants_of.clear()
-                self._constants_of[id(array)] = array, self._constants[key]
             return self._constants[key]
 
     @cached_property
     def _constants(self):
         return {}
-
-    @cached_property
-    def _constants_of(self):
-        return {}  # id of an array that cannot be written to -> (array, its constant): comparing takes no time
 
     def _arrived(self):  # noqa: B027 - most engines copy at once
         """Wait until copies from the host are there for every stream."""

@@ -171,7 +171,7 @@ class BackwardCall:
         self.tape, self.need, self._given = tape, need, given
         run, program = self._run(plan, dw, d_formed, tape.arrays, after=False)
         self.results = tuple(run.result(result) for result in program.results)
-        self._left = {name: run.arrays[name] for name in run.program.made if run.program.keeps(name)}
+        self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
 
     def add_weights(self, plan, dw):
         """Add the gradients of parameters to dw, after a call without them; plan: of these alone."""

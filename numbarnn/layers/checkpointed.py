@@ -40,7 +40,8 @@ class CheckpointedForward:
         self.call, self.schedule, self.engine, self.problem = call, schedule, call.engine, call.problem
         self.read = call.weights
         if self.problem.dropping:
-            self._scale, self._masks = dropout_words(self.problem.dropout, 0, 0, 0)[0], self._on_engine("masks")
+            masks = self.engine.from_host(dict(call.drawn())["masks"])
+            self._scale, self._masks = dropout_words(self.problem.dropout, 0, 0, 0)[0], masks
 
     steps = property(lambda self: self.problem.steps, doc="T.")
     batch = property(lambda self: self.problem.batch, doc="B.")
@@ -53,10 +54,6 @@ class CheckpointedForward:
         self._keep_in(reserve)
         self.x = x
         return self
-
-    def _on_engine(self, name):
-        """What the call draws by that name."""
-        return self.engine.from_host(dict(self.call.drawn())[name])
 
     def _dtype(self, name):
         return known_dtype({"storage": self.problem.dtype, "state": self.problem.state_dtype}.get(name, name))

@@ -12,7 +12,6 @@ from numbarnn.schedules.plan import Plan
 from numbarnn.schedules.problem import state_shapes
 
 EVERY_ROW = slice(None)
-FOR_WEIGHTS = ("dax", "dah", "d_per_unit", "dht")  # what gradients of parameters are made of after steps
 
 
 class Need(NamedTuple):
@@ -92,15 +91,13 @@ class Backward(Builder):
         super().__init__(problem, spec.plan)
         self.spec, self.need, self.accumulate, self.caller = spec, spec.need, spec.adds, tape.caller
         self.given = dict(tape.given) | {"reserve": tape.reserve}
-        if not self.has_weights:
-            self.kept = frozenset(FOR_WEIGHTS)
         self.rewrites = problem.batch_major
         self._make_flag()
         self._make_states()
         self._make_outputs()
         self._make_gates()
         if spec.after:
-            self.given |= dict.fromkeys(self._names_for_weights(), True)
+            self.given |= {view.name: view for view in self._for_weights()}
         self.program = self.build()
 
     # --------------------------------------------------------------------------------------------------------- buffers
@@ -179,10 +176,13 @@ class Backward(Builder):
                 if self._adds_dropped:
                     new("dR", (cell.num_ah * H, P // cell.heads))
 
-    def _names_for_weights(self):
-        """Names of the buffers that a program before this one has left, for the gradients of parameters."""
-        views = [view for name in FOR_WEIGHTS for view in getattr(self, name).values()]
-        return [view.name for view in views]
+    def _for_weights(self):
+        """What gradients of parameters are made of after the steps."""
+        kinds = self.dax, self.dah, self.d_per_unit, self.dht
+        return [view for views in kinds for view in views.values()]
+
+    def left_arrays(self):
+        return [] if self.has_weights else self._for_weights()
 
     @property
     def has_weights(self):

@@ -97,7 +97,6 @@ class Forward(Builder):
         rewrites: the first and last copies are of x and y too, not of states alone.
     """
 
-    kept = frozenset(["reserve"])
     steps_kind = "forward_steps"
 
     def __init__(self, spec):
@@ -386,6 +385,9 @@ class Forward(Builder):
 
     def result_arrays(self):
         return [array for result in self.results for array in state_arrays(result)]
+
+    def left_arrays(self):
+        return [] if self.reserve is None else [self.reserve]
 
 
 def as_given(shape, form, problem):

@@ -59,8 +59,7 @@ class Program:
         spec: what it was made of.
         jobs: its `Job`s, each after those that it needs.
         given: names of buffers that the call gets; all others that operations use are made for it.
-        kept: names of buffers, or the first part of these, that a later program reads.
-        results: names of buffers that the caller gets.
+        kept: names of buffers that are needed after the call.
         constants: name of a given buffer -> NumPy array, where it is the same in all calls.
 
     Attributes:
@@ -69,17 +68,13 @@ class Program:
         made: name -> `Buffer` of the others, in the order in which they are first used.
     """
 
-    def __init__(self, spec, problem, jobs, given, kept, results, constants):
+    def __init__(self, spec, problem, jobs, given, kept, constants):
         self.spec, self.problem, self.plan, self.jobs = spec, problem, spec.plan, tuple(jobs)
-        self.given, self.kept, self.results, self.constants = given, kept, results, constants
+        self.given, self.kept, self.constants = given, kept, constants
         self._uses = [_buffers_of(job.operations) for job in self.jobs]
         used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
         self.inputs = tuple(name for name in used if name in given and name not in constants)
         self.made = {name: buffer for name, buffer in used.items() if name not in given}
-
-    def keeps(self, name):
-        """Whether a later program reads a buffer."""
-        return name in self.kept or (isinstance(name, tuple) and name[0] in self.kept)
 
     @cached_property
     def first_uses(self):
@@ -96,8 +91,7 @@ class Program:
         """For each job the names of the buffers, made for the call, that nobody needs after it."""
         seen, found = set(), []
         for uses in reversed(self._uses):
-            done = [name for name in uses if name in self.made and name not in seen]
-            done = [name for name in done if name not in self.results and not self.keeps(name)]
+            done = [name for name in uses if name in self.made and name not in seen and name not in self.kept]
             seen.update(uses)
             found.append(done)
         return found[::-1]
@@ -142,7 +136,6 @@ class Builder:
         clears_trouble: it is this program's own.
     """
 
-    kept = frozenset()  # first parts of the names of buffers that are needed after the call
     trouble, clears_trouble = None, False
 
     def __init__(self, problem, plan):
@@ -208,8 +201,8 @@ class Builder:
         if self.trouble is not None and self.final_launch is None:
             awaited = {need for job in jobs for need in job.needs}
             jobs.append(self._copies((number for number in range(len(jobs)) if number not in awaited), self._spoil))
-        results = frozenset(view.name for view in self.result_arrays())
-        return Program(self.spec, self.problem, jobs, frozenset(self.given), self.kept, results, self.constants)
+        kept = frozenset(view.name for view in (*self.result_arrays(), *self.left_arrays()))
+        return Program(self.spec, self.problem, jobs, frozenset(self.given), kept, self.constants)
 
     def _copies(self, needs, function):
         return Job("copies", "copies", tuple(needs), self._done(function))

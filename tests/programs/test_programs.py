@@ -73,7 +73,7 @@ def test_buffers_live_from_their_first_job_to_their_last(options, schedule):
             }
             assert used <= alive
             alive -= set(last)
-        assert ever == set(program.made) and all(program.keeps(name) or name in program.results for name in alive)
+        assert ever == set(program.made) and alive <= program.kept
 
 
 def views(operation):
