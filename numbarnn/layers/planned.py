@@ -11,7 +11,6 @@ No array is kept between the two calls, and nothing is compared: that x, the wei
 is the caller's to see to. A layer's `Tape` keeps them.
 """
 
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from numbarnn.common.precision import known_dtype
@@ -187,13 +186,12 @@ class PlannedCalls:
             kind, call, self.forward_plan, state, self.arrays
         )
 
-    @contextmanager
     def begun(self):
-        """Around a call's work: its device is the current one."""
+        """A context for a call's work, in which its device is the current one."""
         self.engine.require_no_trouble()
         with self.engine.activate():
             self.engine.require_no_capture()
-            yield
+        return self.engine.activate()
 
 
 def reserve_size(stack, shape, dtype):

@@ -17,7 +17,7 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.planned import Done, PlannedCalls, Shape
 from numbarnn.layers.prepared import PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
@@ -264,9 +264,15 @@ class Stack:
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self._planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
         kind = x.shape, training, batch_major, type(hx), type(cx)
-        with calls.begun():
-            call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
-            done = calls.run(call, x, (hx, cx), sequences, kind)
+        prepared = self.prepared.find(kind, weights) if sequences is EVERY_STEP else None
+        if prepared is not None:  # what follows takes longer than a small call
+            if training:
+                self._next_call()
+            done = Done(prepared.run(x, hx, cx), prepared.tape, prepared=prepared)
+        else:
+            with calls.begun():
+                call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
+                done = calls.run(call, x, (hx, cx), sequences, kind)
         if training:
             return *done.results, Tape(self, weights, calls, done.tape, x, prepared=done.prepared)
         if done.prepared is not None:
