@@ -56,7 +56,7 @@ CASES = {
     "exchange": [*PLAIN, *GROUPS["mma"]],
 }
 MODULES = {module.__name__.rpartition(".")[2]: module for module in persistent_modules()}
-LEAST, OF_WAITING = 0.5, 0.2  # share of a module's mutants that is found; of those by which blocks look and wait
+LEAST, OF_WAITING = 0.4, 0.2  # share of a module's mutants that is found; of those by which blocks look and wait
 
 
 @contextmanager
