@@ -56,6 +56,8 @@ CASES = {
     "exchange": [*PLAIN, *GROUPS["mma"]],
 }
 MODULES = {module.__name__.rpartition(".")[2]: module for module in persistent_modules()}
+for _of_plans in ("columns", "tile"):  # names, and what plans compute of them
+    del MODULES[_of_plans]
 LEAST, OF_WAITING = 0.4, 0.2  # share of a module's mutants that is found; of those by which blocks look and wait
 
 
