@@ -4,7 +4,7 @@ launched.
 Compiling takes a second per kernel, or five, so each of the tests below is here for something that no other one has.
 All of them: NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu
 
-Recorded benchmark sizes run on an emulated GPU with an H100's number of SMs: one in every run, all with -m full.
+Recorded benchmark sizes run on an emulated GPU with an H100's number of SMs with -m full.
 """
 
 import os
@@ -86,11 +86,6 @@ def test_on_the_emulated_gpu(toolchain_installed, sample):
     for module, names in sample.items():
         tests += [f"{path_of(module)}::{test}" if test else path_of(module) for test in names]
     run_on_the_emulated_gpu("gpu and not real_gpu", *tests)
-
-
-@pytest.mark.slow
-def test_a_real_size(toolchain_installed):
-    run_on_the_emulated_gpu("gpu", path_of("test_real_sizes.py"), multiprocessors=real_sizes.MULTIPROCESSORS)
 
 
 @pytest.mark.full
