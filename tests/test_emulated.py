@@ -4,7 +4,7 @@ launched.
 Compiling takes a second per kernel, or five, so each of the tests below is here for something that no other one has.
 All of them: NUMBARNN_TEST_GPU=emulated python -m pytest -m gpu
 
-Recorded benchmark sizes run on an emulated GPU with an H100's number of SMs: one in every run, all with -m full.
+Recorded benchmark sizes run on an emulated GPU with an H100's number of SMs with -m full.
 """
 
 import os
@@ -33,11 +33,6 @@ ALL = ("",)
 SAMPLE = {  # module -> its tests
     "test_gemm.py": ("test_gpu_products_in_a_graph", "test_gpu_tf32_is_coarser_and_only_where_allowed"),
     "test_kernels_launch_gpu.py": ALL,
-    "test_persistent.py": (
-        # Two layers in one launch, each product in several groups of chunks, forward and backward: by mma. By FMA the
-        # simulator has it, and the matrix' point below the rest. Of one gate: each more takes as long to compile again.
-        "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H72_72-bfloat16-mma-registers]",
-    ),
     "test_conformance.py": of_matrix(
         ("LSTM-", "proj", "-persistent"),  # what makes h within a step
         ("GRU_RESET_BEFORE", "packed", "wavefront"),  # a stage's product
@@ -59,7 +54,7 @@ SAMPLE = {  # module -> its tests
         "test_spread[cuda-50-300-bfloat16-4]",
         "test_sum_gates[cuda-50-300-bfloat16-4-set]",
     ),
-    "test_gpu_self_check.py": ("test_a_right_kernel_is_proved_once", "test_auto_does_without_a_wrong_kernel"),
+    "test_gpu_self_check.py": ("test_a_right_kernel_is_proved_once",),  # of float16, by the tensor cores
     "test_ways.py": ("test_x_and_dy_pass_through_few_functions[cuda-22]",),
     "test_every_engine.py": ("test_a_change_before_backward_does_not_change_the_gradients[float16-cuda]",),
 }
@@ -72,6 +67,10 @@ RUNS = {
 }
 MORE = {
     "test_gpu_self_check.py": ALL,
+    # Two layers in one launch, each product in several groups of chunks, forward and backward, by mma.
+    "test_persistent.py": (
+        "test_several_groups_of_chunks_agree_with_reference[RNN_TANH-T2-B2-H72_72-bfloat16-mma-registers]",
+    ),
     MATRIX: of_matrix(
         ("LSTM-", "proj", "clip", "float16-wavefront"),
         ("GRU_RESET_BEFORE", "H3_130", "packed", "persistent"),  # a stage's product within a step of one launch
@@ -87,11 +86,6 @@ def test_on_the_emulated_gpu(toolchain_installed, sample):
     for module, names in sample.items():
         tests += [f"{path_of(module)}::{test}" if test else path_of(module) for test in names]
     run_on_the_emulated_gpu("gpu and not real_gpu", *tests)
-
-
-@pytest.mark.slow
-def test_a_real_size(toolchain_installed):
-    run_on_the_emulated_gpu("gpu", path_of("test_real_sizes.py"), multiprocessors=real_sizes.MULTIPROCESSORS)
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
     export NUMBARNN_TEST_GPU=emulated NUMBARNN_TEST_GPU_SMS=132
     python -m pytest -m "gpu and (full or not full)" tests/schedules/test_real_sizes.py
 
-Every test run executes one of them (tests/test_emulated.py).
+With -m full tests/test_emulated.py executes all of them.
 """
 
 from dataclasses import replace
