@@ -118,4 +118,4 @@ def test_every_command_names_an_extra_that_exists(a_clone):
         named |= set(re.findall(r"install\.command\([\"'](\w+)[\"']\)", text))
         named |= set(re.findall(r"MissingPackage\(.*, \"(\w+)\"\)", text))
         assert path.name == "install.py" or not re.search(r"pip install [^\n]*numbarnn\[", text), path
-    assert {"sim", "bfloat16", "cudnn", "torch", "cli"} <= named <= set(EXTRAS)
+    assert {"sim", "bfloat16", "torch", "cli"} <= named <= set(EXTRAS)

@@ -183,7 +183,7 @@ class Steps:
             layout=cell.parameters,
         )  # fmt: skip
         flat = np.concatenate([parameters[part.name.removesuffix("_l0")].ravel() for part in self.space.parameters])
-        self.formed = FormedWeights(self.space, engines.get("cpu"), flat, "float64")
+        self.formed = FormedWeights(self.space, engines.get("cpu"), flat, "float64", in_one=False)
         self.formed.form()
         return self._by_name(self.space.pseudo_layer(flat, 0, 0, self.formed.formed))
 

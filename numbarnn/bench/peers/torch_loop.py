@@ -115,9 +115,9 @@ class LoopNetwork:
         known = self._known | dict.fromkeys(self._nodes["units"], float(self.sizes[layer, 0]["H"]))
         for node in self._nodes["vector"]:
             known[node] = values.of(structure.terms[node.data]) if node.data in structure.terms else named[node.data]
-        products = {vector: (own, *joined(own, "recurrent", structure.all_recurrent, self.cell.heads))
+        products = {vector: (own, *joined(own, "b_r", structure.all_recurrent, self.cell.heads))
                     for vector, own in self._products.items()}  # fmt: skip
-        W, b, rows_of_x = joined(self._nodes["input"], "input", structure.gates)
+        W, b, rows_of_x = joined(self._nodes["input"], "b_w", structure.gates)
         widths, ys = [part.shape[-1] for part in state], []
         widths[0] = self.sizes[layer, 0]["H"]
         for gates_of_x in linear(x, W, b).unbind(0):
