@@ -27,7 +27,7 @@ class Arrays:
         self.engine, self.program, self.arrays = engine, program, dict(arrays)
         self._groups = {}  # id of a group of views -> the function that steps on its arrays
         for name, value in program.constants.items():
-            self.arrays[name] = engine.constant(value)
+            self.arrays[name] = engine.constant(value) if engine.records_jobs else value
         if "exits" in program.inputs:
             self.arrays["flag"], self.arrays["exits"] = engine.launch_words()
 
@@ -142,8 +142,3 @@ class Prepared(Arrays):
             operations += [self.on_arrays(operation) for operation in job.operations]
             spare += [self.arrays[name] for name in last]
         self.functions = engine.compile(operations)
-
-    def run(self):
-        """Do all of it once more."""
-        for function in self.functions:
-            function()

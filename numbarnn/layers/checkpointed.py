@@ -94,8 +94,9 @@ class CheckpointedForward:
                         engine.copy(slots[layer, direction][0], part_of_state(p, given, layer)[direction])
             for number in range(len(chain.segments(p))):
                 self._keep(chain, number, *self.segment(chain, number, sequences.padding_value))
-        results = self.y, self.hy, self.cy
-        return results if self.all_states is None else (*results, self.all_states)
+        results = self.y, self.hy, self.cy, self.all_states
+        self.y = self.hy = self.cy = self.all_states = None  # the caller's alone
+        return results if results[-1] is not None else results[:-1]
 
     def _copy(self, array):
         copy = self.engine.empty(array.shape, array.dtype)

@@ -20,7 +20,7 @@ class KernelWeights:
         """Return the `ReadWeights` of a flat buffer that later calls use too."""
         last = self._last  # one read: another thread may change it
         if last is None or last.parameters is not flat:
-            last = self._last = ReadWeights(self, flat)
+            last = self._last = ReadWeights(self.engine, self.problem, self.no_bias, flat)
         return last
 
 
@@ -28,7 +28,7 @@ class ReadWeights:
     """What kernels read of one flat buffer of parameters.
 
     Args:
-        owner: the `KernelWeights`. parameters: the flat buffer. allocate: see `FormedWeights`.
+        engine, problem, no_bias: of the `KernelWeights`. parameters: the flat buffer. allocate: see `FormedWeights`.
 
     Attributes:
         parameters: the flat buffer.
@@ -36,17 +36,17 @@ class ReadWeights:
         flat: the buffer that kernels know weights by: the parameters, or that of `formed`.
     """
 
-    def __init__(self, owner, parameters, allocate=None):
-        problem, self._owner, self.parameters, self.formed = owner.problem, owner, parameters, None
+    def __init__(self, engine, problem, no_bias, parameters, allocate=None):
+        self._of_stack, self.parameters, self.formed = (engine, problem, no_bias), parameters, None
         if problem.space.formed_size:
             options = problem.dtype, problem.weights_in_one, allocate
-            self.formed = FormedWeights(problem.space, owner.engine, parameters, *options)
+            self.formed = FormedWeights(problem.space, engine, parameters, *options)
         self.flat = parameters if self.formed is None else self.formed.flat
 
     def arrays(self):
         """Name of a program's buffer -> array, of all that it reads."""
         apart = {} if self.formed is None else {"formed": self.formed.formed}
-        return {"flat": self.flat, "no_bias": self._owner.no_bias} | apart
+        return {"flat": self.flat, "no_bias": self._of_stack[-1]} | apart
 
     def form(self):
         """Before a program, make what kernels read in place of parameters; the host's array code does it, on the
@@ -60,7 +60,7 @@ class ReadWeights:
 
     def of_copy(self, parameters, allocate=None):
         """Return the same of another flat buffer, which is one call's own."""
-        return ReadWeights(self._owner, parameters, allocate)
+        return ReadWeights(*self._of_stack, parameters, allocate)
 
 
 class Formed:

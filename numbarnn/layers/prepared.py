@@ -266,6 +266,8 @@ class PreparedCalls:
         """
         if not self._engine.prepares_calls or plan.concurrent or not is_small(call.problem):
             return None
+        if call.keeps and call.weights.parameters.nbytes > SMALL:  # each would have a copy of them
+            return None
         free = self._free.setdefault((kind, self._engine.num_threads), _Free())
         if len(self._free) > KINDS:
             self._free.popitem(last=False)

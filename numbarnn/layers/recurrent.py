@@ -182,8 +182,10 @@ class Recurrent:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
         ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
-        if ordinary and self._repeats and type(x) is self._array_type:
-            h, c = state if self._has_c and type(state) is tuple and len(state) == 2 else (state, None)
+        pair = type(state) is tuple and len(state) == 2
+        fits = state is None or pair == self._has_c
+        if ordinary and fits and self._repeats and type(x) is self._array_type:
+            h, c = state if pair else (state, None)
             results = self.stack.infer_again(x, h, c, self._weights, self.batch_first)
             if results is not None:
                 y, h, c = results

@@ -6,6 +6,7 @@ Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,8 @@ class Stack:
     def _widened_to_float32(self):
         """A `Widened` of a stack that draws the same numbers: the engine has no arithmetic for what is stored."""
         wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
-        wide._next_call, wide.caller = self._next_call, self.caller
+        this = weakref.ref(self)  # which holds the other one
+        wide._next_call, wide.caller = lambda: this()._next_call(), self.caller
         return Widened(wide, self.dtype)
 
     def __getstate__(self):
@@ -340,12 +342,17 @@ class Stack:
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
         calls, prepared = tape.calls, tape.prepared
-        if dw is None and accumulate and need.weights and not calls.has_checkpoints:  # they may be asked for later
+        later = dw is None and accumulate and need.weights  # `numbarnn.functional.backward_weights` asks for them
+        if later and not calls.has_checkpoints:
             need, prepared = need._replace(weights=False), None
         with calls.begun():
             tape.used = not need.again
             work = calls.go_back(tape.forward, Given(dy, dhy, dcy, d_states), need, dw, prepared)
-        tape.backward, tape.dw = work, work.dw
+        if prepared is not None or later or need.again or calls.has_checkpoints:
+            tape.backward = work
+        else:
+            tape.forward.arrays = {}  # a tape that is used up takes no memory
+        tape.dw = work.dw
         return work.results
 
     def backward_weights(self, tape, dw):

@@ -66,7 +66,7 @@ class FormedWeights:
         if self._live is not None:
             if self._known is not None and (self._live == self._known).all():
                 return
-            known = self._live.copy()
+            known, self._known = self._live.copy(), None  # an interrupt may come before all is written
         engine, space = self._engine, self._space
         with engine.activate():
             engine.follow()

@@ -1,6 +1,8 @@
 """LSTM, GRU and RNN on the CPU: how layers behave from call to call: state, tapes, dropout, seeds, memory."""
 
+import gc
 import math
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -336,3 +338,47 @@ def test_checkpoints_of_a_plan_that_multiplies_its_input_in_blocks(schedule):
     found, expected = shorter.backward(other_tape, y), plain.backward(tape, y)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-3, atol=1e-3)
+
+
+def test_a_tape_that_is_used_up_takes_no_memory():
+    """Nor does a tape with checkpoints hold what the caller got."""
+    x = np.ones((300, 40, 3), np.float32)
+    for every in (None, 50):
+        layer = nr.GRU(3, 64, device="cpu", checkpoint_every=every)
+        y, state, tape = layer.forward(x)
+        results = [weakref.ref(y), weakref.ref(state)]
+        memory = weakref.ref(tape.forward.reserve)
+        layer.backward(tape, np.ones_like(y))
+        del y, state
+        assert [one() for one in results] == [None, None] and (every or memory() is None)
+
+
+def test_a_layer_that_is_gone_takes_its_weights_along():
+    """At once, and not when Python's collector comes."""
+    gc.disable()
+    try:
+        for dtype in ("float32", "float16"):
+            layer = nr.LSTM(3, 5, device="cpu", dtype=dtype)
+            layer.backward(layer.forward(np.ones((2, 2, 3), dtype))[2], np.ones((2, 2, 5), dtype))
+            weights = weakref.ref(layer.weights)
+            del layer
+            assert weights() is None, dtype
+    finally:
+        gc.enable()
+
+
+def test_a_state_of_another_form_is_refused_after_calls_that_were_right():
+    layer, x = nr.LSTM(3, 5, device="cpu"), np.ones((2, 2, 3), np.float32)
+    h = np.zeros((1, 2, 5), np.float32)
+    for _ in range(3):
+        layer(x, (h, None))
+    with pytest.raises(TypeError, match="state must be a tuple"):
+        layer(x, h)
+
+
+def test_short_calls_do_not_keep_copies_of_large_weights():
+    layer = nr.LSTM(512, 512, device="cpu")
+    for steps in range(1, 5):
+        layer.forward(np.zeros((steps, 1, 512), np.float32))
+    kept = [one for free in layer.stack.prepared._free.values() for one in free]
+    assert not any(one._kept is not None for one in kept)

@@ -121,7 +121,7 @@ def test_calls_that_say_nothing_of_their_sequences_are_of_one_kind():
 def test_gradients_that_are_added_and_large_weights():
     """dw of the caller's: backward is bound anew, forward not. Weights whose gradients would be long to copy get a new
     array in each call."""
-    problem = make_problem(Case("gru", T=3, B=2, hidden=(300,)))
+    problem = make_problem(Case("gru", T=3, B=2, hidden=(250,)))
     layer = problem.layer()
     assert layer.stack.space.size > prepared.SMALL_WEIGHTS
     with not_prepared():
