@@ -15,7 +15,7 @@ ROOMS = {
     "bench": (("bench",), 6852),
     "cells": (("cells",), 5041),
     "kernels": (("kernels",), 5090),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14089),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14090),
     "cuda": (("cuda",), 2576),
     "torch": (("torch",), 2709),
     "weights and convert": (("weights", "convert.py"), 2643),

@@ -20,6 +20,7 @@ from numbarnn.programs.states import form_of_state, named_arrays, state_arrays, 
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
 SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
+COPIED = 1 << 22  # bytes of weights up to which a training call is prepared: it keeps a copy of them
 KINDS = 32  # of calls that are kept
 KEPT = 4  # calls of a kind that are kept: as many run at the same time, or wait for their backward
 
@@ -266,7 +267,7 @@ class PreparedCalls:
         """
         if not self._engine.prepares_calls or plan.concurrent or not is_small(call.problem):
             return None
-        if call.keeps and call.weights.parameters.nbytes > SMALL:  # each would have a copy of them
+        if call.keeps and call.weights.parameters.nbytes > COPIED:
             return None
         free = self._free.setdefault((kind, self._engine.num_threads), _Free())
         if len(self._free) > KINDS:
