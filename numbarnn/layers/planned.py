@@ -75,8 +75,8 @@ class PlannedCalls:
 
     def __init__(self, stack, shape, training=True, arrays=NUMPY):
         self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
-        self._weights, self._caller, self._found = stack.kernel_weights, stack.caller, stack.prepared
-        self._asked = stack.schedule  # not the stack itself, which holds this object
+        self._weights, self._caller, self._prepared_calls = stack.kernel_weights, stack.caller, stack.prepared
+        self._stack_schedule = stack.schedule  # not the stack itself, which holds this object
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
         self.has_checkpoints = problem.has_checkpoints
@@ -105,7 +105,7 @@ class PlannedCalls:
         if self.arrays is not NUMPY:
             x, state = with_each((x, state), self.arrays.array)
         if self.has_checkpoints:
-            tape = CheckpointedForward(call, self._asked)
+            tape = CheckpointedForward(call, self._stack_schedule)
             return Done(tape.run(x, state, sequences), tape)
         ends = sequences.lengths, sequences.resets, sequences.padding_value
         return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
@@ -140,7 +140,7 @@ class PlannedCalls:
                 return *results, dw
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             if self.has_checkpoints:
-                tape = CheckpointedForward.of_reserve(call, self._asked, x, reserve)
+                tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
             else:
                 tape = ForwardCall.of_reserve(call, self.forward_plan, x, reserve)
             work = self.go_back(tape, Given(*gradients), need)
@@ -181,7 +181,7 @@ class PlannedCalls:
 
     def _prepared(self, call, state, kind=None):
         """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
-        kind, found = kind or (*self._kind, *map(type, state)), self._found
+        kind, found = kind or (*self._kind, *map(type, state)), self._prepared_calls
         return found.find(kind, call.weights.parameters) or found.make(
             kind, call, self.forward_plan, state, self.arrays
         )
