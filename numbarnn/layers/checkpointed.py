@@ -14,14 +14,6 @@ from numbarnn.programs.views import View
 from numbarnn.schedules.problem import state_shapes
 
 
-def reserve_places(problem, dtype_of):
-    """The `Places` of what a call keeps, in its reserve; dtype_of: see `numbarnn.programs.program.Builder.dtype`."""
-    places = Places()
-    for name, shape, dtype in checkpoint_buffers(problem):
-        places.add(name, shape, dtype_of(dtype))
-    return places
-
-
 class CheckpointedForward:
     """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
 
@@ -55,12 +47,9 @@ class CheckpointedForward:
         self.x = x
         return self
 
-    def _dtype(self, name):
-        return known_dtype({"storage": self.problem.dtype, "state": self.problem.state_dtype}.get(name, name))
-
     def _keep_in(self, reserve=None):
         """Have what is kept in this reserve, or a new one."""
-        places = reserve_places(self.problem, self._dtype)
+        places = Places(self.problem, checkpoint_buffers(self.problem))
         memory = View.of("reserve", (places.size,), known_dtype("uint8"))
         self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
         kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
@@ -107,17 +96,17 @@ class CheckpointedForward:
         p, D = self.problem, self.problem.directions
         outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
         privates = tuple(p.cell.num_private * H for H in p.hidden_sizes)
-        self.y = self.engine.empty((*outer, D * p.output_sizes[-1]), self._dtype("storage"))
+        self.y = self.engine.empty((*outer, D * p.output_sizes[-1]), known_dtype(self.problem.dtype))
         self.hy = self.empty_state(state_shapes(p.output_sizes, D, p.batch))
         self.cy = self.empty_state(state_shapes(privates, D, p.batch)) if p.cell.num_private else None
         if p.keeps_states:
-            self.all_states = self.engine.empty((*outer, D * privates[-1]), self._dtype("storage"))
+            self.all_states = self.engine.empty((*outer, D * privates[-1]), known_dtype(self.problem.dtype))
 
     def empty_state(self, shape):
         """A state of that shape, or a list of them."""
         if isinstance(shape, list):
             return [self.empty_state(part) for part in shape]
-        return self.engine.empty(shape, self._dtype("storage"))
+        return self.engine.empty(shape, known_dtype(self.problem.dtype))
 
     def _fill_step_mask(self, lengths, resets):
         engine, problem = self.engine, self.problem

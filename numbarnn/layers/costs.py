@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from numbarnn.layers import checkpointed
-from numbarnn.layers.planned import dtypes_of
-from numbarnn.programs.checkpoints import segments_of
-from numbarnn.programs.forward import reserve_places
+from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
+from numbarnn.programs.forward import tape_buffers
+from numbarnn.programs.program import Places
 from numbarnn.schedules.explain import explain, option_of, wider
 
 
@@ -51,9 +50,9 @@ def costs_of(schedule, problem):
     return Costs(
         problem.checkpoint_every,
         parts.total(),
-        checkpointed.reserve_places(problem, dtypes_of(problem)).size,
-        max(reserve_places(part, dtypes_of(part)).size for part in parts),
-        reserve_places(without, dtypes_of(without)).size,
+        Places(problem, checkpoint_buffers(problem)).size,
+        max(Places(part, tape_buffers(part)).size for part in parts),
+        Places(without, tape_buffers(without)).size,
         *(times if None not in times else (None, None)),
     )
 

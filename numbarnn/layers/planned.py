@@ -13,15 +13,14 @@ is the caller's to see to. A layer's `Tape` keeps them.
 
 from typing import Any, NamedTuple
 
-from numbarnn.common.precision import known_dtype
-from numbarnn.layers import checkpointed
 from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
 from numbarnn.layers.prepared import NUMPY, SMALL_WEIGHTS, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.programs.backward import ALL, Given
-from numbarnn.programs.checkpoints import segments_of
-from numbarnn.programs.forward import reserve_places
+from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
+from numbarnn.programs.forward import tape_buffers
+from numbarnn.programs.program import Places
 from numbarnn.programs.states import with_each
 
 
@@ -198,11 +197,5 @@ def reserve_size(stack, shape, dtype):
     """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
     sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
     problem = stack.problem_with(training=True, dtype=dtype, **sizes)
-    places_of = checkpointed.reserve_places if problem.has_checkpoints else reserve_places
-    return places_of(problem, dtypes_of(problem)).size
-
-
-def dtypes_of(problem):
-    """The function that knows the dtypes of a problem's buffers, see `numbarnn.programs.program.Builder.dtype`."""
-    names = {"storage": problem.dtype, "state": problem.state_dtype}
-    return lambda name: known_dtype(names.get(name, name))
+    buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
+    return Places(problem, buffers(problem)).size

@@ -77,14 +77,6 @@ def tape_buffers(problem, launched=frozenset()):
         yield "trouble", (1,), "int64"
 
 
-def reserve_places(problem, dtype_of):
-    """The `Places` of the buffers of a training call in its reserve; dtype_of: see `Builder.dtype`."""
-    places = Places()
-    for name, shape, dtype in tape_buffers(problem):
-        places.add(name, shape, dtype_of(dtype))
-    return places
-
-
 class Forward(Builder):
     """Builds the forward program of a `ForwardSpec`; backward ones begin with its views.
 
@@ -106,7 +98,7 @@ class Forward(Builder):
         self._make_parameters()
         self.reserve, views = None, {}
         if problem.training:
-            places = reserve_places(problem, self.dtype)
+            places = Places(problem, tape_buffers(problem))
             self.reserve = self.new("reserve", (places.size,), "uint8")
             views = places.views(self.reserve)
         else:

@@ -119,6 +119,11 @@ def _buffers_of(operations):
     return found
 
 
+def dtype_of(problem, name):
+    """The dtype "storage", of x and weights; "state", in which states accumulate; or one by its name."""
+    return known_dtype({"storage": problem.dtype, "state": problem.state_dtype}.get(name, name))
+
+
 class Builder:
     """What the builders of forward and backward programs do alike.
 
@@ -142,20 +147,15 @@ class Builder:
         self.problem, self.plan = problem, plan
         self.given, self.constants, self._operations = {}, {}, []
         self.launched, self.final_launch = plan.launched_layers, plan.final_launch
-        self._dtypes = {"storage": known_dtype(problem.dtype), "state": known_dtype(problem.state_dtype)}
         self._groups = {}  # (layer, direction) -> the group of arrays that its steps work on
-
-    def dtype(self, name):
-        """The dtype "storage", of x and weights; "state", in which states accumulate; or one by its name."""
-        return self._dtypes.get(name) or known_dtype(name)
 
     def new(self, name, shape, dtype="storage"):
         """All of a buffer that is made for the call."""
-        return View.of(name, shape, self.dtype(dtype))
+        return View.of(name, shape, dtype_of(self.problem, dtype))
 
     def input(self, name, shape, dtype="storage"):
         """All of a buffer that the call gets."""
-        self.given[name] = view = View.of(name, shape, self.dtype(dtype))
+        self.given[name] = view = View.of(name, shape, dtype_of(self.problem, dtype))
         return view
 
     def state(self, make, name, shapes, dtype="storage"):
@@ -236,20 +236,22 @@ class Places:
     """Hands out parts of one buffer of bytes, the reserve, for buffers of a call: what backward reads besides x and the
     weights in one array, as cuDNN's reserve space is. Sizes may be numbers that are not known yet (PyTorch's SymInt).
 
+    Args:
+        problem: of the call. buffers: (name, shape, dtype) of each, the dtype as `dtype_of` knows it.
+
     Attributes:
-        size: bytes until now.
+        size: bytes of the reserve.
     """
 
-    def __init__(self):
+    def __init__(self, problem, buffers):
         self.size, self._parts = 0, {}
-
-    def add(self, name, shape, dtype):
-        """Note a buffer."""
-        count = dtype.itemsize
-        for length in shape:
-            count = count * length
-        self._parts[name] = self.size, shape, dtype
-        self.size = self.size + (count + LINE - 1) // LINE * LINE
+        for name, shape, dtype in buffers:
+            dtype = dtype_of(problem, dtype)
+            count = dtype.itemsize
+            for length in shape:
+                count = count * length
+            self._parts[name] = self.size, shape, dtype
+            self.size = self.size + (count + LINE - 1) // LINE * LINE
 
     def views(self, reserve):
         """Name -> the buffer as a `View` of the reserve."""
