@@ -7,7 +7,7 @@ import numpy as np
 from numbarnn.common.philox import WHOLE, Origin, dropout_masks, noise_words
 from numbarnn.engines import Engine
 from numbarnn.engines.runs import Run
-from numbarnn.programs.backward import ALL, BackwardSpec, backward
+from numbarnn.programs.backward import ALL, backward, backward_spec
 from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.programs.recurrent_weights import drop_connect_masks
 from numbarnn.programs.states import form_of_state
@@ -179,10 +179,7 @@ class BackwardCall:
 
     def _run(self, plan, dw, d_formed, arrays, after):
         tape, given, engine = self.tape, self._given, self.tape.engine
-        forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
-        program = backward(
-            BackwardSpec(tape.program.spec.for_backward(), plan, self.need, *forms, dw is not None, after)
-        )
+        program = backward(backward_spec(tape.program.spec, plan, self.need, given, dw is not None, after))
         allocate = _allocator(tape.call, "backward")
         run = Run(engine, program.program, allocate, arrays)
         for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):

@@ -15,8 +15,8 @@ import numpy as np
 
 from numbarnn.engines.runs import Prepared
 from numbarnn.layers.calls import ForwardCall
-from numbarnn.programs.backward import BackwardSpec, backward
-from numbarnn.programs.states import form_of_state, named_arrays, state_arrays, with_each
+from numbarnn.programs.backward import Given, backward, backward_spec
+from numbarnn.programs.states import named_arrays, state_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
 SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
@@ -192,8 +192,7 @@ class PreparedBackward:
     def __init__(self, tape, plan, need, given, arrays):
         own = _like(given, arrays)
         self._into = [_into(one, arrays.into) for one in own]
-        forms = own[0] is not None, form_of_state(own[1]), form_of_state(own[2]), own[3] is not None
-        program = backward(BackwardSpec(tape.program.spec.for_backward(), plan, need, *forms))
+        program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
         own = dict(pair for name, one in zip(("dy", "dhy", "dcy", "d_states"), own, strict=True)
                    for pair in named_arrays(name, one))  # fmt: skip
         self._read, self._d_formed = tape.read, None
@@ -201,9 +200,8 @@ class PreparedBackward:
             own["d_formed"] = self._d_formed = np.zeros(program.d_formed.shape, program.d_formed.dtype)
         prepared = Prepared(tape.engine, program.program, tape.arrays | own)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
-        if (
-            self._dw is None and self._d_formed is not None and program.has_weights
-        ):  # kernels read no parameter as it is
+        none_read = self._dw is None and self._d_formed is not None  # kernels read no parameter as it is
+        if none_read and program.has_weights:
             self._dw = np.empty(program.dw.shape, program.dw.dtype)
         results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]

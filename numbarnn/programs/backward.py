@@ -7,7 +7,7 @@ from numbarnn.common.order import RESET
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Scratch
 from numbarnn.programs.forward import BUILDERS, ForwardSpec, as_given, forward
 from numbarnn.programs.program import Builder
-from numbarnn.programs.states import part_of_state, rows, state_arrays
+from numbarnn.programs.states import form_of_state, part_of_state, rows, state_arrays
 from numbarnn.schedules.plan import Plan
 from numbarnn.schedules.problem import state_shapes
 
@@ -70,6 +70,12 @@ class BackwardSpec(NamedTuple):
     d_states: bool = False
     adds: bool = False
     after: bool = False
+
+
+def backward_spec(spec, plan, need, given, adds=False, after=False):
+    """The `BackwardSpec` after a call of a `ForwardSpec`, for the gradients that are `Given`."""
+    forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
+    return BackwardSpec(spec.for_backward(), plan, need, *forms, adds, after)
 
 
 class Backward(Builder):
