@@ -92,12 +92,6 @@ class _Allocator:
         return self._allocate(partial(self._buffers, name), shape, dtype)
 
 
-def _copied(out, array):
-    """`out` after a copy of a contiguous array, on the current stream."""
-    out.data.copy_from_device_async(array.data, array.nbytes)
-    return out
-
-
 class SimulatedEngine(KernelEngine, HostEngine):
     """The same kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
 
@@ -152,12 +146,15 @@ class CudaEngine(KernelEngine):
             return array
         copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()
-        return _copied(copy, array)
+        copy.data.copy_from_device_async(array.data, array.nbytes)
+        return copy
 
     def handed_over(self, allocate, name, array):
         if allocate.in_use(name) <= RESULTS:
             return array
-        return _copied(self.empty(array.shape, array.dtype), array)
+        copy = self.empty(array.shape, array.dtype)
+        copy.data.copy_from_device_async(array.data, array.nbytes)
+        return copy
 
     def _allocate(self, make, shape, dtype):
         out_of_memory = self.array_module.cuda.memory.OutOfMemoryError
