@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,9 @@ FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and d
 # it; None: pip install).
 PACKAGES = {
     "numpy": (("numpy",), None),
-    "numba": (("numba",), None),
-    "numba-cuda": (("numba-cuda",), None),
+    "llvmlite": (("llvmlite",), None),
+    "numba": (("numba",), "sim"),
+    "numba-cuda": (("numba-cuda",), "sim"),
     "OpenBLAS wheel": (("scipy-openblas32",), None),
     "CuPy": (("cupy", "cupy-cuda13x", "cupy-cuda12x"), "cuda12"),
     "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cudnn"),
@@ -101,7 +102,7 @@ def collect():
         "forced": os.environ.get(FORCED_CORE),
     }  # fmt: skip
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
         "commit": commit(), "python": platform.python_version(), "platform": platform.platform(),
         "versions": versions(), "cpu": cpu, "gpus": gpus(), "driver": lines[0].strip() if lines else None,
         "engines": engines_here(),

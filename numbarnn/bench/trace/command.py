@@ -6,7 +6,7 @@ and the record as JSON.
 """
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from string import Template
@@ -75,7 +75,7 @@ def make(args):
     cell, shape = built_in_or_own(args.cell), args.shape
     words = ["bidirectional"] * args.bidirectional + ["backward" if args.backward else "forward"]
     sizes = ", ".join(f"{name}={size}" for name, size in shape.sizes.items())
-    facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
+    facts = (("recorded", f"{datetime.now(UTC):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
     try:
         title = f"{cell.name}, persistent, {' '.join(words)}: {sizes}"
         return record_of(title, cell, shape, args.backward, 1 + args.bidirectional, facts)
