@@ -7,7 +7,6 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 """
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
-MATRIX, VECTOR, SCALAR = OWN = "matrix", "vector", "scalar"  # of one that is an array of its own, not of H numbers
+SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # of one that is an array of its own, not of H numbers
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,6 @@ class Parameter:
         return flat[self.offset : self.offset + self.size].reshape(self.shape)
 
 
-# What cells that are written as equations may have: A (None: G), the names of parameters per unit, the number of heads,
-# n, which divides H and P, and the names of all parameters.
-General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
-
-
 def parameter_name(kind, layer, direction):
     """PyTorch's name of a parameter of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(STACKED[kind], layer, direction)
@@ -82,7 +76,10 @@ class WeightSpace:
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
-        general: of a cell that is written as equations: see `General`.
+        num_ah: A; None: G.
+        per_unit: names of parameters per unit, of a cell without a layout.
+        heads: n, which divides H and P.
+        layout: the names of all parameters, a cell's `Layout`.
 
     Raises:
         ValueError: a parameter per unit has the name of another parameter; the sizes are not what the cell's equations
@@ -100,37 +97,36 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        **general,
+        num_ah=None, per_unit=(), heads=1, layout=None,
     ):  # fmt: skip
-        num_ah, per_unit, heads, layout = General(**general)
-        taken = set(STACKED.values()).intersection(per_unit)
-        if taken:
+        if taken := set(STACKED.values()).intersection(per_unit):
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
-        self.parameters, self.size, self.formed, self.formed_size, self._places = (), 0, {}, 0, {}
-        self.sizes = {}
-        self._rows = {"W": num_gates, "b_w": num_gates}
-        self._rows |= dict.fromkeys(("R", "b_r"), num_gates if num_ah is None else num_ah)
-        matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
+        self.parameters, self.size, self.formed, self.formed_size = (), 0, {}, 0
+        num_ah = num_gates if num_ah is None else num_ah
+
+        def shapes(H, I, P):  # noqa: E741
+            of_ah = {"R": (num_ah * H, P // heads), "b_r": (num_ah * H,)} if num_ah else {}
+            return {"W": (num_gates * H, I), "b_w": (num_gates * H,), "W_hr": (P, H)} | of_ah
+
         layers = sizes_of_layers(layout, input_size, hidden_sizes, directions, proj_size)
+        places = [(layer, direction) for layer in range(len(layers)) for direction in range(directions)]
+        self.sizes = {(layer, direction): layers[layer][0] for layer, direction in places}
         self.widths = tuple(wide["H"] for _, wide in layers)
-        for of_matrices, kinds in ((True, matrices), (False, BIAS_MODES[bias])):
-            for layer, (sizes, wide) in enumerate(layers):
-                missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
-                missing |= set() if self._rows["R"] else {"R", "b_r"}
-                own = [kind for kind in kinds if kind not in missing]
-                check_sizes(layout, sizes, layer, "W" in missing)
-                shapes = [
-                    {kind: self._shape(kind, self._rows.get(kind), one | {"heads": heads}) for kind in own}
-                    for one in (sizes, wide)
-                ]
-                for direction in range(directions):
-                    place = layer, direction
-                    self.sizes[place] = sizes
-                    self._places.setdefault(place, [])
-                    self._add(shapes, of_matrices, place, wide["H"], directions if wide["I"] != sizes["I"] else 1)
-        if len({part.name for part in self.parameters}) < len(self.parameters):
-            names = [part.name for part in self.parameters]
+        self._places = {place: [] for place in places}
+        for kinds in (("W", "R", "W_hr")[: 3 if proj_size else 2], BIAS_MODES[bias]):
+            for layer, direction in places:
+                sizes, wide = layers[layer]
+                without_W = layer == 0 and input_mode in WITHOUT_W
+                check_sizes(layout, sizes, layer, without_W)
+                own, read = shapes(**sizes), shapes(**wide)
+                for kind in kinds:
+                    if kind in own and not (kind == "W" and without_W):
+                        groups = directions if kind == "W" and wide["I"] != sizes["I"] else 1
+                        self._add_stacked((layer, direction), kind, own[kind], read[kind], groups, without_W)
+                self._add_own((layer, direction), "R" in kinds)
+        names = [part.name for part in self.parameters]
+        if len(set(names)) < len(names):
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
         if not self.size:
             raise ValueError(
@@ -138,50 +134,39 @@ class WeightSpace:
                 "the equations have one, such as p.W.name @ x or p.name * h"
             )
 
-    def _add(self, shapes, of_matrices, place, width, groups):
-        """Parameters of some kinds, one after another, then those that are arrays of their own.
+    def _add_stacked(self, place, kind, shape, read, groups, without_W):
+        """Add the parameters of a kind of `STACKED`.
 
         Args:
-            shapes: kind -> shape as the layer's sizes make it, and kind -> shape that kernels read.
-            width: of kernels. groups: of W's columns, see `Formed`.
+            shape: of one array of all gates' rows. read: of the array that kernels read.
+            groups: of its columns, see `Formed`. without_W: the layer has no W.
         """
-        layout, sizes = self._layout, self.sizes[place]
-        for kind, shape in shapes[0].items():
-            parts, read = layout.rows.get(kind, ()), shapes[1][kind]
-            if kind in layout.formed or read != shape:
-                terms = layout.formed.get(kind) or as_they_are(parts)
-                missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if "W" not in shapes[0] else ()
-                if of_matrices and missing:
-                    raise ValueError(
-                        f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
-                        "multiplies more than x"
-                    )
-                self._add_formed(place, kind, read, terms, groups if kind == "W" else 1)
-                shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
-            if shape[0]:
-                self._append(STACKED[kind], kind, place, shape, parts)
-        if not of_matrices and ("per_unit" in layout.formed or (layout.per_unit and width != sizes["H"])):
+        layout, parts = self._layout, self._layout.rows.get(kind, ())
+        if kind in layout.formed or read != shape:
+            terms = layout.formed.get(kind) or as_they_are(parts)
+            missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if without_W else ()
+            if missing and len(shape) == 2:
+                raise ValueError(
+                    f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
+                    "multiplies more than x"
+                )
+            self._add_formed(place, kind, read, terms, groups)
+            shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
+        if shape[0]:
+            self._append(STACKED[kind], kind, place, shape, parts)
+
+    def _add_own(self, place, matrices):
+        """Add the parameters that are arrays of their own: `matrices`, or vectors and scalars."""
+        layout, sizes, width = self._layout, self.sizes[place], self.widths[place[0]]
+        if not matrices and ("per_unit" in layout.formed or (layout.per_unit and width != sizes["H"])):
             terms = layout.formed.get("per_unit") or as_they_are(layout.per_unit)
             self._add_formed(place, "per_unit", (len(terms) * width,), terms)
-        there = self._own_in(place) if of_matrices and layout.formed else ()
+        there = parameters_in([term for made in self.formed.get(place, {}).values() for term in made.terms])
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
-            kind = PER_UNIT if letters == ("H",) else {0: SCALAR, 1: VECTOR, 2: MATRIX}[len(shape)]
-            if (kind == MATRIX) == of_matrices and (kind != MATRIX or name in there):
+            kind = PER_UNIT if letters == ("H",) else OWN[len(shape)]
+            if (kind == MATRIX) == matrices and (kind != MATRIX or name in there):  # without W some are not there
                 self._append(flat_name(name), kind, place, shape, (name,))
-
-    def _own_in(self, place):
-        """The names in what is formed at a place; without W some are not there."""
-        return parameters_in([term for made in self.formed.get(place, {}).values() for term in made.terms])
-
-    @staticmethod
-    def _shape(kind, rows, sizes):
-        """Of these sizes."""
-        H = sizes["H"]
-        return {
-            "W": (rows and rows * H, sizes["I"]), "R": (rows and rows * H, sizes["P"] // sizes["heads"]),
-            "W_hr": (sizes["P"], H), "b_w": (rows and rows * H,), "b_r": (rows and rows * H,),
-        }[kind]  # fmt: skip
 
     def _append(self, name, kind, place, shape, parts):
         part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)

@@ -62,9 +62,9 @@ class _Values(Values):
     def constant(self, array):
         return self.arrays.as_tensor(array, dtype=self.dtype)
 
-    def _fixed(self, term):  # the equations name sizes of a state's width only
+    def _array(self, term):  # the equations name sizes of a state's width only
         text = term.op != "constant" and term.data not in self._sizes and isinstance(term.data, str)
-        return super()._fixed(Term(term.op, data="H") if text else term)
+        return super()._array(Term(term.op, data="H") if text else term)
 
 
 class LoopNetwork:
