@@ -26,14 +26,14 @@ from numbarnn.weights.network import (
     with_both_biases,
     with_input_matrix,
 )
-from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind, custom_network
+from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights, or their `onnx_cells.CustomNetwork`.
+    """The `Network` of Keras layers or of their weights.
 
     Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
     """
@@ -71,26 +71,16 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, or their `CustomNetwork` where no built-in cell has their activations.
+    """The `Network` of parts, of a cell made for them where no built-in one has their activations.
 
     Args:
         functions: of `_functions`. parts: (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
     """
-    (activation, recurrent), operator, has_bias = functions, cell.split("_")[0].upper(), "b_w" in parts[0, 0]
+    (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
-    if kind in BUILT_IN:
-        return infer(named(parts), BUILT_IN[kind], "the state dict made of Keras' weights")
-    kind = replace(kind, bias=has_bias)
-
-    def parameters(part):
-        theirs = {name: gates.to_order(array, cell, gates.ONNX) for name, array in part.items()}
-        if has_bias:
-            of_w = theirs.pop("b_w")
-            theirs["B"] = np.concatenate([of_w, theirs.pop("b_r", np.zeros_like(of_w))])
-        return kind.parameters(**theirs)
-
-    return custom_network(kind, {place: parameters(part) for place, part in parts.items()}, "layers")
+    cell = BUILT_IN.get(kind) or replace(kind, bias="b_w" in parts[0, 0])
+    return infer(named(parts), cell, "the state dict made of Keras' weights")
 
 
 def _functions(activation, recurrent_activation, where):
@@ -221,9 +211,8 @@ def write(network):
     network = with_both_biases(network) if network.cell == "gru" else network
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():
-        parts = [network.part(kind, layer, direction) for kind in ("W", "R", "b_w", "b_r")]
-        parts = [gates.to_order(array, network.cell, gates.KERAS) for array in parts if array is not None]
-        W, R, *biases = parts
+        parts = network.parts(layer, direction).values()
+        W, R, *biases = (gates.to_order(array, network.cell, gates.KERAS) for array in parts)
         layers[layer] += [np.ascontiguousarray(W.T), np.ascontiguousarray(R.T)]
         if biases:
             layers[layer].append(np.stack(biases) if network.cell == "gru" else sum(biases[1:], start=biases[0]))

@@ -16,7 +16,7 @@ import numpy as np
 
 from numbarnn.weights import gates
 from numbarnn.weights.network import infer, named, package, type_name
-from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, custom_network
+from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
     Attributes:
         name: what the node is called. nodes: the `Node`s. direction: "forward", "reverse" or "bidirectional".
         cell: the built-in cell's name, or a `Kind`. layout: 0 (time first) or 1 (batch first).
-        arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, or of a `Kind` its parameters.
+        arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, and peepholes.
         sizes: I, H. outer: the first two sizes of X, None where the model leaves them open.
     """
 
@@ -70,7 +70,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, or what is their `CustomNetwork`, and the option batch_first.
+    """The `Network` of a model's nodes, and the option batch_first.
 
     Arguments and errors are those of `numbarnn.convert.from_onnx`.
     """
@@ -105,8 +105,6 @@ def read(model, node=None, reverse_as_forward=False):
     first = layers[0]
     parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
     found = {"batch_first": first.layout == 1 or _turns_input(whole, graph, first)}
-    if isinstance(first.cell, Kind):
-        return custom_network(first.cell, parts, "nodes"), found
     return infer(named(parts), first.cell, "the state dict made of the nodes' weights"), found
 
 
@@ -262,7 +260,7 @@ def _layer(node, graph):
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
     _check_shapes(given, node.op_type, directions, hidden, where)
     parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
-    arrays, sizes = tuple(_part(cell, part) for part in parts), (given["W"].shape[-1], given["R"].shape[-1])
+    arrays, sizes = tuple(_part(kind, part) for part in parts), (given["W"].shape[-1], given["R"].shape[-1])
     names = Node(node.input[0], tuple(node.output))
     outer = graph.sizes(names.x)[:2]
     return Layer(label(node), (names,), direction, cell, layout, arrays, sizes, outer)
@@ -342,7 +340,7 @@ def _given(node, graph, where):
 def _check_shapes(given, operator, directions, hidden, where):
     """Raise ValueError unless the weights have the shapes of a node with that hidden_size (None: what R tells)."""
     units = hidden or given["R"].shape[-1]
-    rows = len(GATES[operator]) * units
+    rows = len(Kind(operator, ()).gates) * units
     expected = {"W": (directions, rows, given["W"].shape[-1]), "R": (directions, rows, units)}
     expected |= {"B": (directions, 2 * rows), "P": (directions, 3 * units)}
     wrong = [
@@ -354,15 +352,14 @@ def _check_shapes(given, operator, directions, hidden, where):
         )
 
 
-def _part(cell, part):
-    """One direction's weights as a `Layer` has them; copies.
+def _part(kind, part):
+    """One direction's weights as a `Network` has them; copies.
 
     Args:
         part: {"W", "R", "B", "P"}, as far as they are given.
     """
-    if isinstance(cell, Kind):
-        return cell.parameters(**part if cell.peepholes else {name: part[name] for name in part if name != "P"})
-    found = {kind: part[kind] for kind in ("W", "R")}
+    found = {name: part[name] for name in "WR"}
     if "B" in part:
         found["b_w"], found["b_r"] = np.split(part["B"], 2)
-    return {kind: gates.from_order(array, cell, gates.ONNX) for kind, array in found.items()}
+    found = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in found.items()}
+    return found | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))

@@ -56,13 +56,9 @@ class Parameter:
 
 
 def parameter_name(kind, layer, direction):
-    """PyTorch's name of a parameter of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
-    return named(STACKED[kind], layer, direction)
-
-
-def named(name, layer, direction):
-    """The name of a pseudo-layer's own."""
-    return f"{name}_l{layer}{'_reverse' if direction else ''}"
+    """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r"), or of another
+    one's own name."""
+    return f"{STACKED.get(kind, kind)}_l{layer}{'_reverse' if direction else ''}"
 
 
 class WeightSpace:
@@ -153,7 +149,7 @@ class WeightSpace:
             self._add_formed(place, kind, read, terms, groups)
             shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
         if shape[0]:
-            self._append(STACKED[kind], kind, place, shape, parts)
+            self._append(kind, kind, place, shape, parts)
 
     def _add_own(self, place, matrices):
         """Add the parameters that are arrays of their own: `matrices`, or vectors and scalars."""
@@ -169,7 +165,7 @@ class WeightSpace:
                 self._append(flat_name(name), kind, place, shape, (name,))
 
     def _append(self, name, kind, place, shape, parts):
-        part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)
+        part = Parameter(parameter_name(name, *place), kind, *place, self.size, shape, parts)
         self._places[place].append(part)
         self.parameters += (part,)
         self.size += part.size

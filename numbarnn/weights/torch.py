@@ -146,6 +146,6 @@ def write_cells(network):
     network = with_both_biases(with_input_matrix(network))
     states = []
     for where in network.pseudo_layers():
-        parts = {name: network.part(kind, *where) for name, kind in CELL_ENTRIES.items()}
-        states.append({name: array for name, array in parts.items() if array is not None})
+        parts = network.parts(*where)
+        states.append({name: parts[kind] for name, kind in CELL_ENTRIES.items() if kind in parts})
     return list(zip(states[::2], states[1::2], strict=True)) if network.bidirectional else states
