@@ -21,10 +21,6 @@ class Sums:
     nodes: list[Node]
     largest: bool = False
 
-    def roots(self):
-        """What they add up."""
-        return tuple(node.args[0] for node in self.nodes)
-
 
 @dataclass
 class Structure:
