@@ -174,25 +174,25 @@ def declared_columns(term, columns):
     return next((found for part in term.args if (found := declared_columns(part, columns)) is not None), None)
 
 
-_SYMBOLS = {"add": " + ", "sub": " - ", "mul": " * ", "divide": " / ", "product": " @ "}
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
+
+
+def operation_text(op, texts):
+    """An operation of a `Term` as equations have it, of the texts of its arguments."""
+    if op in SYMBOLS:
+        return f"({f' {SYMBOLS[op]} '.join(texts)})"
+    return f"{texts[0]}.T" if op == "transpose" else f"-{texts[0]}"
 
 
 def term_text(term):
     """A term as equations have it."""
-    if term.op in _SYMBOLS:
-        return f"({_SYMBOLS[term.op].join(map(term_text, term.args))})"
-    if term.op in ("transpose", "neg"):
-        (inner,) = map(term_text, term.args)
-        return f"{inner}.T" if term.op == "transpose" else f"-{inner}"
-    if term.op == "constant":
-        return str(term.data)
+    if term.args:
+        return operation_text(term.op, list(map(term_text, term.args)))
+    if term.op in ("parameter", "fill"):
+        return f"p.{term.data}"
     if term.op == "number":
         return f"{term.data:g}"
-    return (
-        f"p.{term.data}"
-        if term.op in ("parameter", "fill")
-        else {"eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
-    )
+    return {"constant": str(term.data), "eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
 
 
 def as_text(parts):
