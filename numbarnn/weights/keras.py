@@ -18,13 +18,12 @@ from numbarnn.weights.network import (
     GRU_FORMS,
     agreed,
     cell_name,
+    completed,
     host,
     infer,
     named,
     refuse,
     type_name,
-    with_both_biases,
-    with_input_matrix,
 )
 from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind
 
@@ -194,8 +193,7 @@ def _told(shape, bias, where, activation):
 def write(network):
     """What `set_weights` of each Keras layer takes, a list of arrays per layer: see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_input_matrix(network)
-    network = with_both_biases(network) if network.cell == "gru" else network
+    network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():
         parts = network.parts(layer, direction).values()

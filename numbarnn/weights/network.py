@@ -188,52 +188,42 @@ def infer(parameters, cell=None, what="state_dict"):
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
         proj_size=projection[0] if projection else 0,
     )  # fmt: skip
-    return _checked(network, what)
-
-
-def _checked(network, what):
-    """Return the network with its parameters in order, if names and shapes are those of a network of its kind."""
-    expected = network.space.shapes
-    arrays = network.parameters
-    shapes = {name: array.shape for name, array in arrays.items()}
+    expected, shapes = network.space.shapes, {name: array.shape for name, array in arrays.items()}
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
     problems += [f"unknown {name}" for name in shapes if name not in expected]
     wrong = {name: shape for name, shape in expected.items() if shapes.get(name, shape) != shape}
     problems += [f"{name} has shape {shapes[name]}, expected {shape}" for name, shape in wrong.items()]
     if network.proj_size and network.cell != "lstm":
         problems.append(f"weight_hr: only an LSTM has a projection, not {network.cell}")
-    if 0 in (network.input_size, *network.hidden_sizes):
-        problems.append(f"sizes of 0: input_size {network.input_size}, hidden_size {network.hidden_sizes}")
+    if 0 in (network.input_size, *hidden):
+        problems.append(f"sizes of 0: input_size {network.input_size}, hidden_size {hidden}")
     if problems:
         raise ValueError(
-            f"{what} does not fit {network.name} of input_size {network.input_size}, hidden_size "
-            f"{network.hidden_sizes}, {network.directions} direction(s): {'; '.join(problems)}"
+            f"{what} does not fit {network.name} of input_size {network.input_size}, hidden_size {hidden}, "
+            f"{network.directions} direction(s): {'; '.join(problems)}"
         )
     return replace(network, parameters={name: arrays[name] for name in expected})
 
 
-# ---------------------------------------------------------------- the same network in forms that other formats have
-def with_input_matrix(network):
-    """Return the same network with a W of layer 0 that changes no bit of y: the identity for every gate where it skips
-    W, for the direction's own columns where W x is given."""
-    if network.input_mode == "linear":
-        return network
-    identity, D = np.eye(network.input_size, dtype=network.dtype), network.directions
-    own = [np.tile(identity, (len(network.gates), 1))] * D if network.input_mode == "skip" else np.split(identity, D)
-    added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
-    return _checked(replace(network, input_mode="linear", parameters=added | network.parameters), "the network")
+# ---------------------------------------------------------------- what other formats have and lack
+def completed(network, both_biases=True):
+    """Return the same network with what other formats have in any case; no bit of y changes.
 
-
-def with_both_biases(network):
-    """Return the same network with two biases, one of them zero, in place of a single one."""
-    if network.bias in ("none", "double"):
-        return network
-    (given,) = BIAS_MODES[network.bias]
-    other = "b_r" if given == "b_w" else "b_w"
-    zeros = {
-        parameter_name(other, *place): np.zeros_like(network.parts(*place)[given]) for place in network.pseudo_layers()
-    }
-    return _checked(replace(network, bias="double", parameters=network.parameters | zeros), "the network")
+    Layer 0 has a W: the identity for every gate where it skips W, for the direction's own columns where W x is given.
+    With `both_biases` a second one, zero, stands beside a single one.
+    """
+    added, D = {}, network.directions
+    if network.input_mode != "linear":
+        identity = np.eye(network.input_size, dtype=network.dtype)
+        skips = network.input_mode == "skip"
+        own = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
+        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
+    if both_biases and network.bias in ("input", "recurrent"):
+        (given,) = BIAS_MODES[network.bias]
+        for place in network.pseudo_layers():
+            other = parameter_name("b_r" if given == "b_w" else "b_w", *place)
+            added[other] = np.zeros_like(network.parts(*place)[given])
+    return infer(added | network.parameters, network.cell, "the network") if added else network
 
 
 def refuse(network, target, **without):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numbarnn.weights import gates
-from numbarnn.weights.network import package, refuse, with_both_biases, with_input_matrix
+from numbarnn.weights.network import completed, package, refuse
 from numbarnn.weights.onnx_cells import BUILT_IN, Kind
 
 OPSET = 14  # the first in which the nodes know `layout`; runtimes of 2021 and later have it
@@ -28,7 +28,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         apart: whether each layer has states of its own, hx_l0 (D, B, H) and so on, even where sizes are equal.
     """
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_both_biases(with_input_matrix(network))
+    network = completed(network)
     kind = network.cell if isinstance(network.cell, Kind) else _KINDS[network.cell]
     onnx = package("onnx", "writing ONNX models")
     helper, H, D = onnx.helper, network.hidden_sizes, network.directions

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from numbarnn.weights.network import agreed, infer, named, refuse, type_name, with_both_biases, with_input_matrix
+from numbarnn.weights.network import agreed, completed, infer, named, refuse, type_name
 
 CELL_ENTRIES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b_w", "bias_hh": "b_r"}  # of nn.LSTMCell and others
 CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
@@ -72,7 +72,7 @@ def write(network):
             f"torch.nn has one hidden_size for all layers, but these are {network.hidden_sizes}: use one module per "
             "layer (to_torch_cells), or take the arrays from layer.state_dict()"
         )
-    return dict(with_both_biases(with_input_matrix(network)).parameters)
+    return dict(completed(network).parameters)
 
 
 def _refuse_reset_before(network, target):
@@ -143,7 +143,7 @@ def write_cells(network):
     """State dicts of torch.nn's cells, or the errors: see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
     refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_both_biases(with_input_matrix(network))
+    network = completed(network)
     states = []
     for where in network.pseudo_layers():
         parts = network.parts(*where)
