@@ -55,11 +55,7 @@ class Constant:
         return self if self.function is None else Constant(function=self.function, shape=shape)
 
     def of(self, sizes):
-        """The array of a layer of these sizes, letter -> int.
-
-        Raises:
-            ValueError: a function returns no array of numbers, or one of another shape.
-        """
+        """The array of a layer of these sizes, letter -> int; ValueError if a function returns no such array."""
         if self.function is None:
             return self.array
         array = np.asarray(self.function(sizes["H"]), np.float64)
@@ -160,11 +156,7 @@ def walked(terms):
 
 
 def declared_columns(term, columns):
-    """How many columns a matrix has, an int, if that is said of its parameters; else None.
-
-    Args:
-        columns: name of a parameter -> its columns.
-    """
+    """How many columns a matrix has, if `columns`, name of a parameter -> int, says it; else None."""
     if term.op == "parameter":
         return columns.get(term.data)
     if term.op == "product":

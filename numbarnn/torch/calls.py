@@ -236,10 +236,7 @@ recurrence = super(torch.autograd.Function, Recurrence).apply
 
 
 class Once(torch.autograd.Function):
-    """Gradients as they are, that say of what there are no further gradients.
-
-    Args of apply: the gradients, a tuple; what they were computed from.
-    """
+    """Gradients as they are, a tuple, that say of what there are no further gradients: of the tensors behind them."""
 
     @staticmethod
     def forward(ctx, gradients, *tensors):

@@ -81,11 +81,8 @@ def layers_of(hidden_size, num_layers):
 
 
 def fitted_input(input_size, x, state, weights):
-    """x (T, B, I) and the state with the dtype of the weights; raise what torch.nn raises where x does not fit these.
-
-    Args:
-        weights: a tensor of the parameters' dtype and device.
-    """
+    """x (T, B, I) and the state with the dtype of the weights; raise what torch.nn raises where x does not fit
+    these."""
     if x.shape[2] != input_size:
         raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {input_size}, got {x.shape[2]}")
     if x.device != weights.device:
@@ -106,11 +103,7 @@ def fitted_input(input_size, x, state, weights):
 
 
 def cell_state(kind, state, names):
-    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c).
-
-    Args:
-        kind: the module's name. names: of the cell's states.
-    """
+    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c)."""
     if len(state) != len(names):
         raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not {len(state)} items")
     for number, one in enumerate(state):

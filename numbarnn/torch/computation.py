@@ -64,12 +64,8 @@ class Computation:
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
-        """Of a call without lengths, resets and states of every step: its form, see `repeated`, and (y, the final
-        state) if it has the form of the last one, else None.
-
-        Args:
-            x, hx: as the module's caller gave them.
-        """
+        """Of a call without lengths, resets and states of every step, as the module's caller gave it: its form, see
+        `repeated`, and (y, the final state) if it has the form of the last one, else None."""
         if self.by_layer or self.stack.has_narrow:
             return None, None
         network, weights = self._networks[0], self.flat.of(module)[0]
@@ -193,11 +189,9 @@ def _through(network, weights, x, state, about):
 
 
 def _layer_by_layer(networks, weights, given, about, drop):
-    """The same through networks of one layer each.
+    """The same through networks of one layer each, of given (x, state).
 
-    Args:
-        weights: [layer] -> its parameters. given: (x, state).
-        drop: y of a layer -> what the next one gets; None: as it is.
+    `weights` are one list per layer; `drop` makes of a layer's y what the next one gets, None: as it is.
     """
     y, state = given
     final, of_last, about = [], about, about._replace(output_states=False)

@@ -130,11 +130,7 @@ class Network:
 
     @classmethod
     def of_key(cls, key):
-        """The network of a key, always the same one.
-
-        Raises:
-            ValueError: its cell is not known in this process, or has other equations.
-        """
+        """The network of a key, always the same one; ValueError if its cell is unknown here, or has other equations."""
         found = _networks.get(key)
         if found is None:
             arguments = json.loads(key)
@@ -155,11 +151,7 @@ class Network:
 
     def stack_for(self, tensor, draws=True):
         """The `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws nothing in
-        training.
-
-        Raises:
-            TypeError: no engine computes with such tensors; names the cure.
-        """
+        training. TypeError, with the cure, where no engine computes with such tensors."""
         kind = computes_in(tensor), tensor.device, draws or not self.draws
         found = self._stacks.get(kind)
         if found is None:

@@ -138,11 +138,8 @@ def set_up(ctx, inputs, output):
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments.
-
-    Args:
-        results: the gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all.
-    """
+    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments, of the
+    gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all."""
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more

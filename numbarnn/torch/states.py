@@ -12,14 +12,11 @@ from numbarnn.programs.states import with_each
 
 
 def taken(names, hx, batched):
-    """The state of a call's argument, with an axis for the batch.
+    """The state of a call's argument, with an axis for the batch; torch.nn's errors where it is none.
 
     Args:
         names: of the cell's states.
         hx: h, or a tuple of all states; of one sequence, unless `batched`, without the axis of the batch.
-
-    Raises:
-        TypeError, RuntimeError: it is no such tuple; a state has too many dimensions, or too few.
     """
     if len(names) > 1:
         if not isinstance(hx, tuple | list) or len(hx) != len(names):
@@ -41,11 +38,7 @@ def taken(names, hx, batched):
 
 
 def check(stack, state, batch, x):
-    """Raise what torch.nn raises of a state that does not fit x of that batch.
-
-    Raises:
-        RuntimeError: its shape, dtype or device is another. TypeError: it is no tensor.
-    """
+    """Raise what torch.nn raises of a state that does not fit x of that batch."""
     for number, (one, sizes) in enumerate(zip(state, stack.state_sizes, strict=True)):
         name, D = f"hidden[{number}]" if len(state) > 1 else "hidden", stack.directions
         if len(set(sizes)) == 1 and (stack.equal_widths or stack.has_narrow):

@@ -56,10 +56,8 @@ class FormedWeights:
         return Values(arrays, self._views[place], dtype, self._space.sizes[place], self._fixed[place])
 
     def form(self):
-        """Compute it, of the parameters as they are now, unless that has been done for just these numbers.
-
-        Several threads may do so at once: each writes finished numbers, the same ones.
-        """
+        """Compute it, of the parameters as they are now, unless that has been done for just these numbers. Several
+        threads may do so at once: each writes finished numbers, the same ones."""
         known = None
         if self._read is not None:
             if self._known is not None and (self._read == self._known).all():
@@ -106,10 +104,8 @@ class FormedWeights:
 
 
 def _put(out, value, groups):
-    """Write a term's value into a gate's rows, which may be more than it has, and have more columns.
-
-    Units beyond are copies of the last one, so that they are finite where it is; they multiply with zeros.
-    """
+    """Write a term's value into a gate's rows, which may be more, with more columns, than it has. Units beyond are
+    copies of the last one, so that they are finite where it is; they multiply with zeros."""
     shape = np.shape(value)
     if shape in ((), out.shape):
         out[...] = value

@@ -32,10 +32,8 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights.
-
-    Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
-    """
+    """The `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`; where nothing tells,
+    reset_after is True."""
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
     cell = None if cell is None else cell_name(cell)
@@ -78,11 +76,8 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, of a cell made for them where no built-in one has their activations.
-
-    Args:
-        functions: of `_functions`. parts: (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
-    """
+    """The `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order; of a cell made for them
+    where no built-in one has their activations, `_functions`' result."""
     (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")

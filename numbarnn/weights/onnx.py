@@ -70,10 +70,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, and the option batch_first.
-
-    Arguments and errors are those of `numbarnn.convert.from_onnx`.
-    """
+    """The `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
     model = _load(model)
     whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
@@ -334,11 +331,7 @@ def _given(node, graph, where):
 
 
 def _part(kind, part):
-    """One direction's weights as a `Network` has them; copies.
-
-    Args:
-        part: {"W", "R", "B", "P"}, as far as they are given.
-    """
+    """One direction's {"W", "R", "B", "P"}, as far as they are given, as a `Network` has them; copies."""
     found = {name: part[name] for name in "WR"}
     if "B" in part:
         found["b_w"], found["b_r"] = np.split(part["B"], 2)

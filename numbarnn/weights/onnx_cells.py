@@ -76,12 +76,9 @@ class Kind:
     per_unit = property(lambda self: PEEPHOLES if self.peepholes else ())
 
     def named(self, arrays):
-        """Name in the cell's equations -> array, of one direction's arrays as a `Network` has them.
+        """Name in the cell's equations -> array, of one direction's arrays as a `Network` has them (`Network.parts`).
 
         The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
-
-        Args:
-            arrays: "W", "R", "b_w", "b_r" and `PEEPHOLES` -> array, as far as there are some.
         """
 
         def by_gate(kind):

@@ -65,27 +65,21 @@ class WeightSpace:
     """Where each parameter stands in the flat buffer.
 
     Args:
-        num_gates: G.
-        input_size: I of layer 0.
-        hidden_sizes: H of each layer.
-        directions: D, 1 or 2.
+        num_gates, input_size, hidden_sizes, directions: G, I of layer 0, H of each layer, D (1 or 2).
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
         num_ah: A; None: G.
-        per_unit: names of parameters per unit, of a cell without a layout.
         heads: n, which divides H and P.
-        layout: the names of all parameters, a cell's `Layout`.
+        layout: the names of all parameters, a cell's `Layout`; per_unit: those per unit, of a cell without one.
 
     Raises:
-        ValueError: a parameter per unit has the name of another parameter; the sizes are not what the cell's equations
-            need.
+        ValueError: two parameters have one name, or sizes are not what the cell's equations need.
 
     Attributes:
-        parameters: tuple of `Parameter`, in the buffer's order.
-        size: elements of the buffer.
-        formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`).
-        formed_size: elements of all these.
+        parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
+        formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`);
+            formed_size: elements of all these.
         sizes: (layer, direction) -> letter (H, I, P) -> int.
         widths: of each layer the number of units that kernels compute with: H, or as many as its largest state has
             (`sizes_of_layers`).
@@ -204,11 +198,7 @@ class WeightSpace:
 
     def initial(self, initial, key):
         """What parameters begin with, by `Cell.initial`: (the `Parameter`, a slice of the flat buffer, its values) of
-        each in each layer and direction.
-
-        Args:
-            key: an int, from which random numbers follow.
-        """
+        each in each layer and direction. Random numbers follow from `key`, an int."""
         for (layer, direction), own in self.blocks.items():
             for name, value in initial:
                 if name in own:  # layer 0 may have no W
@@ -218,11 +208,8 @@ class WeightSpace:
 
     def pseudo_layer(self, flat, layer, direction, formed=None):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        parameters per unit are one, (V * H,), "per_unit".
-
-        Args:
-            formed: (formed_size,), what kernels read in place of parameters; None: the parameters themselves.
-        """
+        parameters per unit are one, (V * H,), "per_unit". With `formed`, (formed_size,), what kernels read in their
+        place."""
         own = self._places[layer, direction]
         views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
         per_unit = [part for part in own if part.kind == PER_UNIT]
@@ -263,13 +250,10 @@ def as_they_are(names):
 
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
-    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it).
+    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it), of a cell's `Layout`.
 
     Kernels have one width for h and all states of a layer, that of the widest. So where a state has more units than h,
     they compute an h that is wider than callers see, and matrices that multiply it have columns of zeros there.
-
-    Args:
-        layout: the cell's `Layout`. The others are as those of `WeightSpace`.
     """
     found, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
@@ -282,11 +266,8 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
 
 
 def check_sizes(layout, sizes, layer, without_W):
-    """Raise ValueError unless sizes are equal that a cell's equations need to be so.
-
-    Args:
-        layout: the cell's `Layout`. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
-    """
+    """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be so. Without W the size
+    I does not matter."""
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

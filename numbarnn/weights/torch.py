@@ -15,10 +15,8 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module.
-
-    Arguments and errors are those of `numbarnn.convert.from_torch`.
-    """
+    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module: see
+    `numbarnn.convert.from_torch`."""
     if not isinstance(prefix, str):
         return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
@@ -87,10 +85,8 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
-    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
-
-    Arguments and errors are those of `numbarnn.convert.from_torch_cells`.
-    """
+    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts: see
+    `numbarnn.convert.from_torch_cells`."""
     if isinstance(source, Mapping) or hasattr(source, "state_dict"):
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]

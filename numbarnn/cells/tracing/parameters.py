@@ -15,11 +15,7 @@ from numbarnn.cells.tracing.graph import OVER_UNITS, parts_of, reachable, same_f
 
 
 def layout_of(structure, place, input_name):
-    """The `Layout` of a `Structure`.
-
-    Args:
-        place: of the equations that errors point to. input_name: what they call x.
-    """
+    """The `Layout` of a `Structure`; errors point to a place, and call x by the name that the equations give it."""
     sizes = Sizes(structure, place, input_name)
     usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
     rows, formed, placed, unusual = {}, {}, set(), False
@@ -213,11 +209,8 @@ class Sizes:
 
 
 def _products(own, input_name):
-    """Name of a parameter -> the products that it is a part of, as equations have them.
-
-    Args:
-        own: (`Term`, its rows, what it multiplies or "I") of each product.
-    """
+    """Name of a parameter -> the products that it is a part of, as equations have them; `own` are (the `Term`, its
+    rows, what it multiplies or "I")."""
     found = {}
     for term, _, vector in own:
         text = input_name if vector == "I" else vector.name or "a computed value"

@@ -83,11 +83,9 @@ class Names:
 
 
 class Function:
-    """The text of one function.
+    """The text of one function: `kind`, "forward" or "backward", says what it takes, its title is the docstring.
 
     Args:
-        name, kind: its name, and "forward" or "backward", which says its arguments.
-        title: its docstring.
         names: the cell's `Names`.
         arguments: name of an argument -> its nodes, all that it is a tuple of.
         statements: (file, line) -> text of the equation there.

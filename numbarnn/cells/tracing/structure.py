@@ -134,12 +134,8 @@ def _projection(outputs, terms):
 
 
 def _stages(products, sums):
-    """Products and sums as stages. The next stage is all sums that can be computed by then, else all of the largest,
-    else one product.
-
-    Args:
-        products: vector -> the products with it. sums: nodes.
-    """
+    """Products, by what they multiply, and sums as stages. The next stage is all sums that can be computed by then,
+    else all of the largest, else one product."""
     made_of = {(node.op, node): set(reachable(node.args)) for node in sums}
     made_of |= {("product", vector): set(reachable([vector])) for vector in products}
     results = {(kind, node): products[node] if kind == "product" else [node] for kind, node in made_of}
@@ -175,18 +171,12 @@ def _short_names(products):
 
 # -------------------------------------------------------------------------------------------------------------- biases
 def split_biases(outputs, constants):
-    """The equations without biases: per-unit parameters that are added to a product, so that a cell is given W x + b.
+    """The equations without biases: (a new graph; the new states in it; node of a product in it -> its bias' name).
 
-    A vector is a bias if it and a product are terms of one sum, and of nothing else. If the sum has a product with x,
-    its first vector is that product's bias, and a second one the other product's; else its first vector is the other
-    product's. Other gates do not matter: where a parameter stands follows from the equations that it is in.
-
-    Args:
-        outputs: the nodes that are the new states.
-        constants: names of vectors that are no parameters.
-
-    Returns:
-        (a new graph; outputs without biases in it; node of a product in it -> the name of its bias).
+    A vector is a bias if it and a product are terms of one sum, and of nothing else; `constants` names those that are
+    not learnt. If the sum has a product with x, its first vector is that product's bias, and a second one the other
+    product's; else its first vector is the other product's. Other gates do not matter: where a parameter stands follows
+    from the equations that it is in.
     """
     nodes = reachable(outputs)
     users = consumers(nodes)
