@@ -2,8 +2,8 @@
 
 Kernels read, per layer and direction, matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and parameters per unit.
 Users set what their equations name: `p.W.i`, `p.peep`, `p.scalar.alpha`. As a rule the rows of W are the matrices that
-multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.formed` says by `Term`s what the
-rows are instead; `numbarnn.weights.formed` computes them, and takes gradients back.
+multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.derived` says by `Term`s what the
+rows are instead; `numbarnn.weights.derived` computes them, and takes gradients back.
 """
 
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ class Layout:
             for W_hr.
         own: name -> shape of each parameter that is an array of its own: (H,) per unit, () of the layer, or a matrix. A
             size is a letter, as in `numbarnn`, or an int.
-        formed: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
+        derived: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
             not read the parameters themselves.
         equal: what a layer's sizes have to fulfil, as `Equal`s.
         states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
@@ -106,7 +106,7 @@ class Layout:
 
     rows: Mapping = field(default_factory=dict)
     own: Mapping = field(default_factory=dict)
-    formed: Mapping = field(default_factory=dict)
+    derived: Mapping = field(default_factory=dict)
     equal: tuple = ()
     states: tuple = ()
 

@@ -15,6 +15,7 @@ from numbarnn import cells
 from numbarnn.cells.layout import BIAS_MODES, STACKED
 from numbarnn.common import install
 from numbarnn.common.precision import DTYPES, numpy_dtype
+from numbarnn.weights import space
 from numbarnn.weights.space import WeightSpace, parameter_name
 
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
@@ -64,8 +65,8 @@ class Network:
 
     def parts(self, layer, direction=0):
         """Return kind ("W", "R", "W_hr", "b_w", "b_r"), or the name of a peephole -> array, of all there are."""
-        kinds = (*STACKED, *getattr(self.cell, "per_unit", ()))
-        names = {kind: parameter_name(kind, layer, direction) for kind in kinds}
+        flat = STACKED | {name: name for name in getattr(self.cell, "per_unit", ())}
+        names = {kind: space.named(name, layer, direction) for kind, name in flat.items()}
         return {kind: self.parameters[name] for kind, name in names.items() if name in self.parameters}
 
     def pseudo_layers(self):
@@ -115,7 +116,7 @@ def package(name, purpose):
 def named(parts):
     """Return a state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
     return {
-        parameter_name(kind, layer, direction): array
+        space.named(STACKED.get(kind, kind), layer, direction): array
         for (layer, direction), arrays in parts.items()
         for kind, array in arrays.items()
         if array is not None

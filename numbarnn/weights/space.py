@@ -56,9 +56,13 @@ class Parameter:
 
 
 def parameter_name(kind, layer, direction):
-    """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r"), or of another
-    one's own name."""
-    return f"{STACKED.get(kind, kind)}_l{layer}{'_reverse' if direction else ''}"
+    """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
+    return named(STACKED[kind], layer, direction)
+
+
+def named(name, layer, direction):
+    """The name of a pseudo-layer's own parameter."""
+    return f"{name}_l{layer}{'_reverse' if direction else ''}"
 
 
 class WeightSpace:
@@ -78,8 +82,8 @@ class WeightSpace:
 
     Attributes:
         parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
-        formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`);
-            formed_size: elements of all these.
+        derived: (layer, direction) -> kind -> `Derived`, of what kernels read and the buffer does not have (`Layout`);
+            derived_size: elements of all these.
         sizes: (layer, direction) -> letter (H, I, P) -> int.
         widths: of each layer the number of units that kernels compute with: H, or as many as its largest state has
             (`sizes_of_layers`).
@@ -92,7 +96,7 @@ class WeightSpace:
         if taken := set(STACKED.values()).intersection(per_unit):
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
-        self.parameters, self.size, self.formed, self.formed_size = (), 0, {}, 0
+        self.parameters, self.size, self.derived, self.derived_size = (), 0, {}, 0
         num_ah = num_gates if num_ah is None else num_ah
 
         def shapes(H, I, P):  # noqa: E741
@@ -129,29 +133,29 @@ class WeightSpace:
 
         Args:
             shape: of one array of all gates' rows. read: of the array that kernels read.
-            groups: of its columns, see `Formed`. without_W: the layer has no W.
+            groups: of its columns, see `Derived`. without_W: the layer has no W.
         """
         layout, parts = self._layout, self._layout.rows.get(kind, ())
-        if kind in layout.formed or read != shape:
-            terms = layout.formed.get(kind) or as_they_are(parts)
+        if kind in layout.derived or read != shape:
+            terms = layout.derived.get(kind) or as_they_are(parts)
             missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if without_W else ()
             if missing and len(shape) == 2:
                 raise ValueError(
                     f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
                     "multiplies more than x"
                 )
-            self._add_formed(place, kind, read, terms, groups)
+            self._add_derived(place, kind, read, terms, groups)
             shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
         if shape[0]:
-            self._append(kind, kind, place, shape, parts)
+            self._append(STACKED[kind], kind, place, shape, parts)
 
     def _add_own(self, place, matrices):
         """Add the parameters that are arrays of their own: `matrices`, or vectors and scalars."""
         layout, sizes, width = self._layout, self.sizes[place], self.widths[place[0]]
-        if not matrices and ("per_unit" in layout.formed or (layout.per_unit and width != sizes["H"])):
-            terms = layout.formed.get("per_unit") or as_they_are(layout.per_unit)
-            self._add_formed(place, "per_unit", (len(terms) * width,), terms)
-        there = parameters_in([term for made in self.formed.get(place, {}).values() for term in made.terms])
+        if not matrices and ("per_unit" in layout.derived or (layout.per_unit and width != sizes["H"])):
+            terms = layout.derived.get("per_unit") or as_they_are(layout.per_unit)
+            self._add_derived(place, "per_unit", (len(terms) * width,), terms)
+        there = parameters_in([term for made in self.derived.get(place, {}).values() for term in made.terms])
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
             kind = PER_UNIT if letters == ("H",) else OWN[len(shape)]
@@ -159,16 +163,16 @@ class WeightSpace:
                 self._append(flat_name(name), kind, place, shape, (name,))
 
     def _append(self, name, kind, place, shape, parts):
-        part = Parameter(parameter_name(name, *place), kind, *place, self.size, shape, parts)
+        part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)
         self._places[place].append(part)
         self.parameters += (part,)
         self.size += part.size
 
-    def _add_formed(self, place, kind, shape, terms, groups=1):
+    def _add_derived(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
             constant.of(self.sizes[place])  # fits
-        made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape, groups)
-        self.formed_size += made.size
+        made = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
+        self.derived_size += made.size
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
@@ -206,26 +210,26 @@ class WeightSpace:
                     drawn = begin.draw(value, shape, (key, layer, direction), name)
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
-    def pseudo_layer(self, flat, layer, direction, formed=None):
+    def pseudo_layer(self, flat, layer, direction, derived=None):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        parameters per unit are one, (V * H,), "per_unit". With `formed`, (formed_size,), what kernels read in their
+        parameters per unit are one, (V * H,), "per_unit". With `derived`, (derived_size,), what kernels read in their
         place."""
         own = self._places[layer, direction]
         views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
-        if formed is not None:
-            views |= {kind: one.of(formed) for kind, one in self.formed.get((layer, direction), {}).items()}
+        if derived is not None:
+            views |= {kind: one.of(derived) for kind, one in self.derived.get((layer, direction), {}).items()}
         return views
 
 
-class Formed(NamedTuple):
+class Derived(NamedTuple):
     """What kernels read of one kind, made of parameters.
 
     Attributes:
         terms: one per gate, or per parameter per unit; it fills H rows, or numbers, or as many as it has of them.
-        offset: of its first element in the array of all that is formed.
+        offset: of its first element in the array of all that is derived.
         shape: its shape.
         groups: its columns are so many groups, each with those of a direction of the layer below, and zeros at its end
             where kernels have more units there than h has.

@@ -9,7 +9,7 @@ import operator
 from numbarnn.bench.peers.contender import torch
 from numbarnn.cells.layout import Term
 from numbarnn.cells.tracing.graph import OPERATORS, reachable
-from numbarnn.weights.formed import Values
+from numbarnn.weights.derived import Values
 
 _NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64

@@ -146,7 +146,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     called p.scalar.name. It returns the new states. It is run once, on values that note what is computed; then the
     backward is derived, and source of both is written, which `show` prints.
 
-    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is formed once
+    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is derived once
     per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
     with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. Where x itself stands, as
     in `g * x`, input_size must be H. As a state, `return h, x`, it may have any size; so may states of which

@@ -2,7 +2,7 @@
 
 `p.a - p.b` may be a vector, one number per unit, or a matrix: which it is, shows where it is used. So what is made of
 parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
-formed once per call; anywhere else it is computed unit by unit, as other values are.
+derived once per call; anywhere else it is computed unit by unit, as other values are.
 """
 
 from numbers import Real

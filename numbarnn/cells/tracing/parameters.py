@@ -18,12 +18,12 @@ def layout_of(structure, place, input_name):
     """The `Layout` of a `Structure`; errors point to a place, and call x by the name that the equations give it."""
     sizes = Sizes(structure, place, input_name)
     usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
-    rows, formed, placed, unusual = {}, {}, set(), False
+    rows, derived, placed, unusual = {}, {}, set(), False
     for kind, own in sizes.matrices.items():
         plain = dict.fromkeys(term.data for term, shape in own if term.op == "parameter" and shape == usual[kind])
         unusual = unusual or any(shape != usual[kind] for _, shape in own)
         rows[kind] = tuple(name for name in plain if name not in placed)
-        formed[kind] = tuple(term for term, _ in own)
+        derived[kind] = tuple(term for term, _ in own)
         placed.update(plain)
     if unusual and structure.heads > 1:
         raise error("numbarnn.heads beside states of other sizes than H; take matrices without heads", place)
@@ -35,12 +35,12 @@ def layout_of(structure, place, input_name):
         rows[kind] = tuple(name for name, size in own.items() if size == "H")
         vectors |= {name: size for name, size in own.items() if size != "H"}
         if biases:
-            formed[kind] = tuple(_vector(biases.get(gate)) for gate in gates)
+            derived[kind] = tuple(_vector(biases.get(gate)) for gate in gates)
     per_unit = {node.data: sizes.of(node) for node in structure.per_unit.values()}
     constants = {
         name: structure.terms[name].data.with_shape(per_unit[name]) for name in per_unit if name in structure.terms
     }
-    formed["per_unit"] = tuple(
+    derived["per_unit"] = tuple(
         Term("constant", data=constants[name]) if name in constants else _vector(name) for name in per_unit
     )
     for name, constant in constants.items():
@@ -48,16 +48,16 @@ def layout_of(structure, place, input_name):
             why = "an array of the equations has a number per unit (numbarnn.constant(lambda H: ...) is one of any H)"
             sizes.equal[Equal(*constant.shape, per_unit[name], why)] = None
     as_they_are = rows | {"per_unit": tuple(name for name, size in per_unit.items() if size == "H")}
-    formed = {kind: terms for kind, terms in formed.items() if not _are(terms, as_they_are[kind])}
+    derived = {kind: terms for kind, terms in derived.items() if not _are(terms, as_they_are[kind])}
     stacked = {name for names in rows.values() for name in names}
-    inside = [name for name in parameters_in(sum(formed.values(), ())) if name not in stacked]
+    inside = [name for name in parameters_in(sum(derived.values(), ())) if name not in stacked]
     scalars = dict.fromkeys((name for name in inside if name.startswith(SCALARS)), ())
     vectors |= {name: size for name, size in per_unit.items() if name not in scalars and name not in constants}
     own = {name: (size,) for name, size in vectors.items()} | scalars
     own |= {name: sizes.of_matrix(name) for name in inside if name not in own}
     check_names(own, place)
     states = sizes.states if any(size != "H" for size in sizes.states) else ()
-    return Layout({kind: names for kind, names in rows.items() if names}, own, formed, tuple(sizes.equal), states)
+    return Layout({kind: names for kind, names in rows.items() if names}, own, derived, tuple(sizes.equal), states)
 
 
 def _are(terms, names):

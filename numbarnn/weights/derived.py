@@ -1,7 +1,7 @@
 """Derived weights: what kernels read of a cell's parameters where that is not the parameters themselves.
 
 A cell's `Layout` says by `Term`s what it is: p.R.a - p.R.a.T, p.scalar.alpha for every unit, the rows of the matrices
-that one array is to have. `FormedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
+that one array is to have. `DerivedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
 gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's;
 what kernels read as it is is not copied.
 """
@@ -13,7 +13,7 @@ from numbarnn.common.precision import compute_dtype, known_dtype
 from numbarnn.weights.space import OWN
 
 
-class FormedWeights:
+class DerivedWeights:
     """The parameters of a stack of layers as its kernels read them.
 
     Args:
@@ -25,27 +25,27 @@ class FormedWeights:
         allocate: function (name, shape, dtype) for memory that a later call may find again; None: new memory.
 
     Attributes:
-        flat: the buffer that kernels know weights by: the parameters', or `in_one` a copy with `formed` behind it.
-        formed: (space.formed_size,).
+        flat: the buffer that kernels know weights by: the parameters', or `in_one` a copy with `derived` behind it.
+        derived: (space.derived_size,).
     """
 
     def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
         self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
         own = (allocate or engine.allocate(flat))(
-            "formed", (space.size * in_one + space.formed_size,), known_dtype(dtype)
+            "derived", (space.size * in_one + space.derived_size,), known_dtype(dtype)
         )
-        self.flat, self.formed = (own, own[space.size :]) if in_one else (flat, own)
+        self.flat, self.derived = (own, own[space.size :]) if in_one else (flat, own)
         self._engine_values = engine.array_module, np.dtype(compute_dtype(dtype))
         self._views = {
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in self._blocks[place].items()}
-            for place in space.formed
+            for place in space.derived
         }
-        self._fixed = {place: {} for place in space.formed}
+        self._fixed = {place: {} for place in space.derived}
         self._read, self._known = None, None
         if engine.array_module is np and not in_one:  # elsewhere to look at parameters is to wait for a device
             read = [
                 self._blocks[place][name][1]
-                for place, kinds in space.formed.items()
+                for place, kinds in space.derived.items()
                 for name in parameters_in([term for made in kinds.values() for term in made.terms])
             ]
             first, last = min((one.start for one in read), default=0), max((one.stop for one in read), default=0)
@@ -67,27 +67,27 @@ class FormedWeights:
             self._engine.follow()
             if self.flat is not self._parameters:
                 self.flat[: self._space.size] = self._parameters
-            for place, kinds in self._space.formed.items():
+            for place, kinds in self._space.derived.items():
                 values = self._values(place)
                 for made in kinds.values():
-                    out = made.of(self.formed)
+                    out = made.of(self.derived)
                     for number, term in enumerate(made.terms):
                         _put(made.rows(out, number), values.of(term), made.groups)
         self._known = known
 
-    def pull_back(self, dw, d_formed, accumulate):
-        """dw (+)= the gradients of the parameters that stand in what is formed.
+    def pull_back(self, dw, d_derived, accumulate):
+        """dw (+)= the gradients of the parameters that stand in what is derived.
 
         Args:
             dw: laid out as the parameters; of those that kernels read as they are it has the gradients already.
-            d_formed: the gradient of `formed`.
+            d_derived: the gradient of `derived`.
             accumulate: add to dw.
         """
         with self._engine.activate():
-            for place, kinds in self._space.formed.items():
+            for place, kinds in self._space.derived.items():
                 values, found = self._values(place), {}
                 for made in kinds.values():
-                    d_made = made.of(d_formed)
+                    d_made = made.of(d_derived)
                     for number, term in enumerate(made.terms):
                         shape = values.shape(term)
                         g = _part(made.rows(d_made, number), shape, made.groups)
@@ -217,7 +217,7 @@ OPERATIONS = {
     "divide": (
         lambda a, b: a / b,
         lambda of, g, a, b: g / of.of(b),
-        lambda of, g, a, b: -of.times(g, a, b) / (of.of(b) * of.of(b)),
+        lambda of, g, a, b: -(g * of.of(a)) / (of.of(b) * of.of(b)),
     ),
     "product": (
         lambda a, b: a @ b,
