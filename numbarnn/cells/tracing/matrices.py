@@ -173,37 +173,6 @@ def _scales(op, values):
     return len(numbers) == 1 and numbers[0] in same_for_all(nodes) and (op == "mul" or isinstance(values[0], Operand))
 
 
-class Scaled(Operand):
-    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
-
-    __slots__ = ("_op", "_values")
-
-    def __init__(self, trace, op, values):
-        self._trace, self._op, self._values = trace, op, values
-
-    def _what(self):
-        return operation_text(self._op, list(map(words, self._values)))
-
-    def _as_node(self):
-        return self._trace.apply(self._op, *self._values)._node
-
-    def _term(self):
-        raise error(
-            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
-            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
-        )
-
-    @property
-    def T(self):
-        return Scaled(self._trace, self._op, self._with_matrix(lambda matrix: matrix.T))
-
-    def __matmul__(self, other):
-        return self._trace.apply(self._op, *self._with_matrix(lambda matrix: matrix @ other))
-
-    def _with_matrix(self, function):
-        return [function(value) if isinstance(value, Operand) else value for value in self._values]
-
-
 class Combined(Operand):
     """What is made of parameters, numbers and constant matrices alone."""
 
@@ -244,6 +213,28 @@ class Combined(Operand):
         if op == "divide" and are_matrices[1]:
             raise error(f"{self._what()} divides by a matrix; expected a number or a scalar, p.scalar.name")
         return Term(op, terms), any(are_matrices)
+
+
+class Scaled(Combined):
+    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
+
+    __slots__ = ()
+
+    def _term(self):
+        raise error(
+            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
+            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
+        )
+
+    @property
+    def T(self):
+        return Scaled(self._trace, self._op, self._with_matrix(lambda matrix: matrix.T))
+
+    def __matmul__(self, other):
+        return self._trace.apply(self._op, *self._with_matrix(lambda matrix: matrix @ other))
+
+    def _with_matrix(self, function):
+        return [function(part) if isinstance(part, Operand) else part for part in self._args]
 
 
 def _term_of(part):
