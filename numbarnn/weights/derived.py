@@ -219,9 +219,5 @@ OPERATIONS = {
         lambda of, g, a, b: g / of.of(b),
         lambda of, g, a, b: -(g * of.of(a)) / (of.of(b) * of.of(b)),
     ),
-    "product": (
-        lambda a, b: a @ b,
-        lambda of, g, a, b: g @ of.of(b).T,
-        lambda of, g, a, b: of.of(a).T @ g,
-    ),
+    "product": (lambda a, b: a @ b, lambda of, g, a, b: g @ of.of(b).T, lambda of, g, a, b: of.of(a).T @ g),
 }

@@ -14,17 +14,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.weights import gates
-from numbarnn.weights.network import (
-    GRU_FORMS,
-    agreed,
-    cell_name,
-    completed,
-    host,
-    infer,
-    named,
-    refuse,
-    type_name,
-)
+from numbarnn.weights.network import GRU_FORMS, agreed, cell_name, completed, host, infer, named, refuse, type_name
 from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}

@@ -102,13 +102,11 @@ def test_in_pytorch(name):
 # ------------------------------------------------------------------------------------------------------ beside the rest
 def test_sizes_are_checked_when_the_layer_is_made():
     with pytest.raises(
-        ValueError,
-        match=r"layer 0: x is used itself, .* so its hidden size 5 and input size 3 must be equal",
+        ValueError, match=r"layer 0: x is used itself, .* so its hidden size 5 and input size 3 must be equal"
     ):
         nr.RNN(CELLS["highway_lstm"][0], 3, 5)
     with pytest.raises(
-        ValueError,
-        match=r"layer 1: x is used itself, .* so its hidden size 5 and input size 10 must be",
+        ValueError, match=r"layer 1: x is used itself, .* so its hidden size 5 and input size 10 must be"
     ):
         nr.RNN(CELLS["highway_lstm"][0], 5, 5, 2, bidirectional=True)
     with pytest.raises(

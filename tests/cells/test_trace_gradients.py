@@ -42,10 +42,7 @@ def test_compiled_functions_compute_in_float32(name):
         compiled, plain = specialise(function, "float32", "cpu"), specialise(function, "float32", "python")
         arguments = each(counts, lambda count: tuple(np.float32(0.2 + 0.6 * random.random(count))))
         assert types_inside(compiled, "float32", counts) <= {"float32"}
-        expected, exact = (
-            flat_numbers(plain(*arguments)),
-            flat_numbers(function(*each(arguments, np.float64))),
-        )
+        expected, exact = (flat_numbers(plain(*arguments)), flat_numbers(function(*each(arguments, np.float64))))
         assert {np.asarray(value).dtype.name for value in expected} == {"float32"}
         # a few dozen operations on numbers of size 1 to 10
         np.testing.assert_allclose(

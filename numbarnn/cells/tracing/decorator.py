@@ -15,11 +15,7 @@ from numbarnn.cells.layout import listed, parameters_in, term_text
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
-from numbarnn.cells.tracing.mistakes import (
-    check_names_of_matrices,
-    refuse_changed_constants,
-    refuse_seeded_generators,
-)
+from numbarnn.cells.tracing.mistakes import check_names_of_matrices, refuse_changed_constants, refuse_seeded_generators
 from numbarnn.cells.tracing.parameters import check_names, layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.source import assemble
@@ -288,8 +284,7 @@ def _set_options(structure, options, place):
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
         raise error(
-            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without",
-            place,
+            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without", place
         )
     structure.heads = max(heads.values(), default=1)
     rates = tuple(options[name][1] for name in matrices)

@@ -16,10 +16,7 @@ from numbarnn.cells.tracing.structure import Product
 from numbarnn.common.code_cache import run_source
 
 WIDTH = 60  # longer expressions get a variable of their own
-_SIGNATURES = {
-    "forward": "ax, ah, state, given",
-    "backward": "saved, state, new_state, d_state, d_v, d_sums, given",
-}
+_SIGNATURES = {"forward": "ax, ah, state, given", "backward": "saved, state, new_state, d_state, d_v, d_sums, given"}
 _TUPLES = {*", ".join(_SIGNATURES.values()).split(", "), "d_ax", "d_ah", "d_before"}
 _LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
 _WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}
