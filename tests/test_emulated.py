@@ -32,7 +32,6 @@ def of_matrix(*several):
 ALL = ("",)
 SAMPLE = {  # module -> its tests
     "test_gemm.py": ("test_gpu_products_in_a_graph", "test_gpu_tf32_is_coarser_and_only_where_allowed"),
-    "test_kernels_launch_gpu.py": ALL,
     "test_conformance.py": of_matrix(
         ("LSTM-", "proj", "-persistent"),  # what makes h within a step
         ("GRU_RESET_BEFORE", "packed", "wavefront"),  # a stage's product

@@ -57,22 +57,6 @@ def test_data_may_be_their_own_flags(order):
         assert (found.view(np.uint32)[::2] == 2 * np.arange(THREADS) + 100).all()
 
 
-def test_elements_of_a_vector_come_in_any_order():
-    """One store of two numbers, one load of both: sometimes only the first has come, sometimes only the second."""
-    body = """
-    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
-    st.relaxed.gpu.global.v2.u32 [%rd2], {%r4, %r4}; bra.uni DONE;
-    WAITS: ld.relaxed.gpu.global.v2.u32 {%r5, %r6}, [%rd2]; or.b32 %r7, %r5, %r6; setp.eq.u32 %p2, %r7, 0;
-    @%p2 bra WAITS; st.global.v2.u32 [%rd2+512], {%r5, %r6};
-    DONE:
-    """
-    pairs = set()
-    for seed in range(20):
-        found = run(ptx(body), np.zeros(2 * THREADS, np.uint64), grid=2, cooperative=True, seed=seed)[THREADS:]
-        pairs |= {tuple(pair) for pair in found.view(np.uint32).reshape(-1, 2).tolist()}
-    assert pairs == {(0, 1), (1, 0), (1, 1)}
-
-
 @pytest.mark.parametrize("parts, said", [
     ({"load": "ld.relaxed.cta.global.u32"}, r"block 0 reads by ld.relaxed.cta.global.u32, .* block 1"),
     ({"load": "ld.global.nc.u32"}, "reads by ld.global.nc.u32"),
@@ -85,19 +69,6 @@ def test_elements_of_a_vector_come_in_any_order():
 def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
     with pytest.raises(DeviceError, match=said):
         received(0, **FENCE | parts)
-
-
-@pytest.mark.parametrize("load", ["ld.global.u32", "ld.global.nc.u32"])
-def test_waiting_by_such_a_load_is_found_too(load):
-    """Whoever waits stands before the others in the program and does not give way: they get their turn all the same."""
-    body = f"""
-    mov.u32 %r4, %ctaid.x; setp.ne.s32 %p1, %r4, 0; @%p1 bra WRITES;
-    WAITS: {load} %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS; bra.uni DONE;
-    WRITES: st.relaxed.gpu.global.u32 [%rd2], 7;
-    DONE:
-    """
-    with pytest.raises(DeviceError, match=f"block 0 reads by {load}, at byte .* what block 1 wrote"):
-        run(ptx(body), np.zeros(THREADS, np.uint64), grid=2, cooperative=True)
 
 
 def test_a_load_of_two_numbers_at_once_is_found():

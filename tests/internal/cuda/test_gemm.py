@@ -9,7 +9,7 @@ import pytest
 
 from emulator import cupy_module, libraries
 from emulator.cupy_module import Stream
-from numbarnn.common.precision import DTYPES, is_half, numpy_dtype
+from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda import cublas, gemm
 
 pytest.importorskip("ml_dtypes")
@@ -206,16 +206,6 @@ def test_one_handle_for_each_stream_and_of_default_streams_for_each_thread(libra
     assert list(library.streams.values()) == [own.ptr, 0, 0]
 
 
-@pytest.mark.parametrize("capability, mebibytes", [("75", 4), ("89", 4), ("90", 32), ("100", 32)])
-def test_a_handle_has_a_workspace(library, monkeypatch, capability, mebibytes):
-    monkeypatch.setattr(cupy_module.Device, "compute_capability", capability)
-    cublas.handle()
-    made = ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSetMathMode"]
-    assert library.calls == made and library.workspace == mebibytes << 20
-    cublas.handle()
-    assert library.calls == made
-
-
 def test_a_handle_is_not_made_during_capture(library):
     product, stream, other = product_of(), Stream(), Stream()
     with stream:
@@ -272,7 +262,3 @@ def test_gpu_tf32_is_coarser_and_only_where_allowed(cupy):
     assert errors[0] < 1e-4
     if int(cupy.cuda.Device().compute_capability) >= 80:
         assert 1e-3 < errors[1] < 1e-1
-
-
-def test_halves_are_what_has_16_bits():
-    assert [dtype for dtype in DTYPES if is_half(dtype)] == ["float16", "bfloat16"]

@@ -1,6 +1,5 @@
 """Kernel.bind without a GPU: what the driver is called with, errors; the simulator. test_arguments.py: packing."""
 
-import ctypes
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,7 +58,7 @@ class RecordingDriver:
     def __init__(self, real):
         self.CUresult, self.CUdevice_attribute = real.CUresult, real.CUdevice_attribute
         self.CUfunction_attribute = real.CUfunction_attribute
-        self.calls, self.parameters = [], []
+        self.calls = []
         self.status = {}  # name of a function -> the statuses it returns, in turn
 
     def __getattr__(self, name):
@@ -73,12 +72,6 @@ class RecordingDriver:
             return (status, {"cuGetErrorString": b"some text", "cuCtxGetCurrent": 1}.get(name, 132))
 
         return call
-
-    def launches(self, sizes):
-        """(function's arguments, bytes of each parameter) of the last launch."""
-        call = self.calls[-1]
-        pointers = ctypes.cast(call[10], ctypes.POINTER(ctypes.c_void_p))
-        return call, [ctypes.string_at(pointers[k], size) for k, size in enumerate(sizes)]
 
 
 @pytest.fixture
