@@ -46,26 +46,6 @@ def test_large_arrays_are_of_this_process_alone(monkeypatch):
             memory.aligned(1 << 60)
 
 
-def test_arrays_in_use_never_share_memory():
-    pool, arrays = memory.MemoryPool(), []
-    rng = np.random.default_rng(0)
-    for number in range(300):
-        arrays.append(pool.empty((int(rng.integers(1, 300_000)),), "uint8"))
-        arrays[-1][...] = number % 251
-        if len(arrays) > 20:
-            old = arrays.pop(int(rng.integers(20)))
-            assert (old == old[0]).all()
-
-
-def test_small_arrays_are_numpys_and_many_are_not_kept(monkeypatch):
-    pool = memory.MemoryPool()
-    assert pool.empty((2, 3), "float64").base is None
-    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
-    arrays = [pool.empty((1 << 18,), "uint8") for _ in range(9)]
-    del arrays
-    assert 0 < pool._kept <= 1 << 20
-
-
 def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
     """Else a process whose first problem filled what is kept gets new pages for all arrays of others, in each call."""
     pool, size = memory.MemoryPool(), 1 << 18
@@ -152,14 +132,6 @@ def test_where_memory_ends_what_is_kept_is_given_back_first(monkeypatch):
     assert taken == [2 * size] * 2 and pool._kept == 0
     with pytest.raises(MemoryError):
         pool.empty((5 * size,), "uint8")
-
-
-def test_sizes_that_are_not_kept_are_not_rounded_up(monkeypatch):
-    asked = []
-    monkeypatch.setattr(memory, "aligned", lambda size: asked.append(size) or np.zeros(size, np.uint8))
-    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
-    memory.MemoryPool().empty(((1 << 20) + 5,), "uint8")
-    assert asked == [(1 << 20) + 5]
 
 
 def test_give_back_memory_frees_what_repeated_calls_keep():

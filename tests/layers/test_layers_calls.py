@@ -143,6 +143,20 @@ def test_arrays_of_any_strides_are_taken(cell):
         assert_same_bits(values, expected, name)
 
 
+@pytest.mark.parametrize("T", (1, 2, 9))
+def test_one_sequence_may_lie_as_a_row_of_a_batch_first_array(T):
+    """Its strides are those of (1, T, I): between sequences, of which there is but one, NumPy says, are T rows."""
+    layer, rng = nr.GRU(5, 7, device="cpu", seed=0), np.random.default_rng(0)
+    x, dy = (rng.standard_normal((1, T, size), np.float32) for size in (5, 7))
+    found = []
+    for turned in (lambda array: array.swapaxes(0, 1), lambda array: array.swapaxes(0, 1).copy()):
+        y, _, tape = layer.forward(turned(x))
+        gradients = layer.backward(tape, turned(dy))
+        found.append((layer(turned(x))[0], y, gradients.x, gradients.weights))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("steps", (2, 300))
 def test_y_is_the_callers_own(steps):
     layer = nr.GRU(3, 64, device="cpu")

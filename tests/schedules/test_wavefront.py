@@ -11,8 +11,7 @@ from cases import Case
 from comparing import assert_close, assert_equals_stepwise, assert_same_bits
 from numbarnn import engines
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.schedules import stepwise, wavefront
-from plan_orders import Shuffled
+from numbarnn.schedules import wavefront
 from problems import make_problem
 from running import infer, train
 
@@ -60,37 +59,11 @@ def test_directions_overlap_and_layers_wait_for_both():
     assert spans["input    layer 1 → steps 8..10"].start < spans["steps    layer 0 → steps 14..16"].start
 
 
-def test_blocks_that_do_not_meet_at_the_same_times():
-    """T = 9 in blocks of 2: the backward direction's are cut one step off; both that cover a time are waited for."""
-    plan = wavefront.plan_forward(2, 2, 9)
-    needs = {str(task): [str(need) for need in task.needs] for task in plan.tasks}
-    assert needs["input    layer 1 → steps 2..4"] == [
-        "steps    layer 0 → steps 2..4",
-        "steps    layer 0 ← steps 4..6",
-        "steps    layer 0 ← steps 6..8",
-    ]
-
-
 # ----------------------------------------------------------------------------------------------------- its results
 @by_case
 def test_equals_stepwise_to_rounding(case):
     """A block's products may be added up in another order than all steps': T B rows or fewer."""
     assert_equals_stepwise(case, "cpu", "wavefront")
-
-
-@pytest.mark.parametrize("schedule", (stepwise.SCHEDULE, wavefront.SCHEDULE), ids=lambda schedule: schedule.name)
-@pytest.mark.parametrize("seed", range(5))
-def test_every_order_that_needs_allow_gives_the_same_bits(monkeypatch, engine, schedule, seed):
-    engine.set_num_threads(1)
-    case = Case(CELLS[seed % 3], T=11, B=2, hidden=(5, 3, 4), directions=1 + seed % 2, dropout=0.3)
-    problem = make_problem(case)
-    layer = problem.layer("cpu", schedule=schedule.name, seed=2)
-    expected, (values, _) = infer(layer, problem), train(layer, problem)
-    layer = problem.layer("cpu", seed=2)
-    layer.stack.schedule = Shuffled(schedule, seed)
-    monkeypatch.setattr(engine, "run_jobs", lambda *arguments: engines.Engine.run_jobs(engine, *arguments))
-    assert_same_bits(infer(layer, problem), expected)
-    assert_same_bits(train(layer, problem)[0], values)
 
 
 def test_threads_and_their_timing_do_not_change_the_bits(engine):
