@@ -9,7 +9,6 @@ import numbarnn as nr
 from numbarnn.cells import CELLS, library
 from numbarnn.programs.backward import BackwardSpec, Need, backward
 from numbarnn.programs.forward import ForwardSpec, forward, tape_buffers
-from numbarnn.programs.views import View
 from numbarnn.schedules import SCHEDULES, Problem
 from numbarnn.schedules.persistent import tilings
 
@@ -100,21 +99,6 @@ def test_what_is_not_needed_is_not_in_the_program():
         names = set(built.program.made)
         assert (("dx", 0) in names) == need.x and ("dw" in names) == need.weights
         assert (("dax", (0, 0)) in names) == need.again  # else in the memory of gates
-
-
-def test_views_are_those_of_arrays():
-    whole = np.arange(4 * 3 * 6, dtype=np.float32).reshape(4, 3, 6)
-    view = View.of("a", whole.shape, whole.dtype)
-    for part in (
-        lambda a: a, lambda a: a[1:-1], lambda a: a[2], lambda a: a[:, :, 2:4], lambda a: a[-1, 0][None],
-        lambda a: a[0, :0], lambda a: a.transpose(1, 0, 2), lambda a: a.reshape(12, 6)[:, 3:], lambda a: a[::-1][:2],
-        lambda a: a[1:3].reshape((2 * 3, 6))[1:, :2], lambda a: a.reshape(72)[6:18].reshape(2, 6),
-    ):  # fmt: skip
-        expected, found = part(whole), nr.engines.get("cpu").array_at(part(view), whole)
-        assert found.shape == expected.shape and np.array_equal(found, expected)
-        assert not found.size or found.strides == expected.strides
-    with pytest.raises(ValueError, match="is no view"):
-        view[:, :, :2].reshape(24)
 
 
 def test_what_a_tape_keeps():

@@ -156,7 +156,8 @@ EXCHANGES = {
 }
 
 
-@pytest.mark.parametrize("case, device", EXCHANGES.values(), ids=EXCHANGES)
+@pytest.mark.parametrize("case, device", [pytest.param(*one, id=name, marks=pytest.mark.full if name.startswith("a pr") else [])
+                                          for name, one in EXCHANGES.items()])  # fmt: skip
 def test_a_block_that_never_publishes_is_reported_and_then_the_layer_works_again(
     engine, change, monkeypatch, case, device
 ):
