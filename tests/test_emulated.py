@@ -31,14 +31,13 @@ def of_matrix(*several):
 
 ALL = ("",)
 SAMPLE = {  # module -> its tests
-    "test_gemm.py": ("test_gpu_products_in_a_graph", "test_gpu_tf32_is_coarser_and_only_where_allowed"),
+    "test_gemm.py": ("test_gpu_products_in_a_graph",),
     "test_conformance.py": of_matrix(
         ("LSTM-", "proj", "-persistent"),  # what makes h within a step
         ("GRU_RESET_BEFORE", "packed", "wavefront"),  # a stage's product
         # Cuts as the planner chooses them, three layers, with lengths; in inference too, recorded and replayed.
         ("RNN_RELU", "H5_3_4", "lengths", "float32-persistent"),
     ),
-    "test_gpu_engine.py": ("test_time_loops_neither_allocate_nor_wait[rnn_relu-masked-0]",),
     "test_rows.py": (
         "test_fill_step_mask[cuda-2-300-130-False]",
         "test_select[cuda-2-5-9-float16-3-nan-False-('x',)]",

@@ -5,18 +5,9 @@ import pytest
 
 from cases import Case
 from comparing import assert_close, assert_same_bits
-from general_cells import GENERAL
-from numbarnn import cells, engines
+from numbarnn import engines
 from problems import make_problem
 from running import on_engine, train
-from step_buffers import (
-    backward_buffers,
-    forward_buffers,
-    kinds_of_steps,
-    moved,
-    on_host,
-    results,
-)
 
 pytestmark = pytest.mark.gpu
 
@@ -27,39 +18,6 @@ def engine():
 
 
 # ------------------------------------------------------------------------------------------------------- time loops
-@pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS | GENERAL)))
-def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, direction):
-    """They can be captured as a CUDA graph, in which allocations, host copies and synchronisation are errors."""
-    spoiled, cpu = "masked" in kind, engines.get("cpu")
-    on_cpu = forward_buffers(cell, direction, spoiled=spoiled, **kind)
-    forward = moved(on_cpu, engine)
-    cpu.forward_steps(on_cpu)(0, 7)
-    expected = [array.copy() for array in results(on_cpu)]
-    on_cpu_back = backward_buffers(on_cpu, spoiled)
-    backward = moved(on_cpu_back, engine)
-    cpu.backward_steps(on_cpu_back)(0, 7)
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        runs = [engine.forward_steps(forward), engine.backward_steps(backward)]
-        start = [array.copy() for array in device_arrays(forward) + device_arrays(backward)]
-        for run in runs:
-            run(0, 7)  # cuBLAS takes its work space at its first call
-        for array, first in zip(device_arrays(forward) + device_arrays(backward), start, strict=True):
-            array[...] = first
-        stream.synchronize()
-        stream.begin_capture()
-        for run in runs:
-            run(0, 7)
-        graph = stream.end_capture()
-        graph.launch()
-    stream.synchronize()
-    found = results(on_host(forward, engine)) + results(on_host(backward, engine))
-    for result, value in zip(found, expected + results(on_cpu_back), strict=True):
-        # gates and states of size 1, sums of 33 terms on both engines: tests/support/cases.py
-        np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("directions", (1, 2))
@@ -129,9 +87,3 @@ def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
             expected = engine.to_host(total) if expected is None else expected
             np.testing.assert_array_equal(engine.to_host(total), expected, err_msg=f"turn {turn}")
     assert np.isfinite(expected).all() and np.abs(expected).max() > 0.1
-
-
-def device_arrays(buffers):
-    """The arrays of some buffers' groups, each once."""
-    groups = [group for group in vars(buffers).values() if hasattr(group, "_fields")]
-    return list({id(array): array for group in groups for array in group if array is not None}.values())

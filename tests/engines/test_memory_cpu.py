@@ -64,28 +64,6 @@ def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
     assert pool._kept == 4 * size, "what is too large to be kept takes no room"
 
 
-def test_an_interrupt_between_memory_and_its_count_does_no_lasting_harm(monkeypatch):
-    """Else less is kept from then on, or in the end nothing."""
-
-    class Interrupted(list):
-        def pop(self):
-            super().pop()
-            raise KeyboardInterrupt
-
-    pool, size = memory.MemoryPool(), 1 << 18
-    monkeypatch.setattr(memory, "MOST_KEPT", 4 * size)
-    for _ in range(5):
-        pool.empty((size,), "uint8")  # and leave it
-        pool._free[size] = Interrupted(pool._free[size])
-        with pytest.raises(KeyboardInterrupt):
-            pool.empty((size,), "uint8")
-        pool._free[size] = []
-    arrays = [pool.empty((size,), "uint8") for _ in range(4)]
-    places = sorted(map(place, arrays))
-    del arrays
-    assert sorted(map(place, [pool.empty((size,), "uint8") for _ in range(4)])) == places
-
-
 def test_threads_may_make_and_leave_arrays_at_once():
     pool, wrong = memory.MemoryPool(), []
 

@@ -125,28 +125,6 @@ def test_torch_tensors_in_and_out(cupy):
     np.testing.assert_array_equal(torch.from_dlpack(y).cpu().numpy(), expected["y"])
 
 
-@pytest.mark.real_gpu
-def test_a_tensor_written_on_another_stream_is_read_afterwards(cupy):
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch was built without CUDA")
-    problem = make_problem(Case("lstm", hidden=(33,)))
-    layer = problem.layer("cuda")
-    expected = layer.engine.to_host(layer(*on_engine(layer.engine, [problem.x, problem.state]))[0])
-    values, x = torch.tensor(problem.x, device="cuda"), torch.zeros(problem.x.shape, device="cuda")
-    state = tuple(torch.tensor(array, device="cuda") for array in (problem.h, problem.c))
-    torch.cuda.synchronize()
-    for own_stream in (False, True):
-        x.zero_()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
-            x.copy_(values)
-            with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
-                y = layer(x, state)[0]
-                np.testing.assert_array_equal(layer.engine.to_host(y), expected)
-
-
 # -------------------------------------------------------------------------------------------------- streams and memory
 def mapped(function, value):
     """A function of every array in nested tuples and lists."""
@@ -180,20 +158,6 @@ def test_everything_runs_on_the_current_stream(cupy, cell):
         values = named_outputs(layer, y, new_state) | named_gradients(layer, gradients)
     stream.synchronize()
     assert_same_bits(values, expected)
-
-
-def test_two_gpus(cupy):
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("one GPU")
-    problem = make_problem(Case("lstm", hidden=(33,)))
-    expected, _ = train(problem.layer("cuda:0"), problem)
-    layer = problem.layer("cuda:1")
-    with cupy.cuda.Device(1):
-        values, _ = train(layer, problem)
-        assert layer.weights.device.id == 1
-    assert_same_bits(values, expected)
-    with pytest.raises(ValueError, match="x is on GPU 0, this layer on GPU 1"):
-        layer(cupy.ones((7, 3, 4), "float32"))
 
 
 def test_changed_weights_are_noticed_where_few_states_are_kept():

@@ -173,25 +173,3 @@ def results(buffers):
     dax, dah = gradients.dax[..., : H * buffers.cell.num_gates], gradients.dah[..., : len(buffers.parameters.R)]
     others = [array for array in (gradients.dht, gradients.d_per_unit) if array is not None]
     return [gradients.dh, gradients.dc, dax, dah, *others]
-
-
-def moved(buffers, engine):
-    """The same buffers on an engine; an array that stands for two stays one."""
-    arrays = {}
-    return _mapped(buffers, lambda array: arrays.setdefault(id(array), engine.from_host(array)))
-
-
-def on_host(buffers, engine):
-    """An engine's buffers as NumPy arrays."""
-    return _mapped(buffers, engine.to_host)
-
-
-def _mapped(buffers, function):
-    """The buffers with function(array) for each array."""
-
-    def one(value):
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(one, value))
-        return function(value) if hasattr(value, "ndim") else value
-
-    return type(buffers)(**{field.name: one(getattr(buffers, field.name)) for field in fields(buffers)})

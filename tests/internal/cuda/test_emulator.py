@@ -4,9 +4,6 @@ catch.
 What runs on it: tests/test_emulated.py.
 """
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
@@ -15,57 +12,7 @@ from emulator import machine
 from emulator.machine import DeviceError
 from emulator.memory import BASE, Memory
 
-
-def signed(value, bits):
-    value %= 1 << bits
-    return value - (value >> (bits - 1) << bits)
-
-
-INTEGERS = [
-    0, 1, 2, 5, 31, 32, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
-    2**63, 2**64 - 1, 2**64 - 7, 0x123456789ABCDEF,
-]  # fmt: skip
-OF_TWO = {
-    "add.s64": lambda a, b: a + b,
-    "sub.s64": lambda a, b: a - b,
-    "mul.lo.s64": lambda a, b: a * b,
-    "mul.hi.u64": lambda a, b: (a * b) >> 64,
-    "mul.hi.s64": lambda a, b: (signed(a, 64) * signed(b, 64)) >> 64,
-    "div.s64": lambda a, b: math.trunc(Fraction(signed(a, 64), signed(b, 64))),
-    "rem.s64": lambda a, b: signed(a, 64) - signed(b, 64) * math.trunc(Fraction(signed(a, 64), signed(b, 64))),
-    "div.u64": lambda a, b: a // b,
-    "min.s64": lambda a, b: min(signed(a, 64), signed(b, 64)),
-    "max.u64": lambda a, b: max(a, b),
-    "and.b64": lambda a, b: a & b,
-    "xor.b64": lambda a, b: a ^ b,
-}
-
-
-@pytest.mark.parametrize("name", OF_TWO)
-def test_integers(name):
-    for b in INTEGERS:
-        if b == 0 and name[:3] in ("div", "rem"):
-            continue
-        text = ptx(f"ld.global.u64 %rd4, [%rd2]; {name} %rd5, %rd4, {b}; st.global.u64 [%rd2], %rd5;")
-        found = run(text, np.array(INTEGERS, np.uint64), threads=len(INTEGERS))
-        assert found.tolist() == [OF_TWO[name](a, b) % 2**64 for a in INTEGERS]
-
-
 # ------------------------------------------------------------------------------------------------------------ threads
-LOOP = "mov.u32 %r2, 0; AGAIN: add.s32 %r2, %r2, %r1; add.s32 %r3, %r3, 1; setp.le.s32 %p1, %r3, %r1; @%p1 bra AGAIN;"
-
-
-@pytest.mark.parametrize("order", [None, 0, 1])
-def test_threads_part_and_meet_again(order):
-    """A loop of another length for each thread, then sums over warps."""
-    body = f"mov.u32 %r3, 0; {LOOP}" + "".join(
-        f"shfl.sync.bfly.b32 %r5|%p2, %r2, {1 << k}, 31, -1; add.s32 %r2, %r2, %r5;" for k in range(5)
-    )
-    found = run(
-        ptx(f"{body} cvt.u64.u32 %rd4, %r2; st.global.u64 [%rd2], %rd4;"), np.zeros(THREADS, np.uint64), order=order
-    )
-    turns = np.arange(THREADS) * (np.arange(THREADS) + 1)
-    assert found.tolist() == np.repeat(turns.reshape(-1, 32).sum(axis=1), 32).tolist()
 
 
 REVERSED = """
@@ -155,8 +102,3 @@ def test_freed_memory_is_not_touched():
     with pytest.raises(DeviceError, match="not allocated; 64 threads"):
         kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
     assert memory.allocate(8 * THREADS) == address and address >= BASE
-
-
-def test_unknown_instructions_are_refused():
-    with pytest.raises(NotImplementedError, match="bfind"):
-        run(ptx("bfind.u32 %r4, %r1;"), np.zeros(THREADS, np.uint64))

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from emulated_program import THREADS, ptx, run
-from emulator import machine
 from emulator.machine import DeviceError
-from emulator.memory import Memory
 
 MESSAGE = """
     mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
@@ -69,29 +67,3 @@ def test_data_may_be_their_own_flags(order):
 def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
     with pytest.raises(DeviceError, match=said):
         received(0, **FENCE | parts)
-
-
-def test_a_load_of_two_numbers_at_once_is_found():
-    """A float64 that is stored as two words may be half there: 64 bits must be loaded as they are stored."""
-    body = """
-    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
-    st.relaxed.gpu.global.{stored} DONE;
-    WAITS: ld.relaxed.gpu.global.v2.b64 {{%rd5, %rd6}}, [%rd1]; setp.eq.u64 %p2, %rd5, 0; @%p2 bra WAITS;
-    DONE:
-    """
-    values = np.zeros(THREADS, np.uint64)
-    run(ptx(body.format(stored="u64 [%rd2], 1; bra.uni")), values, grid=2, cooperative=True)
-    with pytest.raises(DeviceError, match=r"reads by ld.relaxed.gpu.global.v2.b64, .* by st.relaxed.gpu.global.v2.u32"):
-        run(ptx(body.format(stored="v2.u32 [%rd2], {%r4, %r4}; bra.uni")), values, grid=2, cooperative=True)
-
-
-def test_the_next_launch_sees_everything():
-    """Plain loads, and constant ones, of what other blocks of an earlier launch wrote."""
-    memory = Memory(1 << 20)
-    address = memory.allocate(16 * THREADS)
-    parameters = [np.uint64(address).tobytes()]
-    write = ptx("mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r4, 1; @!%p1 st.global.u64 [%rd2], 5;")
-    read = ptx("ld.global.nc.u64 %rd4, [%rd2]; st.global.u64 [%rd2+512], %rd4;")
-    for text in (write, read):
-        machine.load(text).launch(memory, (2, 1, 1), (THREADS, 1, 1), parameters)
-    assert (memory.array(address, np.uint64, (2 * THREADS,)) == 5).all()
