@@ -10,7 +10,7 @@ import numpy as np
 
 import numbarnn
 from gpu_stand_in import Memory, Pointer
-from numbarnn import functional
+from numbarnn import engines, functional
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.gpu.buffer_pool import BufferPool
 from numbarnn.layers.stack import Stack
@@ -142,3 +142,40 @@ def test_weight_spaces_of_one_descriptor_in_several_threads(monkeypatch):
     expected = [functional.forward_inference(rnn, x, w=w)[0] for w in spaces]
     results = at_once(lambda number: functional.forward_inference(rnn, x, w=spaces[number])[0])
     np.testing.assert_array_equal(results, expected)
+
+
+def test_one_engine_per_device(monkeypatch):
+    """Two of one GPU would launch kernels beside each other that must not run beside each other."""
+    engines._make.cache_clear()
+    try:
+        monkeypatch.setattr(cpu.CpuEngine, "__init__", slowly(cpu.CpuEngine.__init__))
+        assert len({id(engine) for engine in at_once(lambda _: engines.get("cpu"))}) == 1
+    finally:
+        engines._make.cache_clear()
+
+
+def test_a_cells_functions_are_made_once(monkeypatch):
+    """Calls have the address of its stages: where another thread made them too, those of one of both were gone."""
+    cell, compiled_cell = library.layer_norm_gru, calls.CompiledCell
+    engine, compiled, beside = cpu.CpuEngine(), compiled_cell(cell, "float32"), []
+    make, buffers = compiled._make, SimpleNamespace(cell=cell, states=States(np.zeros(1, np.float32), None))
+
+    def make_beside(kind):
+        """Another thread does so before this one is done."""
+        if not beside:
+            beside.append(None)
+            beside[0] = compiled.new_call(kind)
+        return make(kind)
+
+    compiled._make = make_beside
+    call = compiled.new_call("infer")
+    assert call.stages == beside[0].stages == ctypes.addressof(compiled._known["infer"][1])
+
+    def compiled_beside(*about):
+        if len(beside) == 1:
+            beside.append(None)
+            beside[1] = engine._compiled(buffers)
+        return compiled_cell(*about)
+
+    monkeypatch.setattr(cpu, "CompiledCell", compiled_beside)
+    assert engine._compiled(buffers) is beside[1] is engine._compiled(buffers)

@@ -123,12 +123,14 @@ def test_gradients_that_nobody_reads_are_not_in_a_plan():
 
 @by_schedule
 @by_size
-def test_check_refuses_every_missing_or_late_task(schedule, layers, directions, steps, dropout):
+def test_check_refuses_every_missing_late_or_repeated_task(schedule, layers, directions, steps, dropout):
     refused = 0
     for plan in all_plans(schedule, layers, directions, steps, dropout):
         needed = {need for task in plan.tasks for need in task.needs}
         for position, task in enumerate(plan.tasks):
             others = plan.tasks[:position] + plan.tasks[position + 1 :]
+            with pytest.raises(ValueError, match=f"twice: {task}"):
+                replace(plan, tasks=(*plan.tasks, task)).check()
             if task not in needed:
                 replace(plan, tasks=others).check()
                 continue

@@ -199,3 +199,22 @@ def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
     assert install.command("sim") in engines.why_not("sim")
     with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .*\[sim\]"'):
         engines.get("sim")
+
+
+def test_after_an_error_threads_are_unwound_and_numba_is_as_before():
+    unwound, names = [], set(vars(cuda))
+
+    @cuda.jit
+    def unwinding_kernel(x):
+        try:
+            cuda.syncthreads()
+            if cuda.threadIdx.x == 0:
+                raise ValueError("on purpose")
+            cuda.syncthreads()
+        finally:
+            unwound.append(cuda.grid)
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        launch(unwinding_kernel, 1, 4, np.zeros(1))
+    assert len(unwound) == 4 and set(vars(cuda)) == names
+    assert wavefront_is_right(0)
