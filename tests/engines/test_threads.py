@@ -1,5 +1,6 @@
 """What several threads use at once: one engine per device, constants, kept memory, one layer; none needs a GPU."""
 
+import ctypes
 import sys
 import threading
 import time
@@ -11,8 +12,11 @@ import numpy as np
 import numbarnn
 from gpu_stand_in import Memory, Pointer
 from numbarnn import engines, functional
+from numbarnn.cells import library
+from numbarnn.engines.cpu import calls
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.engines.gpu.buffer_pool import BufferPool
+from numbarnn.kernels.step.groups import States
 from numbarnn.layers.stack import Stack
 
 THREADS = 6

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 
+import numpy as np
 import pytest
 
 import numbarnn as nr
