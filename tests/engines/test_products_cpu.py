@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numbarnn import engines
 from numbarnn.compile.native import host_features
 from numbarnn.engines.cpu import openblas, thread_pool
 from step_buffers import mask_words, nans, normal
@@ -157,35 +156,3 @@ def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
     )
     for one, other in zip(together, results(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-# ------------------------------------------------------------------------------------------- sums, dropout, copies
-
-
-def test_add_column_sums_of_many_rows_stays_exact():
-    """Adding row after row to one float32 would err like sqrt(rows) eps, 13 times PyTorch's at 3840 rows."""
-    rows = 20_000
-    x = normal("float32", rows, 40) + np.float32(1)
-    out = np.zeros(40, np.float32)
-    engines.get("cpu").add_column_sums(out, x)
-    exact = x.sum(axis=0, dtype=np.float64)
-    numpys = x.T.copy().sum(axis=1)  # NumPy's pairwise sum of contiguous rows
-    error, theirs = (np.max(np.abs(value - exact) / exact) / np.finfo(np.float32).eps for value in (out, numpys))
-    # sums of some sqrt(n) rows, and a sum of these: each errs like half the square root of its terms
-    assert error <= max(rows**0.25, 2 * theirs), f"{error:.1f} eps, NumPy's pairwise sum {theirs:.1f}"
-
-
-@by_threads
-def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
-    engine.set_num_threads(threads)
-    x, whole = normal("float32", 200), np.empty(200, np.float32)
-    mask, scale = mask_words(0.3, 1, 2, 5)
-    engine.dropout(whole, x, mask, scale)
-    for first, last in ((0, 200), (4, 100), (5, 6), (7, 199), (99, 132)):
-        out = np.full(200, np.nan, np.float32)
-        engine.dropout(out[first:last], x[first:last], mask, scale, first)
-        np.testing.assert_array_equal(out[first:last], whole[first:last])
-        assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
-        part, _ = mask_words(0.3, 1, 2, 5, first)
-        engine.dropout(out[first:last], x[first:last], part, scale)
-        np.testing.assert_array_equal(out[first:last], whole[first:last])

@@ -142,23 +142,6 @@ def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, w
     assert_same_bits(found)
 
 
-@by_way
-@pytest.mark.parametrize("batch", (4, 9))
-def test_layers_differ_in_rounding_alone(engine, share, batch, way):
-    """OpenBLAS multiplies the gradients of x and weights; the bits of a share depend on where it ends."""
-    layer = nr.LSTM(40, 90, num_layers=2, bidirectional=True, proj_size=70, device="cpu", seed=0)
-    x, dy = normal("float32", 6, batch, 40), normal("float32", 6, batch, 140, seed=1)
-    found = []
-    for threads in (1, 2, 3, 4):
-        share(way, threads)
-        y, states, tape = layer.forward(x, lengths=[6, 1, 0, *[4] * (batch - 3)])
-        gradients = layer.backward(tape, dy)
-        found.append([layer(x)[0], y, *states, gradients.x, *gradients.state, gradients.weights])
-    for alone, *others in zip(*found, strict=True):
-        for other in others:
-            assert_close(alone, other)
-
-
 # ------------------------------------------------------------------------------------------ R in panels, or not
 @by_way
 @by_steps
@@ -199,21 +182,6 @@ def test_weights_changed_in_place_are_noticed(steps, options):
     assert all((one != other).any() for one, other in zip(before[:2], answers(layer)[:2], strict=True))
 
 
-def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run, monkeypatch):
-    """Packing reads and writes all of R: that of one step of one sequence costs more than the product. Backward has no
-    products for so many."""
-    monkeypatch.setattr(cpu, "PACKED_FROM", 20)
-    monkeypatch.setattr(cpu, "LARGE_PACKED_FROM", 40)
-    few = (1, 1, 0, 0), (1, 7, 0, 0), (1, 8, 0, 1), (19, 1, 0, 1), (4, 5, 1, 1), (7, 1, 0, 0)
-    small, large = (nr.GRU(4, H, device="cpu", seed=0) for H in (5, 150))
-    for layer, T, batch, *expected in (*((small, *one) for one in few), (large, 3, 13, 0, 1), (large, 4, 10, 1, 1)):
-        y, _, tape = layer.forward(np.zeros((T, batch, 4), np.float32))
-        layer.backward(tape, np.ones_like(y))
-        assert [run[2] for run in loops_run[-2:]] == expected
-        layer(np.zeros((T, batch, 4), np.float32))
-        assert loops_run.pop()[2] == expected[0]
-
-
 def padded_calls(layer, x, lengths):
     """y of inference; y, dx and the gradients of all parameters, of sequences of these lengths."""
     y, _, tape = layer.forward(x, lengths=lengths)
@@ -249,19 +217,4 @@ def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run,
         share("units", threads)
         found.append([layer(x)[0]])
         assert loops_run.pop()[:4] == (threads, False, True, True)
-    assert_same_bits(found)
-
-
-@pytest.mark.parametrize("batch", range(2, 9))
-def test_threads_share_few_sequences_of_small_weights(engine, loops_run, batch):
-    """Two of each thread are enough where R is small, and panels are wide if no share has more than FEW_ROWS; the same
-    bits as of one thread."""
-    x, found = normal("float32", 30, batch, 64), []
-    for threads in (1, 2):
-        engine.set_num_threads(threads)
-        layer = nr.LSTM(64, 128, device="cpu", seed=0)
-        y, state, tape = layer.forward(x)
-        grads = layer.backward(tape, y)
-        found.append([layer(x)[0], y, *state, grads.x, grads.weights])
-    assert {loop[:2] for loop in loops_run if loop[0] > 1} == {(2, batch >= 2 * cpu.ROWS_OF_SMALL)}
     assert_same_bits(found)

@@ -4,7 +4,6 @@ from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from numbarnn.cells.definition import Chances
 from numbarnn.common.order import RESET, SKIP
@@ -45,16 +44,6 @@ KINDS = {
     "projected": {"projection": 0},
     "masked_and_projected": {"masked": True, "projection": 0},
 }
-
-
-def kinds_of_steps(all_cells, projection=20):
-    """(cell, options of `forward_buffers`) of each cell and kind of steps, with ids; projection is the LSTM's."""
-    for name, cell in all_cells.items():
-        for kind, options in KINDS.items():
-            if "projection" not in options:
-                yield pytest.param(cell, options, id=f"{name}-{kind}")
-            elif not cell.general and cell.num_private:
-                yield pytest.param(cell, options | {"projection": projection}, id=f"{name}-{kind}")
 
 
 def codes_of(direction, T, B):

@@ -53,15 +53,6 @@ def forget_process_cache():
 # --------------------------------------------------------------------------------------------- what comes out
 
 
-def test_fastmath_is_asked_for_and_off_otherwise():
-    approximate = "fma.rn.ftz.f32"
-    assert approximate in compiler.ptx(make_kernel(), SIGNATURE, (9, 0), fastmath=True)
-    assert approximate not in compiler.ptx(make_kernel(), SIGNATURE, (9, 0))
-    decorated = compiler.ptx(make_kernel(fastmath=True), SIGNATURE, (9, 0))
-    assert approximate in decorated
-    assert approximate not in compiler.ptx(make_kernel(fastmath=True), SIGNATURE, (9, 0), fastmath=False)
-
-
 def test_resources_are_reported():
     @cuda.jit(launch_bounds=128)
     def shared_kernel(out):
