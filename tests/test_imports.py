@@ -39,7 +39,7 @@ RANKS = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 EXCEPTIONS = {
     # When a name is asked for that there is not.
-    "numbarnn": "numbarnn imports numbarnn.cells.tracing.hints",
+    "numbarnn": "numbarnn imports numbarnn.cells.tracing.hints"
 }
 
 

@@ -134,11 +134,7 @@ def test_array_elsewhere_raises(recorder):
     with pytest.raises(ValueError, match="argument 1 of kernel axpy_kernel is in host memory, not on device 0"):
         kernel.bind(LaunchConfig(1, 32), array, np.zeros((6, 4), np.float32))
     on_device_1 = SimpleNamespace(
-        data=SimpleNamespace(ptr=64, device_id=1),
-        dtype=np.dtype("f4"),
-        shape=(6, 4),
-        strides=(16, 4),
-        size=24,
+        data=SimpleNamespace(ptr=64, device_id=1), dtype=np.dtype("f4"), shape=(6, 4), strides=(16, 4), size=24
     )
     with pytest.raises(ValueError, match="argument 1 of kernel axpy_kernel is in device 1, not on device 0"):
         kernel.bind(LaunchConfig(1, 32), array, on_device_1)
