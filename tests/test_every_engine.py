@@ -3,8 +3,6 @@ step, few states kept, arrays that change, recorded results. What cells compute,
 test_conformance.py.
 """
 
-import copy
-import pickle
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import cycle
@@ -147,16 +145,6 @@ def test_states_of_every_step_and_their_gradients_are_the_cpus(engine, name, odd
 
 
 # ------------------------------------------------------------------------------------------------- layers as a whole
-@on_engines
-@pytest.mark.parametrize("way", (copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))), ids=("copy", "pickle"))
-def test_a_copy_computes_the_same_with_weights_of_its_own(engine, way):
-    layer, x = nr.GRU(3, 5, device=engine, seed=0), np.ones((2, 2, 3), np.float32)
-    other, x = way(layer), on_engine(layer.engine, x)
-    to_host = layer.engine.to_host
-    np.testing.assert_array_equal(to_host(layer(x)[0]), to_host(other(x)[0]))
-    other.weights = np.zeros(layer.weights.shape, np.float32)
-    assert repr(other) == repr(layer) and other.engine is layer.engine
-    assert layer.weights.any() and not other.weights.any()
 
 
 @on_engines

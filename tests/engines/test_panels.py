@@ -100,21 +100,6 @@ def test_packing(by_columns, lie, terms, dtype):
         np.testing.assert_array_equal(found, expected.reshape(terms, len(found), width).swapaxes(0, 1), strict=True)
 
 
-@by_dtype
-def test_room_for_panels(dtype):
-    """A gate's rows begin a panel of their own, but for the last ones of all gates; of columns all gates are terms."""
-    width = vectors.panel_width(dtype)
-    assert packing.panels_shape((3 * 1, 7), 1, False, np.dtype(dtype)) == (1, 7, width)
-    assert packing.panels_shape((3 * width, 7), width, False, np.dtype(dtype)) == (3, 7, width)
-    assert packing.panels_shape((3 * (width + 1), 7), width + 1, False, np.dtype(dtype)) == (4, 7, width)
-    assert packing.panels_shape((3 * (width - 1), 7), width - 1, False, np.dtype(dtype)) == (3, 7, width)
-    assert packing.panels_shape((3 * 5, width + 1), 5, True, np.dtype(dtype)) == (2, 15, width)
-    assert packing.panels_shape((3, 70), 3, False, np.dtype(dtype)) == (1, 70, width)  # a projection to fewer than H
-    wide = width_of(dtype, "wide")
-    assert packing.panels_shape((3 * (wide + 1), 7), wide + 1, False, np.dtype(dtype), panels.WIDE_ROW) == (4, 7, wide)
-    assert packing.panels_shape((3 * 5, wide + 1), 5, True, np.dtype(dtype), panels.WIDE_ROW) == (2, 15, wide)
-
-
 def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
     """out = a b, or +=, of weights b (terms, columns), or as rows (columns, terms)."""
     run(

@@ -162,14 +162,6 @@ def test_timeline():
     assert [span.start for span in one_lane.timeline()] == [0, 1]
 
 
-def test_choose():
-    assert schedules.choose("stepwise") is stepwise.SCHEDULE and schedules.choose("wavefront") is wavefront.SCHEDULE
-    for name, schedule in schedules.SCHEDULES.items():
-        assert schedule.name == name and isinstance(schedule, schedules.Schedule)
-    with pytest.raises(ValueError, match=r"schedule must be 'auto' or one of stepwise, wavefront.*, not 'fast'"):
-        schedules.choose("fast")
-
-
 def test_auto_says_what_it_took_and_why():
     auto = schedules.choose("auto")
     for options, taken in (
@@ -186,12 +178,6 @@ def test_auto_says_what_it_took_and_why():
             plan = getattr(auto, name)(case)
             assert plan.schedule == taken and plan.reason.endswith(f"(auto: {why})")
             assert plan.tasks == getattr(schedule, name)(case).tasks
-
-
-def test_problems_say_whether_they_drop_out():
-    assert not problem(dropout=0.5).dropping and problem(dropout=0.5, hidden_sizes=(5, 5)).dropping
-    assert not problem(dropout=0.5, hidden_sizes=(5, 5), training=False).dropping
-    assert problem().layers == 1 and hash(problem()) == hash(problem()) and problem() == problem()
 
 
 # ------------------------------------------------------------------------------------------------------- executors

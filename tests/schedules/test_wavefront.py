@@ -1,7 +1,6 @@
 """The wavefront schedule on the CPU engine: how it is cut, and that it computes what stepwise computes."""
 
 import random
-from dataclasses import fields, is_dataclass
 from itertools import product
 
 import numpy as np
@@ -9,11 +8,10 @@ import pytest
 
 from cases import Case
 from comparing import assert_close, assert_equals_stepwise, assert_same_bits
-from numbarnn import engines
 from numbarnn.engines.cpu import engine as cpu
 from numbarnn.schedules import wavefront
 from problems import make_problem
-from running import infer, train
+from running import train
 
 CELLS = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function
 HIDDEN = ((5,), (5, 33), (7, 3, 6))
@@ -96,58 +94,6 @@ def test_parameters_gradients_may_come_later(cell, schedule):
 
 
 # ------------------------------------------------------------------------------------------------ what engines get
-def arrays_in(value):
-    """The NumPy arrays in a call's arguments."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict):
-        yield from arrays_in(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from arrays_in(part)
-    elif is_dataclass(value):
-        yield from arrays_in([getattr(value, item.name) for item in fields(value)])
-
-
-def owner(array):
-    """The array whose memory a view shows."""
-    return array if array.base is None else owner(array.base)
-
-
-@pytest.mark.parametrize("fuses_input", (True, False))
-@pytest.mark.parametrize("cell", CELLS)
-def test_engines_are_told_of_every_array(monkeypatch, engine, cell, fuses_input):
-    """A CUDA graph is found again by the addresses of the arrays it was told of: one not among them would be read
-    where it was at the first call."""
-    told, used = [], []
-    monkeypatch.setattr(engine, "fuses_input", fuses_input)
-
-    def recording(original):
-        def record(*arguments, **options):
-            used.extend(arrays_in((arguments, options)))
-            return original(*arguments, **options)
-
-        return record
-
-    for name in ("copy", "zero", "multiply", "dropout", "weight_gradients", "forward_steps", "backward_steps"):
-        monkeypatch.setattr(engine, name, recording(getattr(engine, name)))
-
-    def run_jobs(make_jobs, key, arrays):
-        told[:], used[:] = arrays, []
-        assert hash(key) is not None
-        engines.Engine.run_jobs(engine, make_jobs, key, arrays)
-        known = {id(owner(array)) for array in told}
-        missing = [array.shape for array in used if array.size and id(owner(array)) not in known]
-        assert used and not missing
-
-    monkeypatch.setattr(engine, "run_jobs", run_jobs)
-    for options in ({}, {"dropout": 0.5}, {"batch_first": True}):
-        case = Case(cell, T=9, hidden=(5, 6), directions=2, **options)
-        problem = make_problem(case)
-        layer = problem.layer("cpu", schedule="wavefront")
-        assert_close(case, train(layer, problem)[0], train(problem.layer("cpu"), problem)[0])
-        if not case.dropout:
-            infer(layer, problem)
 
 
 @pytest.mark.parametrize("options", ({}, {"batch_first": True}, {"dropout": 0.5, "batch_first": True}), ids=str)

@@ -2,26 +2,12 @@
 
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32
+from numba import cuda
 from threads import SEEDS, any_order, launch
 
 from numbarnn.cuda import simulator
 
-
 # ------------------------------------------------------------------------------------------------------------- warps
-@any_order
-def test_shuffles(seed):
-    @cuda.jit
-    def shuffle_kernel(out):
-        i = cuda.threadIdx.x
-        value, everybody = 100 * (i // 32) + i % 32, 0xFFFFFFFF
-        out[0, i] = cuda.shfl_sync(everybody, value, 35)  # modulo 32
-        out[1, i] = cuda.shfl_xor_sync(everybody, value, 5)
-
-    out, lane, first = np.full((2, 64), -1), np.arange(64) % 32, np.arange(64) // 32 * 100
-    with simulator.schedule(seed):
-        launch(shuffle_kernel, 1, 64, out)
-    np.testing.assert_array_equal(out, [first + 3, first + (lane ^ 5)])
 
 
 @pytest.mark.parametrize(
@@ -41,35 +27,6 @@ def test_shuffles_with_lanes_that_take_no_part(mask, source, message):
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
-@cuda.jit(device=True)
-def reverse(values, i):
-    """A device function with a barrier: `cuda` must mean the simulator in it, whoever else is inside."""
-    mine = values[cuda.blockDim.x - 1 - i]
-    cuda.syncthreads()
-    values[i] = mine
-    cuda.syncthreads()
-
-
-@any_order
-def test_shared_memory_is_per_block_and_place(seed):
-    @cuda.jit
-    def shared_kernel(out):
-        i, b = cuda.threadIdx.x, cuda.blockIdx.x
-        one, two = cuda.shared.array(4, float32), cuda.shared.array((4,), np.int32)
-        dynamic, also_dynamic = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-        local = cuda.local.array(2, float64)
-        assert np.isnan(local).all() and len(dynamic) == len(also_dynamic) == 4
-        one[i], two[i], dynamic[i], local[0] = i, 10 * i, 100 * b, i
-        cuda.syncthreads()
-        reverse(one, i)
-        reverse(two, i)
-        out[b, i] = one[i] + two[i] + dynamic[3 - i] + also_dynamic.view(np.float32)[i] + local[0]
-
-    out = np.full((3, 4), np.nan)
-    with simulator.schedule(seed):
-        launch(shared_kernel, 3, 4, out, shared_bytes=18)
-    i, b = np.arange(4), np.arange(3)[:, None]
-    np.testing.assert_array_equal(out, 11 * (3 - i) + 200 * b + i)
 
 
 @any_order
