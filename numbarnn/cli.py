@@ -23,7 +23,7 @@ COMMANDS = {
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": (
         "numbarnn.bench.kernels",
-        "compile every kernel, without a GPU: registers, spills; PTX, machine code, source",
+        "compile persistent kernels, without a GPU: registers, spills; PTX, machine code, source",
     ),
 }
 

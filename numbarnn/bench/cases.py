@@ -68,7 +68,6 @@ class Case:
     padding_value: float = 0.0
     resets: bool = False  # sequences begin anew at random times
     allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
-    chain: bool = False  # the benchmark calls each layer by itself, one after the other
 
     D = property(lambda self: 2 if self.bidirectional else 1)
     L = property(lambda self: len(self.hidden))
@@ -212,19 +211,6 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     layer = layer_type(case.cell)(case.input_size, **options)
     layer.load_state_dict(parameters)
     return layer
-
-
-def links(instance):
-    """Return the instance of each layer of a chain, of one layer each; its x and dy are not used."""
-    case = instance.case
-    return [
-        replace(
-            instance, case=replace(case, input_size=case.layer_input_size(k), hidden=(H,), chain=False),
-            parameters={renamed(name, -k): array for name, array in instance.parameters.items() if layer_of(name) == k},
-            **{name: (states := getattr(instance, name)) and states[k : k + 1] for name in ("h0", "c0", "dhy", "dcy")},
-        )
-        for k, H in enumerate(case.hidden)
-    ]  # fmt: skip
 
 
 def pack_states(states):

@@ -4,7 +4,6 @@ Array code that runs with NumPy and CuPy alike: T steps of B streams of text, V 
 layer's input size), H the layer's units. Products are the engine's, so that on the CPU they run on its threads.
 """
 
-import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -73,10 +72,9 @@ class Streams(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """A text ready for training: the vocabulary of its training part, streams of both parts, its SHA-256."""
+    """A text ready for training: the vocabulary of its training part, and streams of both parts."""
 
     name: str
-    digest: str
     characters: int
     vocabulary: Vocabulary
     train: Streams
@@ -96,8 +94,7 @@ class Corpus(NamedTuple):
         vocabulary = Vocabulary(text[:cut])
         streams = max(1, min(held_out_batch, (len(text) - cut - 1) // seq))
         parts = Streams.cut(vocabulary.encode(text[:cut]), batch), Streams.cut(vocabulary.encode(text[cut:]), streams)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return cls(name, digest, len(text), vocabulary, *parts)
+        return cls(name, len(text), vocabulary, *parts)
 
 
 class CharModel:

@@ -62,11 +62,8 @@ def test_times_and_ratios_are_the_records(page, tmp_path):
     found = record.read(CPU)
     row = found["results"][0]
     entry = rows.result_of("x", found).entries[rows.key_of(row)]
-    assert entry.seconds == row["median_s"]["numbarnn"]
     assert entry.ratios == {"PyTorch": row["ratio"]["torch"], "onnxruntime": row["ratio"]["onnxruntime"]}
     assert max(entry.ratios.values()) == max(row["ratio"].values())
-    work = 2 * 25 * 16 * 4 * 512 * 1024
-    assert rows.of_peak(row, {"float32": work / entry.seconds / 0.5}) == "50%"
     gpu = rows.result_of("x", record.read(GPU)).entries
     assert all(set(one.ratios) <= {"cuDNN", "PyTorch"} for one in gpu.values())
 

@@ -30,7 +30,7 @@ PARTS = {
     FORWARD_TRAINING: (rnn.FORWARD,), BACKWARD_DATA: (rnn.DATA,), BACKWARD_WEIGHTS: (rnn.WEIGHTS,),
     BACKWARD: (rnn.DATA, rnn.WEIGHTS),
 }  # fmt: skip
-OTHER_FORM = "it is called directly for stacks over sequences of one length"
+OTHER_FORM = "it is called directly for sequences of one length"
 
 
 class Refused(RuntimeError):
@@ -144,7 +144,7 @@ class CudnnLayers:
 def cudnn_contenders(instance, what, algorithms=tuple(ALGORITHMS)):
     """Return (contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
     case = instance.case
-    if reason := cudnn.why_not() or OTHER_FORM * bool(case.chain or case.lengths):
+    if reason := cudnn.why_not() or OTHER_FORM * bool(case.lengths):
         return [], {PREFIX.strip(): reason}
     contenders, refusals = [], {}
     maths = FLOAT32_MATHS[case.allow_tf32 is True] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`

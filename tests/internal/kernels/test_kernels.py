@@ -13,13 +13,13 @@ import pytest
 import ptx_checks
 from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS
 from numbarnn import kernels
-from numbarnn.bench import planned
-from numbarnn.bench.kernels import shipped_kernels
+from numbarnn.bench.planned import profile_for
 from numbarnn.common import code_cache
 from numbarnn.cuda import compiler
 from numbarnn.kernels import catalog, grid
 from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.step import pointwise, stages, unit_sums
+from planned_problems import persistent_kernels, shipped_kernels
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
@@ -65,7 +65,7 @@ def test_compiles_without_spills_and_without_stray_float64(written_ptx, shipped,
     assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
     resident = REGISTERS // (compiled.registers * shipped.threads) * shipped.threads
     assert resident >= least_threads(shipped, compiled), f"{compiled.registers} registers: {resident} threads"
-    assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= planned.profile_for(cc).shared_bytes
+    assert compiled.shared_bytes + shipped.dynamic_shared_bytes <= profile_for(cc).shared_bytes
     (text,) = written_ptx
     assert f".target sm_{cc[0]}{cc[1]}" in text
     ptx_checks.require_aligned_shared_memory(text)
@@ -137,7 +137,7 @@ def kernels_in(source, module):
 
 
 def test_catalog_has_every_kernel():
-    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to bench/planned.py."""
+    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to planned_problems.py."""
     folder, there = Path(kernels.__file__).parent, set()
     for path in folder.rglob("*.py"):
         module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
@@ -183,7 +183,7 @@ def test_find():
 @pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def test_planned_kernels_cover_what_there_is(cc):
     """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not, masks."""
-    found = planned.persistent_kernels(cc)
+    found = persistent_kernels(cc)
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
     assert {name.split("_persistent_")[0] for name in names} == {

@@ -16,6 +16,7 @@ from numbarnn.compile import storage
 from numbarnn.cuda import compiler, ptx
 from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules.persistent import planner
+from planned_problems import persistent_kernels
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")
 FORMS = {  # (dtype, aligned) -> loads, stores
@@ -79,7 +80,7 @@ def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
 @pytest.fixture(scope="module")
 def persistent_kernel():
     """(a forward kernel, its PTX)."""
-    (shipped,) = (one for one in planned.persistent_kernels((9, 0)) if str(one).startswith(NAME))
+    (shipped,) = (one for one in persistent_kernels((9, 0)) if str(one).startswith(NAME))
     text = shipped.ptx((9, 0))
     ptx_checks.require_exchange(text, shipped)
     ptx_checks.require_aligned_shared_memory(text)

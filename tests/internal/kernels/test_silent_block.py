@@ -57,4 +57,4 @@ def test_a_silent_block_ends_in_an_error(case, backward, monkeypatch):
                 layer.backward(tape, dy, retain=True) if backward else layer(x, state)
                 layer.check()
     assert emulator.is_wanted() or time.perf_counter() - begin <= LIMIT_S
-    assert all(one.ok for one in check_case(SMALL, "cuda", ("persistent",), with_torch=False))
+    assert all(row["ok"] for row in check_case(SMALL, "cuda", ("persistent",), with_torch=False))
