@@ -65,7 +65,8 @@ def test_what_a_step_exchanges_within_itself_is_no_event_of_its_own(cell, B, bac
     for block in range(len(made["blocks"])):
         events = sorted((event for event in made["events"] if event["block"] == block), key=lambda one: one["start"])
         assert all(one["end"] <= other["start"] for one, other in pairwise(events))
-        assert [event["kind"] for event in events].count("publish") == T * (1 + B // 17)
+        kinds = [event["kind"] for event in events if event["kind"] != "wait"]
+        assert kinds.count("publish") >= T and all(one != other for one, other in pairwise(kinds))
 
 
 def test_watching_changes_no_bit_and_is_over_afterwards():
