@@ -10,7 +10,6 @@ import sys
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import numbarnn
@@ -18,7 +17,7 @@ from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
-from numbarnn.engines.cpu import openblas, openmp, vectors
+from numbarnn.engines.cpu import openblas, vectors
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
 # What is looked for: the name shown -> (distributions that bring it, the last one installed counts; the extra that has
@@ -42,7 +41,7 @@ MORE = {"cuDNN": "  (CUDA 13: pip install nvidia-cudnn-cu13)"}
 
 
 def add_arguments(parser):
-    """Options of `numbarnn info`."""
+    """Add the options of `numbarnn info`."""
     parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
     console.add_json_argument(parser, "all of it")
 
@@ -83,7 +82,6 @@ def devices(found):
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
     core += f", steps with {cpu['vectors']}" if cpu["vectors"] else ""
-    core += f"; modules of numbarnn.torch on {cpu['module_threads']} threads" if cpu["module_threads"] else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
     for i, gpu in enumerate(found["gpus"]):
         about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
@@ -97,7 +95,7 @@ def collect():
     lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     cpu = {
         "model": cpu_model(), "cores": core_count(), "openblas_core": openblas.core_name() if runs else None,
-        "vectors": vectors.description() if runs else None, "module_threads": module_threads() if runs else None,
+        "vectors": vectors.description() if runs else None,
         "forced": os.environ.get(FORCED_CORE),
     }  # fmt: skip
     return {
@@ -146,19 +144,6 @@ def cpu_model():
 def core_count():
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def module_threads():
-    """Return whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's".
-
-    None without PyTorch, or where its OpenMP library is not in its folder: importing PyTorch, to find out, takes
-    seconds.
-    """
-    found = find_spec("torch")
-    libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*")) if found and found.origin else []
-    if not libraries:
-        return None
-    return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
 
 
 def forced_core_notice():

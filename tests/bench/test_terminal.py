@@ -67,7 +67,7 @@ def of_stream(found):
 
 def of_plan(found):
     for launch in (launch for one in found["passes"] for launch in one["launches"]):
-        yield from (launch["blocks"], launch["threads"], launch["max_registers"], 8 * launch["cut"]["tiles"])
+        yield from (launch["blocks"], launch["threads"], launch["max_registers"], 8 * launch["tile"]["n8"])
         yield from (f"{launch['shared_bytes'] / 1024:.1f}", f"{launch['microseconds']:.0f}")
         yield from (f"{launch['estimate'][part]:.2f}" for part in ("exchange", "read", "multiply", "add"))
         yield f"{launch['step_us']:.2f}"
