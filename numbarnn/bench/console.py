@@ -20,7 +20,7 @@ from numbarnn.common import files, install
 PIPED = 100  # columns of what goes to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
-COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
+COLORS = dict.fromkeys(("FAILED", "REFUSED"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
 LETTERS_SAID = 2000  # of what a process wrote to its error stream
 
 
@@ -208,13 +208,6 @@ def json_path(text):
         said = f"expected a file that can be written, got {text!r}: {error.strerror}"
         raise argparse.ArgumentTypeError(said) from None
     return path
-
-
-def existing_file(text):
-    """An argparse type: a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected a file that numbarnn wrote as --json, got {text!r}: not a file")
-    return Path(text)
 
 
 def whole_numbers(text, expected, count=None):

@@ -1,6 +1,5 @@
 """`numbarnn plan`: what a schedule would do with a problem on a GPU, and why; needs no GPU."""
 
-import argparse
 from dataclasses import asdict
 
 from numbarnn import engines
@@ -36,31 +35,17 @@ def add_arguments(parser):
     add("--proj-size", type=count, default=0, metavar="P", help=about)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
-    add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
+    add("--dropout", type=float, default=0.0, metavar="P", help="probability between layers, in training")
     about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
     add("--checkpoint-every", type=count, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
     add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
-    add("--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)")
+    add(
+        "--plot", type=console.json_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)"
+    )
     console.add_json_argument(parser, "the answer")
-
-
-def probability(text):
-    """An argparse type: a dropout probability, as layers take it."""
-    try:
-        return checks.probability(float(text), "--dropout")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a probability, got {text!r} ({error})") from error
-
-
-def picture_path(text):
-    """An argparse type: a file that can be written, of a kind that matplotlib draws."""
-    path = console.json_path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
-    return path
 
 
 def run(args):
@@ -77,6 +62,8 @@ def run(args):
         raise console.WrongArguments(said) from reason
     except RuntimeError as reason:
         raise console.CannotRun(str(reason)) from reason
+    if args.plot and args.plot.suffix.lower() not in PICTURES:
+        raise console.WrongArguments(f"--plot: expected a file that ends in {', '.join(PICTURES)}; got '{args.plot}'")
     picture = gantt.figure(explanations) if args.plot else None
     console.say("\n".join([describe(problem), *wider(problem)]))
     if costs:
@@ -105,13 +92,13 @@ def problem_of(args):
     else:
         profile = engines.get("cuda").profile
     cell, hidden, inputs, directions = args.cell, args.hidden, args.input_size or args.hidden[0], 1 + args.bidirectional
-    projection = checks.proj_size(args.proj_size, cell, hidden)
+    projection, dropout = checks.proj_size(args.proj_size, cell, hidden), checks.probability(args.dropout, "--dropout")
     checks.recurrent_matrix(cell, hidden, projection)
     widths = tuple(w["H"] for _, w in sizes_of_layers(cell.parameters, inputs, hidden, directions, projection))
     checks.larger_states(cell, hidden, widths, "linear")
     problem = Problem(
         "cuda", cell, input_size=inputs, hidden_sizes=widths, directions=directions, steps=args.steps, batch=args.batch,
-        dtype=args.dtype, training=not args.inference, dropout=args.dropout, profile=profile, projection=projection,
+        dtype=args.dtype, training=not args.inference, dropout=dropout, profile=profile, projection=projection,
         checkpoint_every=args.checkpoint_every, bias=cell.bias or "double", units=hidden if widths != hidden else (),
     )  # fmt: skip
     _ = problem.space  # says if the equations cannot have these sizes

@@ -1,8 +1,6 @@
 """`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, a section each.
 
-Without a file it shows the newest results of each device among those that come with numbarnn. `--against` compares the
-first file with a former result of the same problems. It compares ratios to peers, which ran beside numbarnn both times:
-a slower machine slows both, and is not taken for slower code.
+Without a file it shows the newest results of each device among those that come with numbarnn.
 """
 
 import io
@@ -17,7 +15,6 @@ from numbarnn.bench import console, record
 from numbarnn.bench.shapes import SHORT, STEP, with_tf32
 from numbarnn.bench.tables import columns_of, sizes_text
 
-SLOWER = 1.1  # times a former ratio that count as a loss
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
 LEGEND = (
@@ -43,20 +40,14 @@ svg { max-width: 100%; height: auto; }
 def add_arguments(parser):
     """Add the options of `numbarnn report`."""
     about = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
-    existing = console.existing_file
-    parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about + "the newest of each device")
-    page = Path("numbarnn_report.html")
-    about = f"the page to write; default {page}"
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=about + "the newest of each device")
+    about, page = "the page to write; default numbarnn_report.html", Path("numbarnn_report.html")
     parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
-    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
-    parser.add_argument("--against", type=existing, metavar="FILE", help=about)
 
 
 def run(args):
-    """Write the page; returns 1 where something became slower than in the former result."""
-    results = [read(file, option="FILE") for file in args.files] or newest()
-    if args.against:
-        return print_changes(read(args.against, option="--against"), results[0])
+    """Write the page; returns 0."""
+    results = list(map(read, args.files)) or newest()
     text = html(results)
     for result in results:
         console.say(f"{result.name}: {verdict(result)}")
@@ -112,45 +103,13 @@ def newest():
     return [result_of(*one) for one in found.values()]
 
 
-def read(file, option):
-    """Return the `Result` of a file that the user named by an `option`; an error where it holds something else."""
-    said = f"{option} {file} is no result of numbarnn bench"
+def read(file):
+    """Return the `Result` of a file; WrongArguments where it holds something else."""
     try:
-        if found := record.read(file):
-            return result_of(file.stem, found)
+        return result_of(file.stem, record.read(file))
     except Exception as error:  # whatever a file may hold that numbarnn bench has not written
-        raise console.WrongArguments(f"{said}: {type(error).__name__}: {error}") from error
-    raise console.WrongArguments(said)
-
-
-def changes(former, now):
-    """Return (key, peer, ratio before, ratio now, whether both can be trusted) of what two `Result`s share."""
-    both = ((key, former.entries[key], entry) for key, entry in now.entries.items() if key in former.entries)
-    return [
-        (key, peer, old.ratios[peer], entry.ratios[peer], not entry.doubts and not old.doubts)
-        for key, old, entry in both for peer in entry.ratios if peer in old.ratios
-    ]  # fmt: skip
-
-
-def print_changes(former, now):
-    """Print the table of ratios before and now; returns 1 where a trusted one was lost."""
-    found = changes(former, now) if former.record["device"] == now.record["device"] else []
-    if not found:
-        raise console.WrongArguments(
-            f"--against {former.name} and {now.name} have no device, problem and peer in common: compare results "
-            "of one machine"
-        )
-    rows = []
-    for key, peer, before, after, trusted in found:
-        result = "in doubt" if not trusted else "SLOWER" if after / before > SLOWER else "ok"
-        rows.append([key, peer, f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}", result])
-    numbers = ["before", "now", "now / before"]
-    title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
-    console.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
-    results = [row[-1] for row in rows]
-    lost, doubted = results.count("SLOWER"), results.count("in doubt")
-    console.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
-    return int(lost > 0)
+        said = f"FILE {file} is no result of numbarnn bench: {type(error).__name__}: {error}"
+        raise console.WrongArguments(said) from error
 
 
 # ----------------------------------------------------------------------------------------------------------- the page

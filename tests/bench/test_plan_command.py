@@ -85,9 +85,8 @@ def test_profile_of_a_machine_without_gpu_says_what_helps(monkeypatch, cannot):
     ("--cell none.py", ["'none.py' is a file without the name of a cell; write none.py:NAME"]),
     ("--profile v100", ["'v100'", "h200", "device"]),
     ("--steps 0", ["'0'", "at least 1"]),
-    ("--dropout 1.5", ["'1.5'", "probability"]),
+    ("--dropout x", ["--dropout", "'x'"]),
     ("--backward --inference", ["--inference", "--backward"]),
-    ("--plot plan.doc", ["'plan.doc'", ".png"]),
     ("--plot no/such/folder/plan.png", ["no/such/folder/plan.png", "directory that exists"]),
 ])  # fmt: skip
 def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, refused):
@@ -96,6 +95,9 @@ def test_bad_arguments_name_what_came_and_what_was_expected(words, expected, ref
 
 
 def test_options_that_do_not_go_together_are_named(cannot):
+    for option, value, words in (("--plot", "plan.doc", "ends in .png"), ("--dropout", "1.5", "--dropout must")):
+        rest = "--hidden 8 --batch 1 --steps 1 --profile t4".split()
+        assert words in cannot("plan", option, value, *rest, code=2)
     rest = "--hidden 8,9 --batch 1 --steps 4 --profile t4".split()
     said = cannot("plan", "--cell", "gru", "--proj-size", 4, *rest, code=2)
     assert "--proj-size is for the LSTM, a gru has no projection" in said

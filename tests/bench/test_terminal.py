@@ -9,8 +9,7 @@ from contextlib import redirect_stdout
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import check, console, kernels, record
-from numbarnn.bench.report import changes, result_of
+from numbarnn.bench import check, console, kernels
 from numbarnn.bench.tables import milliseconds, quotient, three_digits
 from numbarnn.bench.trace.command import waiting
 
@@ -110,13 +109,6 @@ def test_kernels(tables):
     kernels.print_rows(rows)
     check_words(tables, [value for row in rows for value in row.values() if value not in (True, None)])
     assert all(any(line.startswith("spills 72 bytes") for line in lines) for lines in tables.values())
-
-
-def test_report_against_a_former_result(tables):
-    paths = [record.RESULTS / f"cpu-2026-11-{day}.json" for day in (22, 26)]
-    cli.main(["report", str(paths[1]), "--against", str(paths[0])])
-    found = changes(*(result_of(path.stem, record.read(path)) for path in paths))
-    check_words(tables, [f"{number:.2f}" for _, _, before, now, _ in found for number in (before, now, now / before)])
 
 
 def test_colors_are_for_terminals_alone(monkeypatch, capsys):

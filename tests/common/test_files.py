@@ -30,7 +30,7 @@ COMMANDS = {
     "trace": TRACE,
     "kernels": ["kernels"],
 }
-INPUTS = {"--text", "--against"}  # files that are read
+INPUTS = {"--text"}  # files that are read
 OUTPUTS = [
     (name, option)
     for name in COMMANDS
