@@ -16,11 +16,11 @@ import numpy as np
 import numbarnn
 from numbarnn import cells
 from numbarnn.bench import info, memory, timing
+from numbarnn.bench.cases import half_lengths
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.peers.cudnn_peer import PREFIX
 from numbarnn.bench.peers.torch_peer import TORCH
-from numbarnn.bench.sequences import half_lengths
 from numbarnn.bench.shapes import PRODUCTS
 
 RESULTS = Path(__file__).parent / "results"  # the records that come with numbarnn

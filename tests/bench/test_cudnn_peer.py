@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numbarnn import engines
-from numbarnn.bench import accuracy, cases, check, expected, sequences, spreads
+from numbarnn.bench import accuracy, cases, check, expected, spreads
 from numbarnn.bench.peers import cudnn, cudnn_peer
 from stub_layer import use_stub
 
@@ -23,7 +23,7 @@ def made(session, monkeypatch):
 
         def forward(self, x, *states, **options):
             assert self.options.cell_clip or not np.isnan(x).any(), "cuDNN is given no padding"
-            self.padding = sequences.padding(options["lengths"], *x.shape[:2])
+            self.padding = cases.padding(options["lengths"], *x.shape[:2])
             return super().forward(x, *states, **options)
 
         def backward_data(self, *arguments):

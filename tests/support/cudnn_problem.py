@@ -9,7 +9,6 @@ import numpy as np
 import problems
 from cases import Case
 from numbarnn import reference
-from numbarnn.bench import sequences
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn.descriptors import BIAS_MODES, CELLS, Descriptor
 from numbarnn.bench.peers.cudnn.library import ask
@@ -157,13 +156,14 @@ class Problem(problems.Problem):
     def laid_out(self, array):
         """A (T, B, n) array in the options' layout."""
         if self.options.layout == "seq_major_packed":
-            return sequences.pack(array, np.array(self.lengths))
+            return array[~self.padding]
         return array
 
     def padded(self, array):
         """The reverse of `laid_out`."""
         if self.options.layout == "seq_major_packed":
-            return sequences.unpack(array, np.array(self.lengths), self.case.T, np.nan)
+            rows, array = array, np.full((*self.padding.shape, array.shape[1]), np.nan, array.dtype)
+            array[~self.padding] = rows  # lengths descend
         return array
 
     def rnn(self, session=None):

@@ -10,12 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases import PEERS_CELLS, layer_of, pack_states, renamed, unpack_states
+from numbarnn.bench.cases import PEERS_CELLS, filled, layer_of, pack_states, renamed, unpack_states
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import Contender, made_again
 from numbarnn.bench.peers.cudnn import rnn
 from numbarnn.bench.peers.cudnn.descriptors import ALGORITHMS
-from numbarnn.bench.sequences import filled
 from numbarnn.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, FORWARD_TRAINING
 
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks

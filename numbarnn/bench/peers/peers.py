@@ -4,12 +4,12 @@ Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, 
 layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy, dcx.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 import numbarnn
-from numbarnn.bench import sequences
 from numbarnn.bench.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender
 from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, needed
@@ -64,9 +64,8 @@ def to_engine(layer, instance, array):
     if array is None:
         return None
     if instance.case.lengths == "packed":
-        by_length, places, batch_sizes = sequences.order(instance.lengths)
-        rows = layer.engine.from_host(sequences.pack(array, instance.lengths))
-        return numbarnn.PackedSequence(rows, batch_sizes, by_length, places)
+        packed = numbarnn.pack_padded_sequence(array, instance.lengths)
+        return replace(packed, data=layer.engine.from_host(packed.data))
     return layer.engine.from_host(np.ascontiguousarray(array.swapaxes(0, 1)) if instance.case.batch_first else array)
 
 
@@ -125,7 +124,8 @@ def named_states(layer, case, names, state):
 def from_engine(layer, instance, value, padding_value=0.0):
     """Return the reverse of `to_engine`, for a y or dx that a layer returned."""
     if instance.case.lengths == "packed":
-        return sequences.unpack(to_host(layer, value.data), instance.lengths, instance.case.T, padding_value)
+        packed, padding = replace(value, data=to_host(layer, value.data)), {"padding_value": padding_value}
+        return numbarnn.pad_packed_sequence(packed, **padding, total_length=instance.case.T)[0]
     array = to_host(layer, value)
     return array.swapaxes(0, 1) if instance.case.batch_first else array
 
