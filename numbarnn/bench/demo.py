@@ -1,6 +1,5 @@
 """`numbarnn demo`: train a character model on real text by truncated backpropagation through time, and let it write."""
 
-import argparse
 import math
 import time
 
@@ -17,31 +16,19 @@ DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does wit
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
 RECENT, EVERY = 100, 200  # steps of which the mean loss is printed; steps between evaluations of the held-out text
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
-
-
-def number(least, below=math.inf, kind=float):
-    """Return an argparse type: a number of at least `least`, and below another."""
-
-    def parse(text):
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value < below:
-            upper = f" and below {below:g}" if below < math.inf else ""
-            raise argparse.ArgumentTypeError(f"expected a number of at least {least:g}{upper}, got {text!r}")
-        return value
-
-    return parse
+RANGES = (
+    ("seed", 0, math.inf), ("dropout", 0, 1), ("lr", 1e-12, math.inf), ("minutes", 1e-9, math.inf),
+    ("sample", 0, math.inf), ("temperature", 0, math.inf),
+)  # fmt: skip
 
 
 def add_arguments(parser):
     """Add the options of `numbarnn demo`."""
-    add, count, whole = parser.add_argument, console.positive_int, number(0, kind=int)
+    add, count = parser.add_argument, console.positive_int
     for name, purpose, kind in (
         ("layers", "recurrent layers", count), ("hidden", "units in each", count), ("batch", "streams of text", count),
-        ("seq", "characters in a window", count), ("seed", "of all that is random", whole),
-        ("dropout", "probability, between layers", number(0, 1)), ("lr", "Adam's learning rate", number(1e-12)),
+        ("seq", "characters in a window", count), ("seed", "of all that is random", int),
+        ("dropout", "probability, between layers", float), ("lr", "Adam's learning rate", float),
     ):  # fmt: skip
         default = DEFAULTS[name]
         add(f"--{name}", type=kind, default=default, metavar="N", help=f"{purpose} (default: {default})")
@@ -50,10 +37,9 @@ def add_arguments(parser):
     add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
     default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
     add("--steps", type=count, metavar="N", help=f"train for so many steps (default: {default})")
-    add("--minutes", type=number(1e-9), help="train no longer than this (default with --steps: no limit)")
-    add("--sample", type=whole, default=600, metavar="N", help="characters to write (default: 600)")
-    about = "of the sample, 0 takes the likeliest characters (default: 0.7)"
-    add("--temperature", type=number(0), default=0.7, help=about)
+    add("--minutes", type=float, help="train no longer than this (default with --steps: no limit)")
+    add("--sample", type=int, default=600, metavar="N", help="characters to write (default: 600)")
+    add("--temperature", type=float, default=0.7, help="of the sample, 0 takes the likeliest characters (default: 0.7)")
     add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
     console.add_json_argument(parser, "the results")
     plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
@@ -63,6 +49,10 @@ def add_arguments(parser):
 
 def run(args):
     """Train, then write a sample, results and the loss curve; returns 0."""
+    for name, least, below in RANGES:
+        if (value := getattr(args, name)) is not None and not least <= value < below:
+            said = f"--{name}: expected a number of at least {least:g} and below {below:g}, got {value}"
+            raise console.WrongArguments(said)
     begin, steps, minutes = time.perf_counter(), args.steps or math.inf, args.minutes or math.inf
     if args.plot is not None:
         console.figure(CURVE)  # or an error, before the work

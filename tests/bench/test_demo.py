@@ -143,16 +143,13 @@ def test_run_end_to_end(small, tmp_path, capsys):
     assert "--dropout: expected 0 with layers=1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--dropout", 1], "a number of at least 0 and below 1, got '1'"),
-    (["--lr", "nan"], "--lr: expected a number .*, got 'nan'"),
-    (["--seed", -1], "--seed: expected a number of at least 0, got '-1'"),
-    (["--minutes", 0], "--minutes: expected a number"),
-    (["--sample", -1], "--sample: expected a number of at least 0, got '-1'"),
-    (["--temperature", "nan"], "--temperature: expected a number of at least 0, got 'nan'"),
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("--dropout", "1", "a number of at least 0 and below 1, got 1.0"), ("--lr", "nan", "got nan"),
+    ("--seed", "-1", "--seed: expected a number of at least 0 "), ("--minutes", "0", "--minutes: expected a number"),
+    ("--sample", "-1", "got -1"), ("--temperature", "nan", "got nan"),
 ])  # fmt: skip
-def test_bad_options(small, options, message, refused):
-    assert re.search(message, refused("demo", *map(str, [*small, *options])))
+def test_bad_options(option, value, message, cannot):
+    assert message in cannot("demo", option, value, code=2)
 
 
 def test_ctrl_c_samples_and_reports(small, tmp_path, monkeypatch, capsys):

@@ -53,12 +53,7 @@ class Options:
     state_size = property(lambda self: self.proj_size or self.hidden_size)
     output_size = property(lambda self: self.directions * self.state_size)
     has_c = property(lambda self: self.cell == "lstm")
-
-    @property
-    def clip_bounds(self):
-        """(lclip, rclip); None without."""
-        clip = self.cell_clip
-        return clip if clip is None or isinstance(clip, tuple) else (-clip, clip)
+    clip_bounds = property(lambda self: c if isinstance(c := self.cell_clip, (tuple, type(None))) else (-c, c))
 
 
 class Descriptor:

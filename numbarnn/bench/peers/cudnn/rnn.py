@@ -7,8 +7,7 @@ from numbarnn.weights import WeightSpace
 
 from . import descriptors
 from .descriptors import Options
-from .device import NAN_BYTE, default_session
-from .library import PROTOTYPES, ask
+from .library import NAN_BYTE, PROTOTYPES, ask, default_session
 
 FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
 
