@@ -61,7 +61,7 @@ class Entry:
     Args:
         function: the Python function.
         what: what a person is told that is being compiled, or a function of the constant given to `address`.
-        interleaved: an `Interleaved`; None: as LLVM decides.
+        interleaved: a function of that constant that returns an `Interleaved`; None: as LLVM decides.
     """
 
     def __init__(self, function, what, interleaved=None):
@@ -92,7 +92,7 @@ class Entry:
             arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
             return call(Plain(self.py_func), arguments, builder)
 
-        return module_of(symbol, kinds, write, self.interleaved)
+        return module_of(symbol, kinds, write, self.interleaved and self.interleaved(*first))
 
 
 _FASTCALL = 0x80  # METH_FASTCALL: function(self, address of the arguments, how many) -> result
@@ -152,7 +152,7 @@ def module_of(symbol, kinds, write, interleaved=None):
 
     Args:
         kinds: types of its arguments. write: write(builder, values) writes what it does.
-        interleaved: of its loops, see `Entry`.
+        interleaved: of its loops, an `Interleaved`, or None.
     """
     module = ir.Module(symbol)
     module.interleaved = interleaved

@@ -9,8 +9,16 @@ import numpy as np
 from numbarnn.cells.definition import Chances
 from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import units
-from numbarnn.compile.plain import inlined
+from numbarnn.compile.plain import Interleaved, inlined
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
+from numbarnn.engines.cpu.vectors import VECTOR_BYTES
+
+# Vectors of units that loops over them work on at a time, and over units that are too few for that. AVX-512 has masks
+# for the last of these; without them two vectors would leave more of them to be done one by one.
+SHORT = Interleaved(4, 2, True) if VECTOR_BYTES == 64 else Interleaved(4, 1, False)
+# Of equations of that many bytes of Python's bytecode, some 500 operations, one vector at a time: with more LLVM's time
+# grows with the square of the length.
+LONG_BYTECODE, LONG = 16_000, Interleaved(1, 1, False)
 
 
 class CellParts:
@@ -21,6 +29,7 @@ class CellParts:
 
     Attributes:
         values: the most numbers of a unit that a function of `cell_steps` computes.
+        interleaved: vectors that loops over units work on at a time. block: units of such a turn.
         load_..: functions (row, j, H) -> a tuple of unit j's numbers. store_..: functions (row, j, H, tuple).
     """
 
@@ -28,6 +37,9 @@ class CellParts:
         self.cell, self.dtype, self.zero = cell, dtype, np.dtype(dtype).type(0)
         count = cell.num_states + cell.num_saved + cell.num_gates + cell.num_recurrent + cell.num_per_unit
         self.values = max(count, 2 * cell.num_sums)
+        length = max(len(function.__code__.co_code) for function in (cell.forward, cell.backward))
+        self.interleaved = SHORT if length < LONG_BYTECODE else LONG
+        self.block = self.interleaved.known * VECTOR_BYTES // 4
         self.load_input, self.load_recurrent = _biased_loader(cell.num_gates), _biased_loader(cell.num_ah)
         self.load_per_unit, self.load_private = _loader(cell.num_per_unit), _loader(cell.num_private)
         self.load_saved, self.load_d_v = _loader(cell.num_saved), _loader(cell.num_products)

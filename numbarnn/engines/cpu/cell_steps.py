@@ -10,11 +10,10 @@ import numpy as np
 
 from numbarnn.cells.definition import Given
 from numbarnn.compile.plain import inlined
-from numbarnn.engines.cpu.records import INTERLEAVED, of_cell, rows_at
-from numbarnn.engines.cpu.vectors import VECTOR_BYTES, numbers_at, own_numbers
+from numbarnn.engines.cpu.records import of_cell, rows_at
+from numbarnn.engines.cpu.vectors import numbers_at, own_numbers
 
 TILE = 128  # units
-BLOCK = INTERLEAVED.known * VECTOR_BYTES // 4  # units, of float32, that loops work on at a time
 
 
 @inlined
@@ -27,11 +26,11 @@ def _put(zero, address, first, H, tile, place, values, n):
 
 
 @inlined
-def _each(unit, about, n):
+def _each(cell, unit, about, n):
     """unit(about, i) for n units i: those of whole blocks in loops whose length LLVM knows, then the others."""
-    whole = n // BLOCK * BLOCK
-    for block in range(0, whole, BLOCK):
-        for i in range(BLOCK):
+    whole = n // cell.block * cell.block
+    for block in range(0, whole, cell.block):
+        for i in range(cell.block):
             unit(about, block + i)
     for i in range(n - whole):
         unit(about, whole + i)
@@ -89,7 +88,7 @@ def _forward(cell, address, save):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(_forward_unit, ((cell, zero, rows, tile, save), (b, first)), n)
+            _each(cell, _forward_unit, ((cell, zero, rows, tile, save), (b, first)), n)
             _put(zero, rows.new_h + b * rows.new_h_row, first, rows.H, tile, 0, 1, n)
             _put(zero, rows.new_c + b * rows.new_c_row, first, rows.H, tile, 1, cell.num_private, n)
             if save:
@@ -122,7 +121,7 @@ def stage_units(stage, address):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(_stage_unit, ((stage, zero, rows, tile, rows.noise != 0), (b, first)), n)
+            _each(stage, _stage_unit, ((stage, zero, rows, tile, rows.noise != 0), (b, first)), n)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, 1, n)
 
 
@@ -139,7 +138,7 @@ def stage_terms(stage, address):
     TILE)."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
-    _each(_stage_term, (stage, zero, rows, tile), n)
+    _each(stage, _stage_term, (stage, zero, rows, tile), n)
     _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)
 
 
@@ -186,7 +185,7 @@ def backward_units(cell, address):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(_backward_unit, (about, (b, first)), n)
+            _each(cell, _backward_unit, (about, (b, first)), n)
             H = rows.H
             _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
             _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
@@ -210,7 +209,7 @@ def stage_units_back(stage, address):
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(_stage_unit_back, ((stage, zero, rows, tile), (b, first)), n)
+            _each(stage, _stage_unit_back, ((stage, zero, rows, tile), (b, first)), n)
             _put(zero, rows.out + b * rows.out_row, first, rows.H, tile, 0, stage.count, n)
 
 
@@ -226,5 +225,5 @@ def stage_terms_back(stage, address):
     """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
-    _each(_stage_term_back, (stage, zero, rows, tile), n)
+    _each(stage, _stage_term_back, (stage, zero, rows, tile), n)
     _put(zero, rows.out, 0, TILE, tile, 0, stage.count, n)

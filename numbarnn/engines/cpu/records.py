@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.plain import Entry, FromPython, Interleaved, plain
+from numbarnn.compile.plain import Entry, FromPython, plain
 from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
 
@@ -101,10 +101,6 @@ Region = _table("Region", "gomp_parallel thread_number team_size take_part item 
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
-# Vectors of units that a cell's loops work on at a time, and of units that are too few for that. AVX-512 has masks for
-# the last of these; without them two vectors would leave more of them to be done one by one.
-INTERLEAVED = Interleaved(4, 2, True) if VECTOR_BYTES == 64 else Interleaved(4, 1, False)
-
 _WHAT = "the CPU engine's loops and products"  # as `notice` calls them
 
 
@@ -124,7 +120,11 @@ def of_cell(function):
     exp and a division take fifty cycles from argument to result, so that a loop over single vectors mostly waits for
     them: several at a time take 0.6 to 0.8 of the time, although they need more registers than there are.
     """
-    return Entry(function, lambda parts: f"the cell {parts.cell.name} for the CPU engine, {parts.dtype}", INTERLEAVED)
+    return Entry(
+        function,
+        lambda parts: f"the cell {parts.cell.name} for the CPU engine, {parts.dtype}",
+        lambda parts: parts.interleaved,
+    )
 
 
 def _viewer(kind):

@@ -11,8 +11,10 @@ import types
 import numpy as np
 import pytest
 
+import numbarnn as nr
 from numbarnn.cells import CELLS, library
 from numbarnn.common import code_cache, notice
+from numbarnn.compile import native
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts
 
@@ -227,3 +229,40 @@ def test_the_first_process_says_so_and_the_second_does_not(tmp_path):
 def test_a_cell_is_named():
     what = cell_steps.infer_units.what(CellParts(CELLS["gru"], "float32"))
     assert what == "the cell gru for the CPU engine, float32"
+
+
+def long_cell(terms):
+    """A cell whose equation has two operations per term, and what one step makes of W x + R h = a."""
+
+    def of_a(a):
+        total = a
+        for k in range(terms):
+            total = total * (0.3 + k / terms) + a
+        return nr.tanh(total)
+
+    def long_equations(x, h, p):
+        return of_a(p.W @ x + p.R @ h)
+
+    return nr.cell(long_equations), of_a
+
+
+def test_machine_code_of_long_equations_grows_with_their_length():
+    sizes = []
+    for terms in (500, 1000):
+        cell, _ = long_cell(terms)
+        module = cell_steps.infer_units.module("long", (CellParts(cell, "float32"),))
+        sizes.append(len(str(native.optimised(module)).splitlines()))
+    assert 1.8 < sizes[1] / sizes[0] < 2.2
+    assert sizes[0] < 12 * 1000  # the loop's body stands there once, not once for each of several vectors
+
+
+def test_a_thousand_operations_are_computed_as_they_stand():
+    cell, of_a = long_cell(700)
+    layer = nr.RNN(cell, 3, 40, seed=0)
+    x, h = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32), np.zeros((2, 40))
+    W, R = map(np.float64, list(layer.state_dict().values())[:2])
+    bias = sum(list(layer.state_dict().values())[2:])
+    y, *_ = layer(x)
+    for t in range(4):
+        h = of_a(x[t] @ W.T + h @ R.T + bias)
+        np.testing.assert_allclose(y[t], h, rtol=1e-4, atol=1e-5)
