@@ -265,11 +265,10 @@ class Comparer:
 
 # -------------------------------------------------------------------------------------------------------- what it says
 ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # of failures and notes, one by one; of a message. --json has them all
-PLAIN = "none of these"  # what stands for the cases without an option
-NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2")
+NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio")
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
-    "error (cuDNN's where it ran, else PyTorch's); up to 2: the share of ratios that are at most 2"
+    "error (cuDNN's where it ran, else PyTorch's)"
 )
 
 
@@ -282,13 +281,6 @@ def by_run(rows):
     return dict(sorted(found.items()))
 
 
-def by_option(rows):
-    """Return (option,) -> rows, PLAIN first; a row is in those of all that its case uses."""
-    found = {(option,): [one for one in rows if compared(one) and option in (one["uses"] or (PLAIN,))]
-             for option in (PLAIN, *cases.OPTIONS)}  # fmt: skip
-    return {option: some for option, some in found.items() if some}
-
-
 def number(value):
     """Return an error as text."""
     return "-" if value is None else f"{value:.1e}"
@@ -298,26 +290,19 @@ def group_cells(rows):
     """Return the cells of some rows under "result", NUMBERS and "at"."""
     worst = max(rows, key=lambda row: (not row["ok"], accuracy.share(row["error"], row["limit"])))
     ratios = sorted(row["ratio"] for row in rows if row["ratio"] is not None and row["ratio"] == row["ratio"])
-    shares = "-", "-"
-    if ratios:
-        shares = f"{ratios[(len(ratios) - 1) // 2]:.2f}", f"{sum(r <= 2 for r in ratios) / len(ratios):.0%}"
+    ratio = f"{ratios[(len(ratios) - 1) // 2]:.2f}" if ratios else "-"
     errors = (number(worst[name]) for name in ("error", "torch_error", "cudnn_error", "limit"))
     result = "ok" if all(row["ok"] for row in rows) else "FAILED"
-    return [result, str(len(rows)), *errors, *shares, worst["quantity"]]
-
-
-def print_groups(title, groups, *headings):
-    """Print a table of groups; columns in which no row has anything are left out."""
-    columns = ["result", *headings, *NUMBERS, "at"]
-    lines = [[cells[0], *key, *cells[1:]] for key, rows in groups.items() for cells in [group_cells(rows)]]
-    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(line[i] != "-" for line in lines)]
-    console.print_table(title, [columns[i] for i in kept], [[line[i] for i in kept] for line in lines], NUMBERS)
+    return [result, str(len(rows)), *errors, ratio, worst["quantity"]]
 
 
 def print_tables(rows):
-    """Print a line per engine, cell, schedule and dtype; one per option; then the failures."""
-    print_groups("Error against float64", by_run(rows), "engine", "cell", "schedule", "dtype")
-    print_groups("By option; a case with several is in each row of theirs", by_option(rows), "option")
+    """Print a line per engine, cell, schedule and dtype, without empty columns; then the failures."""
+    columns = ["result", "engine", "cell", "schedule", "dtype", *NUMBERS, "at"]
+    lines = [[cells[0], *key, *cells[1:]] for key, some in by_run(rows).items() for cells in [group_cells(some)]]
+    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(line[i] != "-" for line in lines)]
+    shown = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines], NUMBERS
+    console.print_table("Error against float64", *shown)
     console.say_wrapped(LEGEND)
     if failures := [row for row in rows if not row["ok"]]:
         shown, names = [], ("cell", "engine", "schedule", "options", "mode", "quantity")

@@ -3,17 +3,14 @@
 import argparse
 import inspect
 import re
-from collections import Counter
 from pathlib import Path
 
 from numbarnn.bench import console, planned, source
 from numbarnn.cuda import compiler
-from numbarnn.cuda.machine_code import read, widths
+from numbarnn.cuda.machine_code import read
 from numbarnn.kernels import catalog
 
 USUAL_ARCH = "sm_90"
-# What is counted in machine code: products, loads and stores of global, shared and local memory, what waits.
-COUNTED = ("HMMA", "FFMA", "FFMA2", "DFMA", "LDG", "STG", "LDS", "STS", "LDL", "STL", "BAR", "NANOSLEEP")
 COLUMNS = ["", "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic", "spills", "stack", "threads"]
 
 
@@ -26,7 +23,7 @@ def add_arguments(parser):
     about = "print a kernel's PTX instead, for the first arch; NAME-DTYPE[-LAYOUTS] as in the table, or one of another "
     about += "kernel that a layer launches, such as lstm_pointwise_backward or copy"
     output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
-    about = "print its machine code (SASS) instead, and what is counted in it; needs the extra [sass]"
+    about = "print its machine code (SASS) instead; needs the extra [sass]"
     output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
     about = "print its Python source instead, without the code that this kernel never runs"
     output.add_argument("--source", type=shipped_kernel, metavar="NAME", help=about)
@@ -132,30 +129,13 @@ def print_rows(rows):
 
 
 def print_machine_code(shipped, arch):
-    """Print a kernel's machine code for an arch, below comments that say what is counted in it."""
+    """Print a kernel's machine code for an arch."""
     compiled = shipped.compile(capability(arch))
     try:
         code = read(compiled)
     except RuntimeError as error:
         raise console.CannotRun(str(error)) from error
-    head = [f"{shipped}, {arch}: {compiled.registers} registers", *counts(code)]
-    console.say("\n".join([*(f"// {line}" for line in head), *code.listing]))
-
-
-def counts(code):
-    """Return what is counted in a `MachineCode`, as lines: instructions, accesses by width, loops."""
-    names = Counter(one.name for one in code.instructions)
-    lines = [f"{len(code.instructions)} instructions, {names['LDL'] + names['STL']} of them load or store spilled "
-             "registers"]  # fmt: skip
-    for what, accesses in (("global", ("LDG", "STG")), ("shared", ("LDS", "STS"))):
-        found = [f"{number} {name} of {bits} bits" for name in accesses
-                 for bits, number in widths(code.instructions, name).items()]  # fmt: skip
-        lines.append(f"{what} memory: {', '.join(found) or 'not accessed'}")
-    for loop in code.loops:
-        names = Counter(one.name for one in loop.instructions)
-        found = ", ".join(f"{names[name]} {name}" for name in COUNTED if names[name]) or "none that are counted"
-        lines.append(f"{'  ' * loop.depth}loop at {loop.first:#06x}: {len(loop.instructions)} instructions: {found}")
-    return lines
+    console.say("\n".join([f"// {shipped}, {arch}: {compiled.registers} registers", *code.listing]))
 
 
 def print_source(shipped):

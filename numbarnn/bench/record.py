@@ -28,18 +28,14 @@ RESULTS = Path(__file__).parent / "results"  # the records that come with numbar
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "programs", "schedules")}
 TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
 # What peers are asked for, as recorded with the times.
-METHOD = {
-    "torch": "forward: module.eval() under torch.no_grad(); forward+backward: module.train(), y.backward(dy), which "
-    "gives dx, dhx, dcx and all weight gradients; one step: under torch.inference_mode(); allow_tf32: as each row's "
-    "tf32 says",
-    "loop": "of a cell that PyTorch does not have: a loop over time of eager operations (bench.peers.torch_loop)",
-}
+TORCH_METHOD = (
+    "forward: module.eval() under torch.no_grad(); forward+backward: module.train(), y.backward(dy), which gives dx, "
+    "dhx, dcx and all weight gradients; one step: under torch.inference_mode(); allow_tf32: as each row's tf32 says"
+)
 CUDNN_METHOD = (
-    "forward: cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE; forward+backward: CUDNN_FWD_MODE_TRAINING, "
-    "cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8 into zeros; parts: the same functions apart, again and again "
-    "with the reserve space of one forward. Weights are packed and spaces allocated before; each row's notes say the "
-    "layout and whether it is one CUDA graph. CUDNN_FMA_MATH without TF32 and with 3x, CUDNN_DEFAULT_MATH with; and "
-    "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16"
+    "forward: CUDNN_FWD_MODE_INFERENCE; forward+backward: CUDNN_FWD_MODE_TRAINING, gradients of weights into zeros; "
+    "parts apart: again and again with the reserve space of one forward; weights packed and spaces allocated before; "
+    "CUDNN_FMA_MATH without TF32 and with 3x; with it CUDNN_DEFAULT_MATH, and CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION"
 )
 
 
@@ -112,7 +108,7 @@ def as_record(rows, where, load):
     found, load, device = info.collect(), load.as_record(), where.device
     known = found["commit"] != "unknown"  # without git
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
-    method = load | METHOD | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads}
+    method = load | {"torch": TORCH_METHOD, "rounds": where.rounds, "turn_s": turn_s, "threads": where.threads}
     if device == "cuda":
         direct = cudnn.default_session().library.version_text if cudnn.why_not() is None else None
         versions = {"version": direct, "version_in_torch": torch.backends.cudnn.version()}

@@ -5,9 +5,9 @@ Without a file it shows the newest results of each device among those that come 
 
 import io
 import itertools
+from collections import namedtuple
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -57,20 +57,10 @@ def run(args):
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-class Entry(NamedTuple):
-    """A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and what speaks against its times."""
-
-    row: dict
-    ratios: dict
-    doubts: list
-
-
-class Result(NamedTuple):
-    """A record; the name of its file; and the `Entry` of each of its rows by `key_of`."""
-
-    name: str
-    record: dict
-    entries: dict
+# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and what speaks against its times.
+Entry = namedtuple("Entry", "row ratios doubts")
+# A record, the name of its file, and the Entry of each of its rows by `key_of`.
+Result = namedtuple("Result", "name record entries")
 
 
 def key_of(row):

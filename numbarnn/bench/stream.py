@@ -51,10 +51,8 @@ def line_up(instance, truth, what, where):
 def stream(name, inputs, step, initial, states, to_numpy=np.asarray, synchronize=lambda: None, plan=None):
     """Return a contender that takes a step with each call; its results are those of all steps from the first state.
 
-    Args:
-        inputs: x of each time of an instance, as `step` takes it.
-        step: (x, state) -> y, (1, B, H) or (B, H), and the new state; initial: the first state.
-        states: a state -> NumPy arrays by quantity: hy and, where there is one, cy. to_numpy: y -> a NumPy array.
+    inputs: x of each time. step: (x, state) -> y, (1, B, H) or (B, H), and the new state; initial: the first state.
+    states: a state -> NumPy arrays by quantity. to_numpy: y -> a NumPy array.
     """
     carried, next_input = initial, cycle(inputs).__next__
 

@@ -48,7 +48,7 @@ def of_info(found):
 
 
 def of_check(rows):
-    for group in (*check.by_run(rows).values(), *check.by_option(rows).values()):
+    for group in check.by_run(rows).values():
         yield from check.group_cells(group)[:-1]
 
 

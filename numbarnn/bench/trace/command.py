@@ -5,12 +5,10 @@ started for it. The page is `page.html` with `player.css` and `player.js`, and t
 """
 
 import json
-from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
 from string import Template
 
-import numbarnn
 from numbarnn.bench import console
 from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
 from numbarnn.bench.shapes import Shape, parse_sizes
@@ -59,10 +57,9 @@ def make(args):
     cell, shape = built_in_or_own(args.cell), args.shape
     words = ["bidirectional"] * args.bidirectional + ["backward" if args.backward else "forward"]
     sizes = ", ".join(f"{name}={size}" for name, size in shape.sizes.items())
-    facts = (("recorded", f"{datetime.now(timezone.utc):%Y-%m-%d}"), ("numbarnn", numbarnn.__version__))
     try:
         title = f"{cell.name}, persistent, {' '.join(words)}: {sizes}"
-        return record(title, cell, shape, args.backward, 1 + args.bidirectional, facts)
+        return record(title, cell, shape, args.backward, 1 + args.bidirectional)
     except ValueError as reason:
         raise console.WrongArguments(f"--cell {args.cell} with --shape {shape}: {reason}") from reason
     except RuntimeError as reason:
@@ -92,13 +89,12 @@ def waiting(made):
 
 def html(made):
     """Return the page of a record."""
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in made["about"])
     failed = f'<p class="error" role="alert">The run failed: {escape(made["error"] or "")}</p>'
     page, style, script = (
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")
     )
     body = Template(page).substitute(
-        title=escape(made["title"]), facts=f'<dl class="facts">{facts}</dl>', directions=made["directions"],
+        title=escape(made["title"]), seed=made["seed"], directions=made["directions"],
         error=failed if made["error"] else "",
         data=json.dumps(made, separators=(",", ":")).replace("<", "\\u003c"),  # nothing in it ends the <script>
     )  # fmt: skip

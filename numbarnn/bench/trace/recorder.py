@@ -15,7 +15,7 @@ These do not overlap: barriers stand between them. A record is a dict, as `numba
     blocks    [{"name": "block 0"}, ...], known by their place in this list
     events    [{"block": 0, "kind": "wait", "start": 10, "end": 25, "layer": 0, "direction": 0, "step": 3,
                 "waits_for": [{"block": 1, "layer": 0, "direction": 0, "step": 2}], "reads": []}, ...]
-    about     [["numbarnn", "0.1.0"], ...], more to show; error: how the run failed, or None
+    seed      of the order in which threads take turns; error: how the run failed, or None
 
 Times are turns of threads. Steps are counted as they run: step 0 of a backward pass is the last time. `waits_for` are
 the steps that were missing, the one that came last last; `reads` are the steps whose numbers a product multiplies.
@@ -218,11 +218,10 @@ def _unwritten(array, index):
     return bits[index] == np.iinfo(bits.dtype).max
 
 
-def record(title, cell, shape, backward, directions=1, about=()):
+def record(title, cell, shape, backward, directions=1):
     """Return the record of a pass of the persistent schedule, in this process, which is the simulator's.
 
-    Args:
-        shape: a `numbarnn.bench.shapes.Shape`. about: more to show, pairs of words.
+    shape: a `numbarnn.bench.shapes.Shape`.
     """
     options = {"device": "sim", "schedule": "persistent", "seed": 0, "bidirectional": directions == 2}
     network = numbarnn.RNN(cell, shape.I, shape.H, shape.L, **options)
@@ -239,7 +238,6 @@ def record(title, cell, shape, backward, directions=1, about=()):
             error = str(raised)
     if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
-    about = [*about, ("seed of the threads' order", str(simulator.default_seed()))]
     sizes = {"backward": backward, "layers": shape.L, "directions": directions, "steps": shape.T}
-    return {"title": title, **sizes, "blocks": recorder.blocks, "events": recorder.events, "about": about,
-            "error": error}  # fmt: skip
+    found = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
+    return {"title": title} | sizes | found
