@@ -134,14 +134,15 @@ def check_simulated(cells, schedules, quick):
 
 def engine_failure(device, message):
     """Return the row that stands for an engine that did not start, or broke down."""
-    return row_of("-", "-", (), device, "-", "-", "engine", ok=False, message=message)
+    about = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
+    return row_of(**about, engine=device, quantity="engine", ok=False, message=message)
 
 
-def row_of(cell, options, uses, engine, schedule, mode, quantity, error=None, limit=None, torch_error=None,
-           cudnn_error=None, ok=True, message=None):  # fmt: skip
-    """Return a row; see the module's text."""
-    row, peer = dict(locals()), torch_error if cudnn_error is None else cudnn_error
-    return row | {"ratio": None if error is None or peer is None else accuracy.quotient(error, peer, 1.0)}
+def row_of(**known):
+    """Return a row of what is known; see the module's text."""
+    row = dict.fromkeys(("error", "limit", "torch_error", "cudnn_error", "message")) | {"uses": (), "ok": True} | known
+    peer = row["torch_error"] if row["cudnn_error"] is None else row["cudnn_error"]
+    return row | {"ratio": None if None in (row["error"], peer) else accuracy.quotient(row["error"], peer, 1.0)}
 
 
 def compared(row):
@@ -231,11 +232,12 @@ class Comparer:
 
     def add(self, mode, quantity, error=None, limit=None, **more):
         """Add one row. Unless `ok` is given, it passes where no message is and the error is in the limit."""
-        about = self.case.cell, self.case.options, self.case.uses, self.device, self.schedule, mode, quantity
-        more = {"ok": more.get("message") is None and error is not None and error <= limit} | more
-        if more.get("message") is None and error != error:
-            more["message"] = "the result holds NaN"
-        self.rows.append(row_of(*about, error, limit, **more))
+        ok, message = error is not None and error <= (limit or 0), more.get("message")
+        if message is None and error != error:
+            message = "the result holds NaN"
+        about = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
+        about |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
+        self.rows.append(row_of(**about | {"ok": ok} | more | {"message": message}))
 
     @contextmanager
     def catching(self, mode):
