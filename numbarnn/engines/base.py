@@ -180,16 +180,6 @@ class Engine(ABC):
         the first is named.
         """
 
-    def spoil(self, results, trouble, caller):
-        """If the call's word `trouble` says that it failed, make all results NaN, and remember it for the host.
-
-        Args:
-            results: contiguous arrays.
-            trouble: (1,) int64; 0 if nothing is wrong, else a code of `numbarnn.kernels.error_flag`.
-            caller: who made the call, as text.
-        """
-        raise NotImplementedError(f"calls on {self.name} fail where they are made")
-
     @abstractmethod
     def copy(self, out, x):
         """out = x, arrays of one shape with up to 3 axes, any strides."""

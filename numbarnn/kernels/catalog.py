@@ -20,7 +20,6 @@ from numbarnn.common.precision import DTYPES, compute_dtype, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels import error_flag
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
 from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
@@ -174,9 +173,6 @@ def array_kernels(dtype):
     if dtype == DTYPES[0]:
         arguments = zeros("uint8", 1, T + 2, B), zeros("int32", B), zeros("uint8", T, B)
         yield shipped(masks.make_step_mask_kernel(), "", *arguments)
-        results, told = (zeros("uint16", 5),) * error_flag.RESULTS, np.zeros(1, np.int64)
-        threads = error_flag.THREADS_PER_BLOCK
-        yield shipped(error_flag.make_poison(), "", results, told, told, np.int64(0), threads=threads)
     contiguous, strided = zeros(dtype, T, B, H), zeros(dtype, B, T, H).transpose(1, 0, 2)
     for layouts, out, x in (
         ("contiguous_from_contiguous", contiguous, contiguous),

@@ -3,24 +3,18 @@
 A call that can fail has one int64 of the device's memory, its error flag, zero at first.
 
     report(flag, code)                      # in a kernel: what is wrong; the first code stays
-    poison(results, flag, told, caller)     # the call's last kernel: results become NaN if the flag is set
     raise RuntimeError(explain(code, call)) # on the host, which finds the code in `told`, memory of its own
 
-Persistent kernels do what `poison` does themselves (`persistent.ends.make_leave`).
+A persistent kernel whose call failed fills its results with NaN and writes to `told` (`persistent.ends.make_leave`);
+what is computed of these results is NaN then, too.
 
 A code is kind and detail, `code_of(kind, detail)`; `KINDS` says in words what each means. A new kind of failure is a
 number and an entry there, and a kernel that calls `report`.
 """
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
-from numbarnn.compile.backend import TINY_LAUNCHES
-from numbarnn.compile.storage import stored
 from numbarnn.cuda import ptx
-from numbarnn.cuda.launch import Kernel, LaunchConfig
 from numbarnn.kernels.device import device_function
 
 # From the lowest bits on: 48 of detail, 3 of kind, 12 of the number of who called; all positive.
@@ -31,9 +25,6 @@ TIMED_OUT = 1  # a block of a persistent kernel waited too long; detail: place *
 STEPS = 1 << 32
 # Added where it waited for another layer, not for blocks of its own; or for what these exchange within a step.
 OTHER_LAYER, WITHIN = STEPS, 2 * STEPS
-
-RESULTS = 4  # arrays that one launch of `poison` takes
-THREADS_PER_BLOCK, BLOCKS = 256, 8
 
 
 def code_of(kind, detail=0):
@@ -93,43 +84,3 @@ def make_report():
             store(flag, 0, np.int64(code))
 
     return report
-
-
-@cache
-def make_poison():
-    """The kernel for results of any dtype, as words of 16 bits: with all bits set each number is NaN."""
-
-    @cuda.jit
-    def poison_kernel(results, told, flag, caller):
-        """results = NaN if the call failed
-
-        Writes   results, a tuple of RESULTS flat arrays of words; told (1,), memory of the host: the code and who
-                 called, unless the host has not looked yet at what another call left there
-        Reads    flag (1,); caller, a multiple of CALLER
-        Launch   1-D, grid-stride; any grid is correct. After all else that the call does
-        """
-        code = flag[0]
-        if code != 0:
-            if cuda.grid(1) == 0 and told[0] == 0:
-                told[0] = caller + code
-            for number in range(RESULTS):
-                result = results[number]
-                for i in range(cuda.grid(1), result.size, cuda.gridsize(1)):
-                    result[i] = 0xFFFF
-
-    return Kernel(poison_kernel, "poison")
-
-
-def poison(results, flag, told, caller):
-    """Make the results of a failed call NaN, and tell the host.
-
-    Args:
-        results: contiguous arrays.
-        flag: (1,) int64, the call's. told: (1,) int64, memory that the host reads.
-        caller: number of the caller (below CALLERS) times CALLER.
-    """
-    config = LaunchConfig(grid=2, block=4) if TINY_LAUNCHES else LaunchConfig(grid=BLOCKS, block=THREADS_PER_BLOCK)
-    words = [stored(array.reshape(-1)).view(np.uint16) for array in results]
-    words += [words[0][:0]] * (-len(words) % RESULTS)
-    for first in range(0, len(words), RESULTS):
-        make_poison().bind(config, tuple(words[first : first + RESULTS]), told, flag, np.int64(caller))()

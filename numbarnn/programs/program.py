@@ -184,7 +184,7 @@ class Builder:
         Copies of states come before and after its tasks. All steps come after the first copies and before the last
         ones; where x and y are copied too (`rewrites`), all tasks do. Only those that need no such task before them are
         told to wait for the first copies, and the last copies wait only for those that no such task needs. The plan
-        orders the rest. If the call can fail, a last job makes its results NaN then, unless launches do.
+        orders the rest.
         """
         plan, jobs = self.plan, []
         if plan.has_steps:
@@ -198,9 +198,6 @@ class Builder:
         if steps:
             ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))
             jobs.append(self._copies((number + before for number in ends), self.last_copies))
-        if self.trouble is not None and self.final_launch is None:
-            awaited = {need for job in jobs for need in job.needs}
-            jobs.append(self._copies((number for number in range(len(jobs)) if number not in awaited), self._spoil))
         kept = frozenset(view.name for view in (*self.result_arrays(), *self.left_arrays()))
         return Program(self.spec, self.problem, jobs, frozenset(self.given), kept, self.constants)
 
@@ -217,9 +214,6 @@ class Builder:
         if self.clears_trouble:
             self.emit("zero", self.trouble)
         self.first_copies()
-
-    def _spoil(self):
-        self.emit("spoil", self.result_arrays(), self.trouble, self.caller)
 
     def _do(self, task):
         """Emit what a task is."""

@@ -12,7 +12,7 @@ from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
 from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
-from numbarnn.kernels.error_flag import CALLER, CALLERS, explain, poison
+from numbarnn.kernels.error_flag import CALLER, CALLERS, explain
 
 _lock = threading.RLock()  # of what engines note about calls
 RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
@@ -28,9 +28,6 @@ class KernelEngine(Engine):
     def _make_told(self):
         word = np.zeros(1, np.int64)
         return word, word
-
-    def spoil(self, results, trouble, caller):
-        poison(results, trouble, *self.notice_of(caller))
 
     def notice_of(self, caller):
         """(the host's word for codes of calls that failed, what is added to a code of this caller)."""

@@ -46,7 +46,7 @@ class Leaving(NamedTuple):
     """What the block does that leaves a launch last, if the error flag is set.
 
     Attributes:
-        told, caller: of the host, which is told if `caller` is not negative, see `error_flag.poison`.
+        told, caller: of the host, which is told if `caller` is not negative, see `error_flag`.
         count: (1,) int64, how many blocks have left; 0 between launches.
         clears: int32: whether it then clears the flag, which is zero between calls.
     """
