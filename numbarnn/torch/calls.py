@@ -22,8 +22,12 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
 
 
-# What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them.
-warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
+def _ignore_warnings_of_traces():
+    """What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them."""
+    warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
+
+
+_ignore_warnings_of_traces()
 
 
 def run(network, x, hx, cx, weights, **about):

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Network:
         proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
     """
 
-    cell: str
+    cell: Any
     input_size: int
     hidden_sizes: tuple[int, ...]
     parameters: dict

@@ -7,6 +7,7 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 """
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +56,11 @@ class Parameter:
         return flat[self.offset : self.offset + self.size].reshape(self.shape)
 
 
+# What cells that are written as equations have: A (None: G), the names of parameters per unit, the number of heads, n,
+# which divides H and P, and the names of all parameters, a `Layout` (None: of those per unit alone).
+General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
+
+
 def parameter_name(kind, layer, direction):
     """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(STACKED[kind], layer, direction)
@@ -73,9 +79,7 @@ class WeightSpace:
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
-        num_ah: A; None: G.
-        heads: n, which divides H and P.
-        layout: the names of all parameters, a cell's `Layout`; per_unit: those per unit, of a cell without one.
+        general: what a cell that is written as equations has, see `General`.
 
     Raises:
         ValueError: two parameters have one name, or sizes are not what the cell's equations need.
@@ -91,8 +95,9 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        num_ah=None, per_unit=(), heads=1, layout=None,
+        **general,
     ):  # fmt: skip
+        num_ah, per_unit, heads, layout = General(**general)
         if taken := set(STACKED.values()).intersection(per_unit):
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))

@@ -59,6 +59,18 @@ def _custom_derivative(make, node, g):
     return [(number, g, node.args[number + 1]) for number in range(1, len(node.args), 2)]
 
 
+def _rectifier(make, node, g):
+    """Of leaky_relu and elu, from the value: 1 where it is positive, else the slope there."""
+    constant = node.args[1]
+    slope = constant if node.op == "leaky_relu" else make("add", node, constant)
+    return [(0, g, make("where", make("gt", node, make("const", 0)), make("const", 1), slope))]
+
+
+def _softsign(make, node, g):
+    rest = make("sub", make("const", 1), make("absolute", node))
+    return [(0, g, make("mul", rest, rest))]
+
+
 #: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
 #: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too. What has no rule
 #: passes no gradient on: stop_gradient, sign, floor, row_max.
@@ -83,26 +95,14 @@ RULES = {
     "clip": lambda make, node, g: [(0, make("inside", node, *node.args[1:], g), None)],
     "maximum": lambda make, node, g: _choice(make, make("gt", *node.args), g, 0),
     "minimum": lambda make, node, g: _choice(make, make("lt", *node.args), g, 0),
-}
-RULES |= {name: _from_output(f"d_{name}") for name in ("sigmoid", "tanh", "relu")}
-
-
-def _rectifier(make, node, g):
-    """Of leaky_relu and elu, from the value: 1 where it is positive, else the slope there."""
-    constant = node.args[1]
-    slope = constant if node.op == "leaky_relu" else make("add", node, constant)
-    return [(0, g, make("where", make("gt", node, make("const", 0)), make("const", 1), slope))]
-
-
-def _softsign(make, node, g):
-    rest = make("sub", make("const", 1), make("absolute", node))
-    return [(0, g, make("mul", rest, rest))]
-
-
-RULES |= {
-    "leaky_relu": _rectifier, "elu": _rectifier, "softsign": _softsign,
+    "sigmoid": _from_output("d_sigmoid"),
+    "tanh": _from_output("d_tanh"),
+    "relu": _from_output("d_relu"),
+    "leaky_relu": _rectifier,
+    "elu": _rectifier,
+    "softsign": _softsign,
     "softplus": lambda make, node, g: [(0, g, make("neg", make("expm1", make("neg", node))))],
-}  # fmt: skip
+}
 
 
 class Gradients:

@@ -30,7 +30,10 @@ def show(cell: Cell) -> str:
     if cell.noise or cell.drop_connect:
         parts.append(_section("random numbers, in training", "\n".join(_random(cell))))
     parts.append(_section("saved for backward", _saved(cell)))
-    parts.append(_section("source", cell.source.rstrip() or _hand_written(cell)))
+    functions = [stage.forward for stage in cell.stages] + [cell.forward]
+    functions += [stage.backward for stage in reversed(cell.stages)] + [cell.backward]
+    by_hand = "\n\n".join(inspect.getsource(one).rstrip() for one in functions if not cell.source)
+    parts.append(_section("source", cell.source.rstrip() or by_hand))
     text = "\n\n".join(parts)
     print(text)
     return text
@@ -58,20 +61,13 @@ def _parameters(cell):
                 yield f"derived once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
     for gate, term in zip(cell.per_unit, layout.derived.get("per_unit", ()), strict=False):
         if term.op == "constant":
-            yield f"{_line(gate, as_text(term.data.shape), 'not learnt')}{_numbers(term.data)}"
+            numbers = [] if term.data.array is None else [f"{number:g}" for number in term.data.array.reshape(-1)]
+            shown = f"{' '.join(numbers[:6])}{' ...' if len(numbers) > 6 else ''}" if numbers else term.data
+            yield f"{_line(gate, as_text(term.data.shape), 'not learnt')}: {shown}"
     yield "by name: " + "; ".join(listed(layout.shapes(width, cell.heads)))
     unused = cell.structure.unused if gates else ()
     if unused:
         yield "not parameters, as what is returned does not depend on them: " + ", ".join(f"p.{n}" for n in unused)
-
-
-def _numbers(constant):
-    """The numbers of a constant, if they are few."""
-    if constant.array is None:
-        return f": {constant}"
-    numbers = constant.array.reshape(-1)
-    shown = " ".join(f"{number:g}" for number in numbers[:6])
-    return f": {shown}{' ...' if numbers.size > 6 else ''}"
 
 
 def _line(name, shape, text):
@@ -121,9 +117,3 @@ def _saved(cell):
         return "nothing: states before and after the step are enough" + sums
     sizes = ", ".join(f"{count * itemsize(dtype)} in {dtype}" for dtype in ("float32", "float16"))
     return f"{' '.join(cell.saved)}\n{count} value{'s' * (count > 1)} per step and unit; bytes: {sizes}{sums}"
-
-
-def _hand_written(cell):
-    functions = [stage.forward for stage in cell.stages] + [cell.forward]
-    functions += [stage.backward for stage in reversed(cell.stages)] + [cell.backward]
-    return "\n\n".join(inspect.getsource(function).rstrip() for function in functions)
