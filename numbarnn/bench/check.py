@@ -17,7 +17,6 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from numbarnn.bench.peers import contender, cudnn, peers
 from numbarnn.bench.peers.torch_peer import torch_threads
 from numbarnn.common import install, precision
 from numbarnn.cuda.compiler import simulated
-from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
@@ -39,7 +37,7 @@ QUICK = (
     "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
     "sequences, gradients of one output alone, and some dtypes of some cells"
 )
-TIMEOUT_S = 1200  # of a simulator's process: about ten times what the full check takes on two slow cores
+TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full check takes on a slow core
 
 
 def add_arguments(parser):
@@ -57,14 +55,11 @@ def run(args):
     """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
     begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
-    # The quick check takes as long on the CPU, where it compiles, as in the simulator.
-    shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
-    # At these sizes more threads only wait for each other.
-    with torch_threads(1), ThreadPoolExecutor(max(1, len(shares))) as pool:
-        simulated_rows = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
+    with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads only wait for each other
+        simulated_rows = pool.submit(check_simulated, *chosen) if simulator else None
         for device in here:
             rows += check_device(device, *chosen)
-        rows += chain.from_iterable(simulated_rows)
+        rows += simulated_rows.result() if simulator else []
     seconds = time.perf_counter() - begin
     print_tables(rows)
     if args.device == "all" and (problem := install.simulator_lacks()):
@@ -77,7 +72,7 @@ def run(args):
 
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether the simulator is checked in processes of its own).
+    """Return (devices to check in this process, whether the simulator is checked in a process of its own).
 
     A process that was started to be the simulator starts no others, whatever is missing. Of "all" the simulator is left
     out where it lacks something.
@@ -87,15 +82,6 @@ def plan_devices(wanted):
     if wanted == "all":
         return [device for device in DEVICES if device in available], others and install.simulator_lacks() is None
     return ([], True) if wanted == "sim" and others else ([wanted], False)
-
-
-def shares_of_cells(cells, schedules, count):
-    """Return the cells in at most `count` lists, for which the simulator takes about as long each."""
-    work = {cell: sum(len(wanted) for _, wanted in plan_cases("sim", [cell], schedules, False)) for cell in cells}
-    shares = [[] for _ in range(min(count, len(cells)))]
-    for cell in sorted(cells, key=work.get, reverse=True):
-        min(shares, key=lambda share: sum(map(work.get, share))).append(cell)
-    return shares
 
 
 def plan_cases(device, cells, schedules, quick):

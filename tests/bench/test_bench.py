@@ -26,8 +26,7 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
     record = command(*SMALL, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
     assert {"date", "commit", "clean", "driver", "device", "device_name", "environment", "results"} <= record.keys()
     assert record["kernels"] == bench_record.kernels_digest("cpu")
-    assert {"load_average_before", "cores_busy_elsewhere"} <= record["method"].keys()
-    assert record["method"]["rounds"] == 2
+    assert record["method"]["rounds"] == 2 and "cores_busy_elsewhere" in record["method"]
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     assert record["environment"]["versions"]["PyTorch"].startswith(torch.__version__.split("+")[0])
     assert len(record["results"]) == 4 * 2 * 2
