@@ -86,12 +86,6 @@ def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, stu
         assert row["ok"] and row["seconds"]["numbarnn"]
 
 
-@pytest.mark.parametrize("text", ["", "1,2,3,4", "1,2,3,4,5,6", "1,2,3,4,0", "1,2,3,4,-1", "a,b,c,d,e", "1.5,2,3,4,5"])
-def test_malformed_shapes(text, refused):
-    said = refused("bench", "--shape", text)
-    assert "T,B,I,H,L" in said and repr(text) in said
-
-
 def test_operations_of_a_call():
     """Against what the weights' sizes say."""
     for cell, make, sizes in (("lstm", numbarnn.LSTM, (5, 3, 7, 11, 3)), ("gru", numbarnn.GRU, (2, 1, 4, 6, 1))):

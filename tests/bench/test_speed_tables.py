@@ -36,7 +36,3 @@ def test_load_is_what_others_did():
     load = record.Load()
     sum(range(3_000_000))  # work of one's own is no load
     assert load.as_record().keys() == {"cores_busy_elsewhere"}
-
-
-def test_files_of_something_else_are_no_records():
-    assert record.read(record.RESULTS / "probe.json") is None and record.read(OLD_GPU)["kernels"] is None
