@@ -3,14 +3,15 @@
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
 training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one row,
 a dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
-CUDA cuDNN runs the same instances; what it refuses is noted in its words.
+CUDA cuDNN runs the instances whose options it has.
 
     cell, options, uses         the case: in words, and the names of options that it uses
-    engine, schedule, mode      what ran; mode: "inference", "single steps", "training", REFUSED or PEER
+    engine, schedule, mode      what ran; mode: "inference", "single steps", "training" or REFUSED
     quantity, error, limit, ok  what was compared; error is None where nothing could be, and message says why
     torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
 """
 
+import itertools
 import textwrap
 import time
 import traceback
@@ -31,7 +32,6 @@ from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
 REFUSED = "refused"  # the mode of a case that a schedule cannot run
-PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
 QUICK = (
     "a small subset, in about 20 seconds on two cores: every schedule has every cell and every option, forward and "
     "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
@@ -132,8 +132,8 @@ def row_of(**known):
 
 
 def compared(row):
-    """Return whether a row is about a result; else it is a refusal, or a note about a peer."""
-    return row["mode"] not in (REFUSED, PEER)
+    """Return whether a row is about a result; else it is a refusal."""
+    return row["mode"] != REFUSED
 
 
 # -------------------------------------------------------------------------------------------------------- how it is run
@@ -150,7 +150,7 @@ def check_device(device, cells, schedules, quick):
 
 
 def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=True):
-    """Return every row of one case on one device with these schedules, and what there is to note about peers."""
+    """Return every row of one case on one device with these schedules."""
     rows, expected = [], None
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
@@ -158,10 +158,7 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=T
             expected = expected or Expected(cases.make_instance(case), with_cudnn, with_torch)
             run_modes(comparer, expected)
         rows += comparer.rows
-    about_peers = Comparer(case, device, "-")
-    for name, said in expected.notes() if expected is not None else ():
-        about_peers.add(PEER, name, message=said, ok=True)
-    return rows + about_peers.rows
+    return rows
 
 
 def run_modes(comparer, expected):
@@ -302,16 +299,13 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print the last lines: what schedules and peers refused, and the verdict."""
-    told = {}
-    for row in rows:
-        if not compared(row):
-            refused = row["mode"] == REFUSED
-            about = f"{row['schedule']} refuses" if refused else f"{row['quantity']} {row['message']}"
-            told.setdefault((about, row["engine"]), []).append(row)
-    for (about, engine), found in sorted(told.items(), key=lambda item: -len(item[1]))[:ROWS_SHOWN]:
-        first, why = found[0], f": {found[0]['message']}" if found[0]["mode"] == REFUSED else ""
-        console.say_wrapped(f"{about} {len(found)} cases on {engine}, such as {first['cell']} {first['options']}{why}")
+    """Print the last lines: what schedules refused, and the verdict."""
+    refusals = {}
+    for row in itertools.filterfalse(compared, rows):
+        refusals.setdefault((row["schedule"], row["engine"]), []).append(row)
+    for (schedule, engine), found in refusals.items():
+        such = "such as {cell} {options}: {message}".format(**found[0])
+        console.say_wrapped(f"{schedule} refuses {len(found)} cases on {engine}, {such}")
     if any(row["engine"] == "cuda" for row in rows) and (reason := cudnn.why_not()):
         console.say_wrapped(f"without cuDNN: {reason}")
     failed, total = sum(not row["ok"] for row in rows), sum(map(compared, rows))
