@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numbarnn
+from numbarnn.common import install
 
 # subcommand -> (its module, what it does)
 COMMANDS = {
@@ -53,6 +54,14 @@ def main(argv=None):
         args = parser.parse_args(argv)
         refuse_one_file_for_two(args, parser)
         return _run(command, run, args)
+    except ModuleNotFoundError as missing:
+        if missing.name != "numba":
+            raise
+        print(
+            f"numbarnn {command}: {install.compiler_lacks('cuda12' if command == 'kernels' else 'sim')}",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print(f"numbarnn {command}: interrupted", file=sys.stderr)
         return 130

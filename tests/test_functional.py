@@ -130,16 +130,6 @@ def test_outputs_are_written_where_asked(cell, options):
             assert_same_bits({name: outputs[name]}, {name: expected})
 
 
-def test_weight_space():
-    rnn = F.Descriptor("lstm", 4, 5, num_layers=2, bidirectional=True, device="cpu")
-    assert rnn.weight_space_size == rnn.zeros_weights().size == 2 * (2 * 4 * 5) * (5 + 2) + 2 * 20 * (4 + 10)
-    w = rnn.zeros_weights()
-    assert not w.any() and w.dtype == np.float32
-    for view in rnn.weight_params(w).values():
-        view[...] = 1
-    assert w.all()
-
-
 # ---------------------------------------------------------------------------------------------------------- errors
 @pytest.fixture
 def setup():
@@ -242,15 +232,6 @@ def test_backward_weights_rejects_dw(setup, dw, error, words):
     assert_same_bits({"dw": again}, {"dw": dw_})
 
 
-def test_strided_weight_spaces_are_rejected(setup):
-    """They would have to be copied, and a copy could not be written to."""
-    strided = np.repeat(setup.w, 2)[::2]
-    with raises(ValueError, "w", "contiguous"):
-        F.forward_inference(setup.rnn, setup.problem.x, None, None, strided)
-    with raises(ValueError, "contiguous"):
-        setup.rnn.weight_params(strided)
-
-
 BAD_OUTPUTS = {
     "y shape": (dict(y=zeros(7, 3, 5)), ("y", r"\(7, 3, 10\)", r"\(7, 3, 5\)")),
     "hy shape": (dict(hy=zeros(4, 3, 6)), ("hy", r"\(4, 3, 5\)", r"\(4, 3, 6\)")),
@@ -265,14 +246,6 @@ def test_outputs_are_checked_before_anything_is_written(setup, outputs, words):
     with raises((TypeError, ValueError), *words):
         setup.forward(**{"y": y, **outputs})
     assert (y == 5).all()
-
-
-def test_outputs_of_unequal_layers_are_lists_of_one_per_layer():
-    s = Setup("gru", hidden=(5, 3))
-    with raises((TypeError, ValueError), "hy"):
-        s.forward(hy=[zeros(1, 3, 5)])
-    with raises((TypeError, ValueError), "hy"):
-        s.forward(hy=zeros(2, 3, 5))
 
 
 def test_final_state_may_replace_the_initial_one(setup):

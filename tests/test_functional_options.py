@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import numbarnn
-from numbarnn import functional
 from numbarnn.functional import Descriptor, backward_data, backward_weights, forward_inference, forward_training
 
 T, B, I, H = 6, 4, 5, 5  # noqa: E741 - the legend's letters
@@ -65,12 +64,6 @@ def test_packed_is_time_major_without_padding(options):
     assert_equal(found, (packed(y), hy, cy, packed(dx), *gradients))
 
 
-def test_padding_is_filled():
-    y = Call().time_major(padding_fill=7.5)[0]
-    for b, length in enumerate(LENGTHS):
-        assert (y[length:, b] == 7.5).all() and (y[:length, b] != 7.5).all()
-
-
 def test_the_layer_gives_the_same():
     call = Call(bidirectional=True)
     layer = numbarnn.LSTM(I, H, 2, bidirectional=True, dtype="float64", device="cpu")
@@ -81,16 +74,6 @@ def test_the_layer_gives_the_same():
     gradients = layer.backward(tape, call.dy, (call.dhy, call.dcy))
     assert_equal((y_layer, *states), (y, hy, cy))
     assert_equal((gradients.x, *gradients.state, gradients.weights), (dx, dhx, dcx, dw))
-
-
-def test_results_go_where_the_caller_says():
-    call = Call(proj_size=2)
-    expected = call.time_major()
-    y, hy, cy = np.full((LENGTHS.sum(), 2), np.nan), np.full((2, B, 2), np.nan), np.full((2, B, H), np.nan)
-    data = {"seq_lengths": LENGTHS, "layout": "seq_major_packed"}
-    found = forward_inference(call.rnn, packed(call.x), call.hx, call.cx, call.w, y=y, hy=hy, cy=cy, **data)
-    assert found[0] is y and found[1] is hy and found[2] is cy
-    assert_equal(found, (packed(expected[0]), *expected[1:3]))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +93,3 @@ def test_what_is_refused(error, message, data):
     call = Call()
     with pytest.raises(error, match=message):
         forward_inference(call.rnn, call.x, call.hx, call.cx, call.w, **data)
-
-
-def test_layouts_are_cudnns():
-    assert functional.LAYOUTS[0] == "seq_major_unpacked" and len(functional.LAYOUTS) == 3

@@ -230,18 +230,29 @@ def test_runs_with_the_solutions(path, tmp_path):
     assert {one for said in client.said.values() for one in said["solution"]} == {"right"}
 
 
+SAID = {  # page -> words of its outputs
+    "tutorial/first.html": ("(20, 4, 32) (2, 4, 32) (2, 4, 32)", "x must have"),
+    "tutorial/cell.html": ("gradients against finite differences", "use numbarnn.tanh"),
+    "guides/lengths.html": ("lengths",),
+    "guides/streaming.html": ("(1, 1, 128) [(1, 1, 128), (1, 1, 128)]",),
+}
+
+
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
-    """Of executed notebooks, all of them in CI, where this file runs whole; alone, of the notebooks as they are.
+@pytest.mark.parametrize("run_pages", [False, pytest.param(True, marks=pytest.mark.full)], ids=("code", "outputs"))
+def test_the_site_builds_without_a_warning(tmp_path, run_pages):
+    """Of executed notebooks, all of them in CI, where this file runs whole; alone, of the notebooks as they are. The
+    Python of pages is executed by test_pages.py, and here too with `full` or for the site that is asked for.
 
     NUMBARNN_SITE names a folder that is to have the site.
     """
+    run_pages = run_pages or bool(os.environ.get("NUMBARNN_SITE"))
     for package in documentation.NEEDS:
         if not os.environ.get("CI"):  # there, a package that is missing is an error
             pytest.importorskip(package)
     if importlib.util.find_spec("torch") is None:
         pytest.skip("the page about numbarnn.torch needs PyTorch")
-    site = documentation.build(tmp_path, EXECUTED)
+    site = documentation.build(tmp_path, EXECUTED, run_pages)
     notebooks = documentation.ROOT / "notebooks"
     pages = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     sources = [*notebooks.rglob("*.md"), *PATHS]
@@ -252,12 +263,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     ]
     assert not any(loaded), "a page needs the network"
     assert set(EXECUTED) == {path.name for path in PATHS} or not os.environ.get("CI")
-    for page, said in {
-        "tutorial/first.html": ("(20, 4, 32) (2, 4, 32) (2, 4, 32)", "x must have"),
-        "tutorial/cell.html": ("gradients against finite differences", "use numbarnn.tanh"),
-        "guides/lengths.html": ("lengths",),
-        "guides/streaming.html": ("(1, 1, 128) [(1, 1, 128), (1, 1, 128)]",),
-    }.items():
+    for page, said in SAID.items() if run_pages else ():
         outputs = re.findall(r'<div class="output[^>]*>.*?</pre>', pages[page], re.DOTALL)
         text = html.unescape(re.sub("<[^>]*>", "", "".join(outputs)))
         assert all(words in text for words in said), (page, text)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from numbarnn.engines.cpu import openblas, vectors
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
 # The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
-    "numpy": "numpy", "numba": "numba", "numba-cuda": "numba-cuda", "OpenBLAS wheel": "scipy-openblas32",
+    "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
+    "numba": "numba [sim]", "numba-cuda": "numba-cuda [sim]",
     "CuPy": "cupy cupy-cuda13x cupy-cuda12x", "cuDNN": "nvidia-cudnn-cu13 nvidia-cudnn-cu12 [cudnn]",
     "PyTorch": "torch [torch]", "onnx": "onnx [onnx]", "onnxruntime": "onnxruntime-gpu onnxruntime",
     "safetensors": "safetensors [safetensors]", "greenlet": "greenlet [sim]", "rich": "rich [cli]",
@@ -89,7 +90,7 @@ def collect():
         "vectors": vectors.description() if runs else None, "forced": os.environ.get(FORCED_CORE),
     }  # fmt: skip
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
         "commit": commit(), "python": platform.python_version(), "platform": platform.platform(),
         "versions": versions(), "cpu": cpu, "gpus": gpus(), "driver": lines[0].strip() if lines else None,
         "engines": engines_here(),

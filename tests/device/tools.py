@@ -17,7 +17,7 @@ from numbarnn.bench.peers import cudnn
 
 TESTS = Path(__file__).resolve().parents[1]
 FIRST = ("test_gpu_engine.py", "test_gpu.py", "test_persistent.py", "test_every_engine.py")
-ALONE = {"silent": "tests/internal/kernels/test_silent_block.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
+ALONE = {"silent": "tests/internal/kernels/test_trouble.py", "cudnn": "tests/bench/test_cudnn_calls.py"}
 
 
 def questions(run, part):

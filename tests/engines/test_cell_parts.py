@@ -10,7 +10,7 @@ from numbarnn.cells.lstm import lstm_forward
 from numbarnn.compile import native
 from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu import cell_steps
-from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
+from numbarnn.engines.cpu.cell_parts import CellParts
 from numbarnn.engines.cpu.records import INTERLEAVED
 
 
@@ -32,31 +32,12 @@ def test_a_name_goes_by_the_equations():
     assert repr(CellParts(OWN, "float64")) not in names
 
 
-def test_a_name_goes_by_sums_and_noise():
-    cell, (stage, *stages) = LADDER, LADDER.stages
-    noisy = replace(cell, noise=(Noise(0.25),))
-    others = [
-        noisy,
-        replace(noisy, noise=(Noise(0.25, each_step=False),)),
-        replace(noisy, noise=(Noise(0.25, kept=2.0),)),
-        replace(noisy, noise=(Noise(0.25, mean=0.75),)),
-        replace(cell, stages=(replace(stage, sums=("p",)), *stages)),
-        replace(cell, stages=(replace(stage, gates=("p", "q"), sums=()), *stages)),
-    ]
-    assert len({name_of(one) for one in (cell, *others)}) == 7
-
-
 def test_a_name_does_not_go_by_what_are_arguments():
     """Numbers of random numbers but 1; nor by the name that equations make of them."""
     noisy = replace(LADDER, noise=(Noise(0.25, kept=2.0, mean=0.75),))
     others = Noise(0.5, 2.0, 0.75), Noise(0.25, 3.0, 0.75), Noise(0.25, 2.0, 0.25)
     assert {name_of(replace(noisy, noise=(one,))) for one in others} == {name_of(noisy)}
     assert len({name_of(numbarnn.cell(cells.library.gru, zoneout_h=rate, dropout_n=rate)) for rate in (0.1, 0.3)}) == 1
-
-
-def test_stages_have_names_of_their_own():
-    parts = CellParts(LADDER, "float32")
-    assert len({repr(StageParts(parts, number)) for number in range(len(LADDER.stages))} | {repr(parts)}) > 2
 
 
 # ------------------------------------------------------------------------------------------ machine code

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 
 import numpy as np
 import pytest
@@ -88,26 +87,6 @@ def test_set_num_threads(engine):
 def test_number_of_threads_of_the_package(engine):
     nr.set_num_threads(3)
     assert nr.get_num_threads() == engine.num_threads == 3
-
-
-def test_steps_too_small_to_be_shared_stay_on_one_thread(monkeypatch):
-    """Threads meet at each step, with a projection twice: where a step takes no longer than that, a second one only
-    costs."""
-    engine, used = engines.get("cpu"), []
-    monkeypatch.setattr(engine, "compile", lambda given: engines.Engine.compile(engine, given))  # each loop by itself
-    monkeypatch.setattr(engine.thread_pool, "threads", 2)
-    fused = engine._fused
-    monkeypatch.setattr(engine, "_fused", lambda parts: (used.extend(parts), fused(parts))[1])
-    # Each has at least 4 million multiply-adds. Per step the first have .13 and .2 million, those with a projection
-    # .7 and 2.1; of 32 sequences each thread has its own, and nobody waits.
-    for batch, H, P, expected in ((2, 128, 0, 1), (1, 224, 0, 2), (2, 320, 160, 1), (2, 512, 256, 2), (32, 48, 0, 2)):
-        layer = nr.LSTM(H, H, device="cpu", seed=0, proj_size=P)
-        y, _, tape = layer.forward(np.zeros((60, batch, H), np.float32))
-        layer.backward(tape, y)
-        known = {address: function.__name__ for (function, _), address in engine._functions.items()}
-        threads = {known[part.function]: part.threads for part in used}
-        assert threads["forward_steps"] == threads["backward_steps"] == expected
-        assert threads["multiply_and_add"] == 2  # all steps at once
 
 
 def test_calls_from_several_python_threads_do_not_wait_for_each_other_for_ever():
@@ -242,14 +221,6 @@ def test_forked_process_has_its_own_locks():
 
 
 # ------------------------------------------------------------------------------------------------- one per process
-def test_engines_are_made_once_by_threads_too():
-    found = []
-    workers = [threading.Thread(target=lambda: found.append(engines.get("cpu"))) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert {id(engine) for engine in found} == {id(engines.get("cpu"))}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no names that all libraries share")

@@ -5,29 +5,11 @@ import pytest
 
 from cases import Case
 from comparing import assert_close, assert_same_bits
-from general_cells import GENERAL
-from numbarnn import cells, engines
-from numbarnn.reference.philox import dropout_mask
+from numbarnn import engines
 from problems import make_problem
 from running import on_engine, train
-from step_buffers import (
-    backward_buffers,
-    forward_buffers,
-    kinds_of_steps,
-    mask_words,
-    moved,
-    normal,
-    on_host,
-    results,
-)
 
 pytestmark = pytest.mark.gpu
-by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-
-
-def many_rows(*values):
-    """More rows than a grid has."""
-    return pytest.param(*values, marks=pytest.mark.real_gpu)
 
 
 @pytest.fixture
@@ -35,95 +17,7 @@ def engine():
     return engines.get("cuda")
 
 
-@by_dtype
-@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
-@pytest.mark.parametrize("transpose_a, transpose_b", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("M, N, K", [(1, 1, 1), (1, 33, 5), (33, 1, 5), (50, 17, 33), (130, 64, 20)])
-def test_multiply(engine, M, N, K, transpose_a, transpose_b, accumulate, dtype):
-    """Slices of columns, all transposes; float32 products are not rounded to TF32."""
-    a, b, start = normal(dtype, M, K), normal(dtype, K, N, seed=1), normal(dtype, M, N, seed=2)
-
-    def columns(matrix):
-        wide = np.full((matrix.shape[0], matrix.shape[1] + 7), np.nan, dtype)
-        wide[:, 3 : 3 + matrix.shape[1]] = matrix
-        return engine.from_host(wide)[:, 3 : 3 + matrix.shape[1]]
-
-    out = columns(start)
-    left, right = columns(a.T if transpose_a else a), columns(b.T if transpose_b else b)
-    engine.multiply(out, left, right, transpose_a=transpose_a, transpose_b=transpose_b, accumulate=accumulate)
-    expected = a.astype(np.float64) @ b.astype(np.float64) + (start if accumulate else 0)
-    bound = np.finfo(dtype).eps * (K + 1) * (np.abs(a) @ np.abs(b) + np.abs(start if accumulate else 0))
-    assert (np.abs(engine.to_host(out) - expected) <= bound).all()
-
-
-@by_dtype
-@pytest.mark.parametrize("rows, columns", [(1, 1), (17, 33), (300, 32), (5000, 1000)])
-def test_add_column_sums(engine, rows, columns, dtype):
-    x, start = normal(dtype, rows, 2 * columns), normal(dtype, columns, seed=1)
-    out = engine.from_host(start)
-    engine.add_column_sums(
-        out, engine.from_host(x)[:, 3 : 3 + columns] if columns > 3 else engine.from_host(x)[:, :columns]
-    )
-    x = x[:, 3 : 3 + columns] if columns > 3 else x[:, :columns]
-    bound = np.finfo(dtype).eps * (rows / 16 + 17) * (np.abs(x).sum(axis=0) + np.abs(start))
-    assert (np.abs(engine.to_host(out) - start - x.sum(axis=0, dtype=np.float64)) <= bound).all()
-
-
-@by_dtype
-@pytest.mark.parametrize("shape", [(1,), (7, 3, 5), (100, 64, 333)], ids=str)
-def test_dropout(engine, shape, dtype):
-    x = normal(dtype, *shape)
-    out = engine.from_host(np.full(shape, np.nan, dtype))
-    mask, scale = mask_words(0.3, 2**40 + 1, 2, 5)
-    engine.dropout(out, engine.from_host(x), engine.from_host(mask), scale)
-    np.testing.assert_array_equal(
-        engine.to_host(out), x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True
-    )
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 300), many_rows((2, 70_000, 2))], ids=str)
-def test_copy(cupy, engine, shape):
-    x = normal("float32", *shape)
-    out = cupy.full((shape[1], shape[0], 2 * shape[2]), np.nan, "float32")
-    engine.copy(out[:, :, ::2], engine.from_host(x).transpose(1, 0, 2))
-    np.testing.assert_array_equal(engine.to_host(out[:, :, ::2]), x.transpose(1, 0, 2))
-    assert cupy.isnan(out[:, :, 1::2]).all()
-
-
 # ------------------------------------------------------------------------------------------------------- time loops
-@pytest.mark.parametrize("direction", (0, 1))
-@pytest.mark.parametrize("cell, kind", list(kinds_of_steps(cells.CELLS | GENERAL)))
-def test_time_loops_neither_allocate_nor_wait(cupy, engine, cell, kind, direction):
-    """They can be captured as a CUDA graph, in which allocations, host copies and synchronisation are errors."""
-    spoiled, cpu = "masked" in kind, engines.get("cpu")
-    on_cpu = forward_buffers(cell, direction, spoiled=spoiled, **kind)
-    forward = moved(on_cpu, engine)
-    cpu.forward_steps(on_cpu)(0, 7)
-    expected = [array.copy() for array in results(on_cpu)]
-    on_cpu_back = backward_buffers(on_cpu, spoiled)
-    backward = moved(on_cpu_back, engine)
-    cpu.backward_steps(on_cpu_back)(0, 7)
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        runs = [engine.forward_steps(forward), engine.backward_steps(backward)]
-        start = [array.copy() for array in device_arrays(forward) + device_arrays(backward)]
-        for run in runs:
-            run(0, 7)  # cuBLAS takes its work space at its first call
-        for array, first in zip(device_arrays(forward) + device_arrays(backward), start, strict=True):
-            array[...] = first
-        stream.synchronize()
-        stream.begin_capture()
-        for run in runs:
-            run(0, 7)
-        graph = stream.end_capture()
-        graph.launch()
-    stream.synchronize()
-    found = results(on_host(forward, engine)) + results(on_host(backward, engine))
-    for result, value in zip(found, expected + results(on_cpu_back), strict=True):
-        # gates and states of size 1, sums of 33 terms on both engines: tests/support/cases.py
-        np.testing.assert_allclose(result, value, rtol=0, atol=64 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("directions", (1, 2))
@@ -149,23 +43,6 @@ def test_wavefront_gives_the_same_bits_on_streams_and_in_graphs(engine, cell, dr
     for values in runs[1:]:
         assert_same_bits(values, runs[0])
     assert engine.streams.replays > replays
-
-
-def test_a_training_loop_comes_to_replay_its_graphs(cupy, engine):
-    """Parameters change in place, arrays of the last turn live on through the next one, and addresses come round."""
-    problem = make_problem(Case("lstm", T=16, B=4, hidden=(32, 32)))
-    layers = [problem.layer("cuda", schedule=schedule) for schedule in ("wavefront", "stepwise")]
-    x, dy = on_engine(engine, [problem.x, problem.dy])
-    replays = engine.streams.replays
-    for _ in range(20):
-        losses = []
-        for layer in layers:
-            y, _, tape = layer.forward(x)
-            gradients = layer.backward(tape, y - dy)
-            layer.weights -= 0.01 * gradients.weights
-            losses.append(float(((y - dy) ** 2).sum()))
-        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)  # rounding, over 20 turns
-    assert engine.streams.replays - replays >= 40  # of 80 calls, forward and backward of both layers
 
 
 def test_arrays_may_be_written_over_after_each_call(cupy, engine):
@@ -210,9 +87,3 @@ def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
             expected = engine.to_host(total) if expected is None else expected
             np.testing.assert_array_equal(engine.to_host(total), expected, err_msg=f"turn {turn}")
     assert np.isfinite(expected).all() and np.abs(expected).max() > 0.1
-
-
-def device_arrays(buffers):
-    """The arrays of some buffers' groups, each once."""
-    groups = [group for group in vars(buffers).values() if hasattr(group, "_fields")]
-    return list({id(array): array for group in groups for array in group if array is not None}.values())

@@ -46,26 +46,6 @@ def test_large_arrays_are_of_this_process_alone(monkeypatch):
             memory.aligned(1 << 60)
 
 
-def test_arrays_in_use_never_share_memory():
-    pool, arrays = memory.MemoryPool(), []
-    rng = np.random.default_rng(0)
-    for number in range(300):
-        arrays.append(pool.empty((int(rng.integers(1, 300_000)),), "uint8"))
-        arrays[-1][...] = number % 251
-        if len(arrays) > 20:
-            old = arrays.pop(int(rng.integers(20)))
-            assert (old == old[0]).all()
-
-
-def test_small_arrays_are_numpys_and_many_are_not_kept(monkeypatch):
-    pool = memory.MemoryPool()
-    assert pool.empty((2, 3), "float64").base is None
-    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
-    arrays = [pool.empty((1 << 18,), "uint8") for _ in range(9)]
-    del arrays
-    assert 0 < pool._kept <= 1 << 20
-
-
 def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
     """Else a process whose first problem filled what is kept gets new pages for all arrays of others, in each call."""
     pool, size = memory.MemoryPool(), 1 << 18
@@ -82,28 +62,6 @@ def test_memory_of_an_earlier_problem_makes_room(monkeypatch):
     del again
     pool.empty((5 * size,), "uint8")
     assert pool._kept == 4 * size, "what is too large to be kept takes no room"
-
-
-def test_an_interrupt_between_memory_and_its_count_does_no_lasting_harm(monkeypatch):
-    """Else less is kept from then on, or in the end nothing."""
-
-    class Interrupted(list):
-        def pop(self):
-            super().pop()
-            raise KeyboardInterrupt
-
-    pool, size = memory.MemoryPool(), 1 << 18
-    monkeypatch.setattr(memory, "MOST_KEPT", 4 * size)
-    for _ in range(5):
-        pool.empty((size,), "uint8")  # and leave it
-        pool._free[size] = Interrupted(pool._free[size])
-        with pytest.raises(KeyboardInterrupt):
-            pool.empty((size,), "uint8")
-        pool._free[size] = []
-    arrays = [pool.empty((size,), "uint8") for _ in range(4)]
-    places = sorted(map(place, arrays))
-    del arrays
-    assert sorted(map(place, [pool.empty((size,), "uint8") for _ in range(4)])) == places
 
 
 def test_threads_may_make_and_leave_arrays_at_once():
@@ -152,14 +110,6 @@ def test_where_memory_ends_what_is_kept_is_given_back_first(monkeypatch):
     assert taken == [2 * size] * 2 and pool._kept == 0
     with pytest.raises(MemoryError):
         pool.empty((5 * size,), "uint8")
-
-
-def test_sizes_that_are_not_kept_are_not_rounded_up(monkeypatch):
-    asked = []
-    monkeypatch.setattr(memory, "aligned", lambda size: asked.append(size) or np.zeros(size, np.uint8))
-    monkeypatch.setattr(memory, "MOST_KEPT", 1 << 20)
-    memory.MemoryPool().empty(((1 << 20) + 5,), "uint8")
-    assert asked == [(1 << 20) + 5]
 
 
 def test_give_back_memory_frees_what_repeated_calls_keep():

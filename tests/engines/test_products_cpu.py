@@ -4,16 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from numbarnn import engines
 from numbarnn.compile.native import host_features
-from numbarnn.engines.cpu import openblas, products, sharing, thread_pool
-from numbarnn.reference.philox import dropout_mask
+from numbarnn.engines.cpu import openblas, thread_pool
 from step_buffers import mask_words, nans, normal
 
 by_threads = pytest.mark.parametrize("threads", (1, 2, 3))
@@ -115,30 +113,6 @@ def test_bits_of_threads_with_kernels_for_other_processors(core, feature):
     assert ran.returncode == 0, ran.stderr
 
 
-def test_parts_cover_a_product_once():
-    share = products.share_of_product.py_func
-    for size, alike, least, pieces in product((0, 1, 11, 12, 25, 100, 515), (12, 16), (1, 12, 40), (1, 2, 3, 7)):
-        parts = [share(size, alike, least, piece, pieces) for piece in range(pieces)]
-        assert parts[0][0] == 0 and max(last for _, last in parts) == size
-        assert all(one[1] == other[0] for one, other in pairwise(parts))
-        assert all(first % alike == 0 or first == size for first, _ in parts)
-        assert all(last - first >= min(least, size) for first, last in parts if first < last)
-
-
-@by_threads
-def test_shares_cover_all_units_once(threads):
-    share, cut = products.share.py_func, sharing.cut.py_func  # they are for compiled code alone
-    cuts = {part: (lambda *of, part=part: cut(of[0], part, *of[1:])) for part in (1, 8, 128)}
-    for part, share_of in ((products.UNITS, share), *cuts.items()):
-        for size in (0, 1, 7, 15, 16, 17, 33, 100, 128, 300):
-            shares = [share_of(size, thread, threads) for thread in range(threads)]
-            assert shares[0][0] == 0 and shares[-1][1] == size
-            assert all(one[1] == other[0] for one, other in pairwise(shares))
-            assert all(first % part == 0 or first == size for first, _ in shares)
-            parts = [-(-(last - first) // part) for first, last in shares]
-            assert max(parts) <= min(parts) + 1  # none does much more than another
-
-
 def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):
     """It gets the addresses of records: where one were let go of before, the next array of its size would take its
     place, such as one that Numba makes when it compiles."""
@@ -182,77 +156,3 @@ def test_who_comes_does_not_count(engine, threads, dtype, monkeypatch):
     )
     for one, other in zip(together, results(), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-# ------------------------------------------------------------------------------------------- sums, dropout, copies
-@by_dtype
-@by_threads
-@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 33), (130, 50), (300, 100), (20, 2 * products.SUM_COLUMNS + 50)])
-def test_add_column_sums(engine, rows, columns, threads, dtype):
-    engine.set_num_threads(threads)
-    _, x = slice_of(normal(dtype, rows, columns))
-    out = normal(dtype, columns, seed=1)
-    expected = out + x.sum(axis=0, dtype=np.float64)
-    bound = np.finfo(dtype).eps * (rows + 1) * (np.abs(x).sum(axis=0) + np.abs(out))
-    engine.add_column_sums(out, x)
-    assert (np.abs(out - expected) <= bound).all()
-
-
-def test_add_column_sums_of_many_rows_stays_exact():
-    """Adding row after row to one float32 would err like sqrt(rows) eps, 13 times PyTorch's at 3840 rows."""
-    rows = 20_000
-    x = normal("float32", rows, 40) + np.float32(1)
-    out = np.zeros(40, np.float32)
-    engines.get("cpu").add_column_sums(out, x)
-    exact = x.sum(axis=0, dtype=np.float64)
-    numpys = x.T.copy().sum(axis=1)  # NumPy's pairwise sum of contiguous rows
-    error, theirs = (np.max(np.abs(value - exact) / exact) / np.finfo(np.float32).eps for value in (out, numpys))
-    # sums of some sqrt(n) rows, and a sum of these: each errs like half the square root of its terms
-    assert error <= max(rows**0.25, 2 * theirs), f"{error:.1f} eps, NumPy's pairwise sum {theirs:.1f}"
-
-
-@by_dtype
-@by_threads
-@pytest.mark.parametrize("shape", [(1,), (7, 3, 5), (50, 3, 33)], ids=str)
-def test_dropout(engine, shape, threads, dtype):
-    engine.set_num_threads(threads)
-    x, out = normal(dtype, *shape), np.full(shape, np.nan, dtype)
-    engine.dropout(out, x, *mask_words(0.3, 2**40 + 1, 2, 5))
-    np.testing.assert_array_equal(out, x * dropout_mask(shape, 0.3, 2**40 + 1, 2, 5, dtype), strict=True)
-    engine.dropout(x, x, *mask_words(0.3, 2**40 + 1, 2, 5))
-    np.testing.assert_array_equal(x, out)
-
-
-@by_threads
-def test_dropout_of_a_part_is_the_part_of_dropout(engine, threads):
-    engine.set_num_threads(threads)
-    x, whole = normal("float32", 200), np.empty(200, np.float32)
-    mask, scale = mask_words(0.3, 1, 2, 5)
-    engine.dropout(whole, x, mask, scale)
-    for first, last in ((0, 200), (4, 100), (5, 6), (7, 199), (99, 132)):
-        out = np.full(200, np.nan, np.float32)
-        engine.dropout(out[first:last], x[first:last], mask, scale, first)
-        np.testing.assert_array_equal(out[first:last], whole[first:last])
-        assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
-        part, _ = mask_words(0.3, 1, 2, 5, first)
-        engine.dropout(out[first:last], x[first:last], part, scale)
-        np.testing.assert_array_equal(out[first:last], whole[first:last])
-
-
-def test_copy(engine):
-    x = normal("float32", 3, 4, 5)
-    out = np.full((3, 5, 8), np.nan, np.float32)
-    engine.copy(out[:, :, ::2], x.transpose(0, 2, 1))
-    np.testing.assert_array_equal(out[:, :, ::2], x.transpose(0, 2, 1))
-    assert np.isnan(out[:, :, 1::2]).all()
-
-
-def test_arrays(engine):
-    x = normal("float32", 3)
-    assert engine.asarray(x, "x") is x and engine.address(x) == x.ctypes.data
-    for copied in (engine.from_host(x), engine.to_host(x)):
-        assert not np.shares_memory(copied, x) and np.array_equal(copied, x)
-    assert not engine.zeros((2, 3), "float64").any() and engine.empty((2, 3), "float32").dtype == np.float32
-    torch = pytest.importorskip("torch")
-    tensor = torch.ones(3)
-    assert np.shares_memory(engine.asarray(tensor, "x"), tensor.numpy())

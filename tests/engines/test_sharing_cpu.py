@@ -12,14 +12,13 @@ from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines import Engine
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, packing, panels
+from numbarnn.engines.cpu import joined, packing
 from numbarnn.engines.cpu.records import by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
-# One product, one with a bias of its own, two, and sums over units.
+# One product, two, and sums over units.
 CELLS = {
     "lstm": cells.LSTM,
-    "gru": cells.GRU,
     "gru_reset_before": cells.get("gru_reset_before"),
     "layer_norm_lstm": library.layer_norm_lstm,
 }
@@ -117,17 +116,6 @@ def test_threads_begin_a_step_when_all_have_done_the_last(engine, share):
     assert_same_bits(found)
 
 
-@by_way
-@by_steps
-def test_ranges_of_steps_are_shared_likewise(engine, share, cell, options, way):
-    """A range begins where all threads have done the last one."""
-    found = []
-    for threads, cuts in ((1, (0, 7)), (1, (0, 1, 4, 7)), (3, (0, 1, 4, 7))):
-        share(way, threads)
-        found.append(walk(engine, cell, 1, cuts, **options)[1])
-    assert_same_bits(found)
-
-
 _pack_rows = plain(packing.pack_rows.py_func)
 
 
@@ -152,45 +140,6 @@ def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, w
         engine.forward_steps(forward)(0, 3)
         found.append([forward.states.h[1:-1, :, :H]])
     assert_same_bits(found)
-
-
-@by_steps
-def test_bits_do_not_depend_on_what_threads_share(engine, share, cell, options):
-    found = []
-    for way in WAYS:
-        share(way, 2)
-        found.append(walk(engine, cell, 0, **options)[1])
-    assert_same_bits(found)
-
-
-@by_way
-@by_steps
-def test_inference_is_shared_likewise(engine, share, cell, options, way):
-    """Private states have two slots then, which take turns."""
-    found = []
-    for threads in (1, 2, 3, 4):
-        share(way, threads)
-        forward = forward_buffers(cell, 1, save=False, **options)
-        engine.forward_steps(forward)(0, 7)
-        found.append([forward.states.h[1:-1, :, forward.states.h.shape[2] // 2 :]])
-    assert_same_bits(found)
-
-
-@by_way
-@pytest.mark.parametrize("batch", (4, 9))
-def test_layers_differ_in_rounding_alone(engine, share, batch, way):
-    """OpenBLAS multiplies the gradients of x and weights; the bits of a share depend on where it ends."""
-    layer = nr.LSTM(40, 90, num_layers=2, bidirectional=True, proj_size=70, device="cpu", seed=0)
-    x, dy = normal("float32", 6, batch, 40), normal("float32", 6, batch, 140, seed=1)
-    found = []
-    for threads in (1, 2, 3, 4):
-        share(way, threads)
-        y, states, tape = layer.forward(x, lengths=[6, 1, 0, *[4] * (batch - 3)])
-        gradients = layer.backward(tape, dy)
-        found.append([layer(x)[0], y, *states, gradients.x, *gradients.state, gradients.weights])
-    for alone, *others in zip(*found, strict=True):
-        for other in others:
-            assert_close(alone, other)
 
 
 # ------------------------------------------------------------------------------------------ R in panels, or not
@@ -233,35 +182,6 @@ def test_weights_changed_in_place_are_noticed(steps, options):
     assert all((one != other).any() for one, other in zip(before[:2], answers(layer)[:2], strict=True))
 
 
-def test_few_rows_are_multiplied_by_weights_as_they_lie(loops_run, monkeypatch):
-    """Packing reads and writes all of R: that of one step of one sequence costs more than the product. Backward has no
-    products for so many."""
-    monkeypatch.setattr(cpu, "PACKED_FROM", 20)
-    monkeypatch.setattr(cpu, "LARGE_PACKED_FROM", 40)
-    few = (1, 1, 0, 0), (1, 7, 0, 0), (1, 8, 0, 1), (19, 1, 0, 1), (4, 5, 1, 1), (7, 1, 0, 0)
-    small, large = (nr.GRU(4, H, device="cpu", seed=0) for H in (5, 150))
-    for layer, T, batch, *expected in (*((small, *one) for one in few), (large, 3, 13, 0, 1), (large, 4, 10, 1, 1)):
-        y, _, tape = layer.forward(np.zeros((T, batch, 4), np.float32))
-        layer.backward(tape, np.ones_like(y))
-        assert [run[2] for run in loops_run[-2:]] == expected
-        layer(np.zeros((T, batch, 4), np.float32))
-        assert loops_run.pop()[2] == expected[0]
-
-
-@by_way
-def test_many_rows_of_x_in_panels(share, monkeypatch, way):
-    """More than are multiplied together, and no multiple of these; the same bits on any number of threads."""
-    layer = nr.LSTM(70, 90, device="cpu", seed=0)
-    x, found = normal("float32", 29, 21, 70), []
-    assert 2 * panels.BLOCK_ROWS < 29 * 21
-    for threads in (1, 2, 3, 4):
-        share(way, threads)
-        found.append([layer(x)[0]])
-    assert_same_bits(found)
-    monkeypatch.setattr(cpu, "packed_from", lambda *_: 10**9)
-    assert_close(found[0][0], layer(x)[0])
-
-
 def padded_calls(layer, x, lengths):
     """y of inference; y, dx and the gradients of all parameters, of sequences of these lengths."""
     y, _, tape = layer.forward(x, lengths=lengths)
@@ -298,79 +218,3 @@ def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run,
         found.append([layer(x)[0]])
         assert loops_run.pop()[:4] == (threads, False, True, True)
     assert_same_bits(found)
-
-
-def test_steps_of_large_products_leave_x_to_all_at_once(share, loops_run, monkeypatch):
-    """Where a step's ax is larger than the cache, and in training where threads share units."""
-    x, of_sequences, of_units = normal("float32", 9, 40, 40), 20 * 4 * 70 * 4, 40 * 4 * 70 * 4 // 2
-    monkeypatch.setitem(WAYS, "units", 41)
-    monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 16)  # of AVX-512; with shorter vectors 32
-    for training, way, room, expected in (
-        (False, "sequences", of_sequences, True),
-        (False, "sequences", of_sequences - 1, False),
-        (False, "units", of_units, True),
-        (False, "units", of_units - 1, False),
-        (True, "sequences", of_sequences, True),
-        (True, "units", of_units, False),
-    ):
-        monkeypatch.setattr(cpu, "AX_BY_STEPS", room)
-        share(way, 2)
-        layer = nr.LSTM(40, 70, device="cpu", seed=0)
-        (layer.forward if training else layer)(x)
-        assert loops_run.pop()[1::2] == (way == "sequences", expected)
-
-
-def test_threads_share_sequences_of_few_units(share, loops_run, monkeypatch):
-    """Of which there would be none for a second thread; each multiplies its own x, from a few sequences."""
-    monkeypatch.setattr(cpu, "FEW_BY_STEPS", 4)
-    found, x = [], normal("float32", 9, 13, 70)
-    for threads, by_steps in ((1, False), (2, True), (3, True)):
-        share("sequences", threads)
-        layer = nr.GRU(70, 10, bidirectional=True, device="cpu", seed=0)
-        found.append(padded_calls(layer, x, np.arange(13, dtype=np.int32) % 9 + 1))
-        assert {loop[:2] for loop in loops_run} == {(threads, True)}
-        assert {loop[3] for loop in loops_run} == {False, by_steps}  # of backward's loops none does
-        loops_run.clear()
-    share("sequences", 2)
-    layer(normal("float32", 9, 7, 70))
-    assert not any(loop[3] for loop in loops_run)
-    assert_same_bits(found)
-
-
-@pytest.mark.parametrize("batch", range(2, 9))
-def test_threads_share_few_sequences_of_small_weights(engine, loops_run, batch):
-    """Two of each thread are enough where R is small, and panels are wide if no share has more than FEW_ROWS; the same
-    bits as of one thread."""
-    x, found = normal("float32", 30, batch, 64), []
-    for threads in (1, 2):
-        engine.set_num_threads(threads)
-        layer = nr.LSTM(64, 128, device="cpu", seed=0)
-        y, state, tape = layer.forward(x)
-        grads = layer.backward(tape, y)
-        found.append([layer(x)[0], y, *state, grads.x, grads.weights])
-    assert {loop[:2] for loop in loops_run if loop[0] > 1} == {(2, batch >= 2 * cpu.ROWS_OF_SMALL)}
-    assert_same_bits(found)
-
-
-@pytest.mark.parametrize("batch", range(4, 7))
-def test_one_thread_does_shares_of_few_sequences(engine, batch):
-    """A wavefront's jobs are cut for all threads, with panels that are wide for shares, and one thread does each."""
-    x, found = normal("float32", 30, batch, 64), []
-    for threads in (1, 2):
-        engine.set_num_threads(threads)
-        layer = nr.LSTM(64, 128, num_layers=2, schedule="wavefront", device="cpu", seed=0)
-        y, state, tape = layer.forward(x)
-        grads = layer.backward(tape, y)
-        found.append([layer(x)[0], y, *state, grads.x, grads.weights])
-    assert_same_bits(found)
-
-
-def test_threads_share_the_units_of_large_weights(share, loops_run, monkeypatch):
-    """Where each of them would read all of R for a few sequences."""
-    monkeypatch.setattr(cpu, "ROWS_OF_LARGE", 5)
-    for large, batch, by_sequences in ((10**9, 9, True), (1, 9, False), (1, 10, True)):
-        layer = nr.LSTM(4, 90, device="cpu", seed=0)
-        monkeypatch.setattr(cpu, "LARGE_R", large)
-        share("sequences", 2)
-        layer(np.zeros((8, batch, 4), np.float32))
-        assert loops_run.pop()[:2] == (2, by_sequences)

@@ -17,7 +17,6 @@ from numbarnn import engines
 from numbarnn.engines import Job
 from numbarnn.engines.gpu import graphs as streams_module
 from numbarnn.engines.gpu.graphs import Streams
-from numbarnn.engines.runs import Run
 from problems import Problem, make_problem
 
 
@@ -145,21 +144,6 @@ class Device:
         finish(work, self.caller, self.order)
 
 
-def on_device(monkeypatch, copied=None):
-    """Let lengths and resets, which the host has, be copied as to a device; `copied` (name, array) -> the copy."""
-    give = Run.give
-
-    def given(run, name, value, own=False):
-        if name not in ("lengths", "resets") or value is None:
-            give(run, name, value, own)
-        elif copied is None:
-            run.give_from_host(name, value)
-        else:
-            run.arrays[name] = copied(name, value)
-
-    monkeypatch.setattr(Run, "give", given)
-
-
 @pytest.fixture
 def device(monkeypatch):
     return Device(monkeypatch, engines.get("cpu"))
@@ -226,43 +210,6 @@ def test_replays_compute_what_the_first_call_computes(monkeypatch, device, cell,
         assert device.streams.replays == 2 * turn  # forward and backward; the first call is not recorded
 
 
-@pytest.mark.parametrize("batch_first", (False, True))
-@pytest.mark.parametrize("schedule", ("wavefront", "stepwise"))
-@pytest.mark.parametrize("cell", ("lstm", "gru"))
-def test_replays_go_by_their_own_calls_lengths_and_resets(monkeypatch, device, cell, schedule, batch_first):
-    """Both change from call to call, and stand where those of the last call stood, as on a GPU."""
-    on_device(monkeypatch)
-    problem = Problem(Case(cell, T=9, hidden=(5, 3), directions=2, batch_first=batch_first))
-    problem.x, problem.dy = map(np.ascontiguousarray, map(problem.sequences, (problem.x, problem.dy)))
-    layer, start_again = problem.layer("cpu", schedule=schedule), same_places(monkeypatch, device.engine)
-    before = None
-    for turn, lengths in enumerate(([9, 9, 9], [1, 9, 4], [0, 5, 9], [9, 9, 9], [7, 0, 1])):
-        resets = np.random.default_rng(turn).random((3, 9) if batch_first else (9, 3)) < 0.3
-        found = []
-        for device.on in (False, True):
-            start_again()
-            found.append(results(layer, problem, lengths=lengths, resets=resets))
-        assert_same_bits(*found, f"call {turn}")
-        assert before is None or not np.array_equal(found[0]["y"], before)
-        before = found[0]["y"]
-        assert device.streams.replays == 2 * turn
-
-
-def test_another_padding_value_is_another_call(monkeypatch, device):
-    """It is part of what was recorded; NaN too, which is not equal to itself."""
-    lengths = np.int32([9, 4, 0])
-    on_device(monkeypatch, lambda name, value: lengths if name == "lengths" else value)
-    problem = Problem(Case("gru", T=9, hidden=(5,)))
-    layer, start_again = problem.layer("cpu"), same_places(monkeypatch, device.engine)
-    for fill in (0.0, -1.5, np.nan) * 3:
-        start_again()
-        y = results(layer, problem, lengths=lengths, padding_value=fill)["y"]
-        np.testing.assert_array_equal(y[4:, 1], np.full((5, 5), fill, np.float32))
-        np.testing.assert_array_equal(y[:, 2], np.full((9, 5), fill, np.float32))
-        assert np.isfinite(y[:, 0]).all()
-    assert device.streams.replays == 3 * 2 + 8  # of each value all forward calls but the first; all backward but one
-
-
 def test_other_places_or_options_are_other_calls(monkeypatch, device):
     """What a recording holds is used for its own arrays and options only."""
     case = Case("lstm", T=9, hidden=(5, 3))
@@ -286,20 +233,6 @@ def test_other_places_or_options_are_other_calls(monkeypatch, device):
         layer.backward(tape, problem.dy, problem.dstate, dw=dw)
         once = dw - before
     np.testing.assert_allclose(dw, 3 * once, rtol=1e-5, atol=1e-5)
-
-
-def test_replays_drop_out_other_elements_each_time(monkeypatch, device):
-    """The number of the call is not recorded: the masks are what the call's own words in memory say."""
-    problem = Problem(Case("gru", T=9, hidden=(5, 3), dropout=0.5))
-    start_again = same_places(monkeypatch, device.engine)
-    layers = [problem.layer("cpu", schedule="wavefront", seed=4) for _ in range(2)]
-    for turn in range(4):
-        found = []
-        for device.on, layer in zip((False, True), layers, strict=True):
-            start_again()
-            found.append(results(layer, problem))
-        assert_same_bits(*found)
-        assert device.streams.replays == 2 * turn
 
 
 def test_no_more_calls_are_remembered_than_allowed(monkeypatch, device):
@@ -347,15 +280,6 @@ def test_another_threads_default_stream_waits_for_the_call_before(device):
     other.start()
     other.join()
     assert waits[2] == waits[1] + 1, "it waits for the call of the other thread too"
-
-
-def test_a_recording_of_the_callers_is_noticed(device):
-    device.streams.require_no_capture()
-    device.caller.begin_capture()
-    with pytest.raises(RuntimeError, match=r"cannot be called while .* captured .* after end_capture\(\)"):
-        device.streams.require_no_capture()
-    device.caller.end_capture()
-    device.streams.require_no_capture()
 
 
 @pytest.mark.parametrize("missing", (None, "fork", "needs", "join"))

@@ -4,10 +4,7 @@ compute is in test_conformance.py."""
 import numpy as np
 import pytest
 
-import numbarnn
-from general_cells import NOISE_CELLS, SUM_CELLS
-from numbarnn.common.philox import noise_words
-from numbarnn.programs.forward import tape_buffers
+from general_cells import SUM_CELLS
 from step_buffers import forward_buffers, walk, with_arrays
 
 LADDER = SUM_CELLS["ladder"]  # each other one takes long to compile and does less
@@ -61,20 +58,3 @@ def test_sums_are_added_up_in_pairs(engine, H, threads):
     exact = forward.scratch.ax.astype(np.float64).sum(axis=2)[..., None]
     engine.forward_steps(forward)(0, 1)
     assert np.abs(forward.saved.sums / exact - 1).max() < 2 * np.finfo("float32").eps
-
-
-@pytest.mark.parametrize("cell", (LADDER, NOISE_CELLS["drawn"]), ids=("ladder", "drawn"))
-def test_arrays_of_a_call(cell):
-    """In training sums of all steps, and words of the seed, the call, and each layer and direction."""
-    dtype = "float64" if cell is LADDER else "float32"
-    layer = numbarnn.RNN(cell, 2, 3, num_layers=2, bidirectional=True, device="cpu", seed=7, dtype=dtype)
-    layer.training_calls = 5
-    tape = layer.forward(np.zeros((4, 3, 2), dtype), lengths=[4, 4, 4])[2].forward
-    places = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    for kind, columns in (("sums", cell.num_sums), ("v", 3 * cell.num_products)):
-        shapes = {name[1]: shape for name, shape, _ in tape_buffers(tape.problem) if name[0] == kind}
-        assert shapes == dict.fromkeys(places if columns else (), (4, 3, columns))
-    if cell.noise:
-        np.testing.assert_array_equal(tape.arrays["noise"], noise_words(7, 4, 5), strict=True)
-    else:
-        assert "noise" not in tape.arrays

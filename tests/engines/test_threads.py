@@ -108,41 +108,6 @@ def test_memory_comes_back_in_any_thread_at_any_time():
 
 
 # ---------------------------------------------------------------------------------------------------------- engines
-def test_one_engine_per_device(monkeypatch):
-    """Two of one GPU would launch kernels beside each other that must not run beside each other."""
-    engines._make.cache_clear()
-    try:
-        monkeypatch.setattr(cpu.CpuEngine, "__init__", slowly(cpu.CpuEngine.__init__))
-        assert len({id(engine) for engine in at_once(lambda _: engines.get("cpu"))}) == 1
-    finally:
-        engines._make.cache_clear()
-
-
-def test_a_cells_functions_are_made_once(monkeypatch):
-    """Calls have the address of its stages: where another thread made them too, those of one of both were gone."""
-    cell, compiled_cell = library.layer_norm_gru, calls.CompiledCell
-    engine, compiled, beside = cpu.CpuEngine(), compiled_cell(cell, "float32"), []
-    make, buffers = compiled._make, SimpleNamespace(cell=cell, states=States(np.zeros(1, np.float32), None))
-
-    def make_beside(kind):
-        """Another thread does so before this one is done."""
-        if not beside:
-            beside.append(None)
-            beside[0] = compiled.new_call(kind)
-        return make(kind)
-
-    compiled._make = make_beside
-    call = compiled.new_call("infer")
-    assert call.stages == beside[0].stages == ctypes.addressof(compiled._known["infer"][1])
-
-    def compiled_beside(*about):
-        if len(beside) == 1:
-            beside.append(None)
-            beside[1] = engine._compiled(buffers)
-        return compiled_cell(*about)
-
-    monkeypatch.setattr(cpu, "CompiledCell", compiled_beside)
-    assert engine._compiled(buffers) is beside[1] is engine._compiled(buffers)
 
 
 def test_one_constant_for_equal_arrays(monkeypatch):
@@ -183,14 +148,38 @@ def test_weight_spaces_of_one_descriptor_in_several_threads(monkeypatch):
     np.testing.assert_array_equal(results, expected)
 
 
-def test_calls_that_another_thread_makes_a_layer_forget():
-    """In the middle of a call."""
+def test_one_engine_per_device(monkeypatch):
+    """Two of one GPU would launch kernels beside each other that must not run beside each other."""
+    engines._make.cache_clear()
+    try:
+        monkeypatch.setattr(cpu.CpuEngine, "__init__", slowly(cpu.CpuEngine.__init__))
+        assert len({id(engine) for engine in at_once(lambda _: engines.get("cpu"))}) == 1
+    finally:
+        engines._make.cache_clear()
 
-    class Forgetful(dict):
-        def __setitem__(self, key, value):
-            super().__setitem__(key, value)
-            self.clear()
 
-    layer = numbarnn.RNN(2, 3, device="cpu", seed=0)
-    layer.stack._calls = Forgetful()
-    assert [layer(np.ones((steps, 1, 2), "float32"))[0].shape for steps in (3, 4)] == [(3, 1, 3), (4, 1, 3)]
+def test_a_cells_functions_are_made_once(monkeypatch):
+    """Calls have the address of its stages: where another thread made them too, those of one of both were gone."""
+    cell, compiled_cell = library.layer_norm_gru, calls.CompiledCell
+    engine, compiled, beside = cpu.CpuEngine(), compiled_cell(cell, "float32"), []
+    make, buffers = compiled._make, SimpleNamespace(cell=cell, states=States(np.zeros(1, np.float32), None))
+
+    def make_beside(kind):
+        """Another thread does so before this one is done."""
+        if not beside:
+            beside.append(None)
+            beside[0] = compiled.new_call(kind)
+        return make(kind)
+
+    compiled._make = make_beside
+    call = compiled.new_call("infer")
+    assert call.stages == beside[0].stages == ctypes.addressof(compiled._known["infer"][1])
+
+    def compiled_beside(*about):
+        if len(beside) == 1:
+            beside.append(None)
+            beside[1] = engine._compiled(buffers)
+        return compiled_cell(*about)
+
+    monkeypatch.setattr(cpu, "CompiledCell", compiled_beside)
+    assert engine._compiled(buffers) is beside[1] is engine._compiled(buffers)

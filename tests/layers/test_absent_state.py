@@ -12,12 +12,9 @@ INPUT, HIDDEN = 5, 24
 LAYERS = {
     "lstm": lambda **given: nr.LSTM(INPUT, HIDDEN, 2, bidirectional=True, **given),
     "projection": lambda **given: nr.LSTM(INPUT, HIDDEN, proj_size=7, **given),
-    "gru": lambda **given: nr.GRU(INPUT, HIDDEN, bidirectional=True, **given),
     "reset_before": lambda **given: nr.GRU(INPUT, HIDDEN, reset_after=False, **given),
-    "rnn": lambda **given: nr.RNN(INPUT, HIDDEN, num_layers=2, **given),
     "wavefront": lambda **given: nr.LSTM(INPUT, HIDDEN, 3, schedule="wavefront", **given),
     "sums": lambda **given: nr.RNN(library.layer_norm_gru, INPUT, HIDDEN, **given),
-    "heads": lambda **given: nr.RNN(nr.cell(library.slstm, heads=2), INPUT, HIDDEN, **given),
     "dropped_R": lambda **given: nr.RNN(nr.cell(library.layer_norm_gru, drop_R=0.3), INPUT, HIDDEN, **given),
 }
 by_layer = pytest.mark.parametrize("name", LAYERS)

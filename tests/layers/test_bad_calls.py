@@ -24,7 +24,6 @@ class Foreign:
 
 BAD_X = {
     "two dimensions": (ValueError, ones(3, 4), ("x", "3 dimensions", r"\(T, B, 4\)", r"\(3, 4\)")),
-    "four dimensions": (ValueError, ones(1, 7, 3, 4), ("x", "3 dimensions", r"\(1, 7, 3, 4\)")),
     "a number": (ValueError, np.float32(1) * ones(), ("x", "3 dimensions", r"\(\)")),
     "T is 0": (ValueError, ones(0, 3, 4), ("x", "T >= 1", r"\(0, 3, 4\)")),
     "B is 0": (ValueError, ones(7, 0, 4), ("x", "B >= 1", r"\(7, 0, 4\)")),
@@ -33,11 +32,6 @@ BAD_X = {
         TypeError,
         ones(7, 3, 4, dtype=np.float64),
         ("x", "float64", "float32", r"x\.astype\('float32'\), or make the layer with dtype='float64'$"),
-    ),
-    "float16": (
-        TypeError,
-        ones(7, 3, 4, dtype=np.float16),
-        ("x", "float16", r"pass x\.astype\('float32'\), or make the layer with dtype='float16'$"),
     ),
     "integers": (TypeError, ones(7, 3, 4, dtype=np.int64), ("x", "int64", r"pass x\.astype\('float32'\)$")),
     "complex": (
@@ -51,10 +45,8 @@ BAD_X = {
         ("x has dtype >f4, float32 with its bytes in the other order", r"pass x\.astype\('float32'\)$"),
     ),
     "masked": (TypeError, np.ma.masked_less(ones(7, 3, 4), 2), ("x is a masked array", r"x\.filled\(0\)", "lengths=")),
-    "objects": (TypeError, ones(7, 3, 4).astype(object), ("x", "object", "float32")),
     "a list": (TypeError, [[[1.0] * 4] * 3] * 7, ("x", "NumPy array", "list")),
     "None": (TypeError, None, ("x", "NumPy array", "NoneType")),
-    "text": (TypeError, "x", ("x", "NumPy array", "str")),
     "on a GPU": (TypeError, Foreign(), ("x", "GPU", "asnumpy", "device='cuda'")),
 }
 
@@ -66,14 +58,6 @@ def test_x_is_rejected(call, error, x, words):
     with raises(error, *words):
         layer(x) if call == "inference" else layer.forward(x)
     assert layer.stack.calls == 0  # a rejected call has used no dropout mask
-
-
-def test_x_of_batch_first_is_named_in_its_own_layout():
-    layer = nr.LSTM(4, 5, batch_first=True, device="cpu")
-    with raises(ValueError, "x", r"\(B, T, 4\)", r"\(3, 7, 5\)"):
-        layer(ones(3, 7, 5))
-    with raises(ValueError, "x", "T >= 1", r"\(3, 0, 4\)"):
-        layer(ones(3, 0, 4))
 
 
 H = (4, 3, 5)  # (L*D, B, H) of the layers below
@@ -244,13 +228,3 @@ def test_explain_rejects_what_is_no_shape():
     for shape, came in (((7, 3), r"\(7, 3\)"), ((7, 3, 4, 1), r"\(7, 3, 4, 1\)"), (7, "not 7"), array):
         with raises(ValueError, "shape", "three", came):
             nr.LSTM(4, 5, device="cpu").explain(shape)
-
-
-@pytest.mark.parametrize("error, shape, words", (
-    (ValueError, (0, 3, 4), (r"shape\[0\] must be at least 1, not 0",)),
-    (TypeError, (7, "B", 4), (r"shape\[1\] must be a positive int", "'B'")),
-    (ValueError, (7, 3, 5), (r"\(T, B, I\) with I = 4", r"\(7, 3, 5\)")),
-))  # fmt: skip
-def test_explain_rejects_what_no_x_has(error, shape, words):
-    with raises(error, *words):
-        nr.LSTM(4, 5, device="cpu").explain(shape)

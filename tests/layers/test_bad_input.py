@@ -7,7 +7,7 @@ import pytest
 import numbarnn as nr
 from cases import Case
 from comparing import assert_same_bits
-from numbarnn import cells, engines, functional, schedules
+from numbarnn import cells, functional
 from problems import make_problem
 from rejecting import ones, raises
 from running import infer
@@ -15,51 +15,33 @@ from running import infer
 # ---------------------------------------------------------------------------------------------------- making a layer
 BAD_OPTIONS = {
     "input_size 0": (ValueError, dict(input_size=0), ("input_size", "at least 1", "0")),
-    "input_size negative": (ValueError, dict(input_size=-3), ("input_size", "at least 1", "-3")),
-    "input_size bool": (TypeError, dict(input_size=True), ("input_size", "int", "True")),
     "input_size float": (TypeError, dict(input_size=4.0), ("input_size", "int", r"4\.0")),
     "input_size None": (TypeError, dict(input_size=None), ("input_size", "int", "None")),
     "hidden_size 0": (ValueError, dict(hidden_size=0), ("hidden_size", "at least 1", "0")),
-    "hidden_size negative": (ValueError, dict(hidden_size=-1), ("hidden_size", "at least 1", "-1")),
-    "hidden_size bool": (TypeError, dict(hidden_size=True), ("hidden_size", "int", "True")),
-    "hidden_size float": (TypeError, dict(hidden_size=5.0), ("hidden_size", "int", r"5\.0")),
     "hidden_size text": (TypeError, dict(hidden_size="5"), ("hidden_size", "int", "'5'")),
     "hidden_size empty": (ValueError, dict(hidden_size=[]), ("hidden_size", "at least one layer", "empty")),
     "hidden_size with 0": (ValueError, dict(hidden_size=[5, 0]), (r"hidden_size\[1\]", "at least 1", "0")),
     "hidden_size with float": (TypeError, dict(hidden_size=[5, 2.5]), (r"hidden_size\[1\]", "int", r"2\.5")),
     "hidden_size nested": (TypeError, dict(hidden_size=[[5]]), (r"hidden_size\[0\]", "int", r"\[5\]")),
     "num_layers 0": (ValueError, dict(num_layers=0), ("num_layers", "at least 1", "0")),
-    "num_layers negative": (ValueError, dict(num_layers=-1), ("num_layers", "at least 1", "-1")),
-    "num_layers bool": (TypeError, dict(num_layers=True), ("num_layers", "int", "True")),
     "num_layers False": (TypeError, dict(num_layers=False), ("num_layers", "int", "False")),
-    "num_layers float": (TypeError, dict(num_layers=2.0), ("num_layers", "int", r"2\.0")),
     "num_layers against the list": (ValueError, dict(hidden_size=[5, 6], num_layers=3), ("num_layers", "3", "2")),
     "bias number": ((TypeError, ValueError), dict(bias=1), ("bias", "True, False or one of", "1")),
     "bidirectional text": (TypeError, dict(bidirectional="yes"), ("bidirectional", "True or False", "'yes'")),
     "allow_tf32 text": (TypeError, dict(allow_tf32="yes"), ("allow_tf32", "True or False", "'yes'")),
     "allow_tf32 2x": (TypeError, dict(allow_tf32="2x"), ("allow_tf32", "True or False, or '3x'", "'2x'")),
-    "allow_tf32 number": (TypeError, dict(allow_tf32=3), ("allow_tf32", "'3x'", "not 3")),
     "batch_first None": (TypeError, dict(batch_first=None), ("batch_first", "True or False", "None")),
     "dropout above 1": (ValueError, dict(dropout=1.1), ("dropout", r"\[0, 1\]", r"1\.1")),
-    "dropout negative": (ValueError, dict(dropout=-0.1), ("dropout", r"\[0, 1\]", r"-0\.1")),
     "dropout NaN": (ValueError, dict(dropout=float("nan")), ("dropout", r"\[0, 1\]", "nan")),
-    "dropout infinite": (ValueError, dict(dropout=float("inf")), ("dropout", r"\[0, 1\]", "inf")),
     "dropout bool": (TypeError, dict(dropout=True), ("dropout", r"\[0, 1\]", "True")),
     "dropout text": (TypeError, dict(dropout="0.5"), ("dropout", r"\[0, 1\]", "'0.5'")),
-    "dtype int": (ValueError, dict(dtype=int), ("dtype", "float32, float64", "'int64'")),
     "dtype unknown": (TypeError, dict(dtype="single precision"), ("dtype", "float32, float64", "single precision")),
     "dtype None": ((TypeError, ValueError), dict(dtype=None), ("dtype", "float32, float64", "None")),
     "device unknown": (ValueError, dict(device="gpu"), ("device", "'cpu'", "'cuda'", "'gpu'")),
-    "device number": (ValueError, dict(device=0), ("device", "'cpu'", "0")),
     "device cpu with number": (ValueError, dict(device="cpu:0"), ("device", "'cuda:N'", "'cpu:0'")),
-    "device cuda with a letter": (ValueError, dict(device="cuda:x"), ("device", "'cuda:N'", "'cuda:x'")),
-    "device None": (ValueError, dict(device=None), ("device", "'auto'", "None")),
     "schedule unknown": (ValueError, dict(schedule="fast"), ("schedule", "stepwise", "'fast'")),
-    "schedule list": ((TypeError, ValueError), dict(schedule=["stepwise"]), ("schedule", "stepwise")),
-    "seed negative": (ValueError, dict(seed=-1), ("seed", "2^64", "-1")),
     "seed too large": (ValueError, dict(seed=2**64), ("seed", "2^64", str(2**64))),
     "seed float": (TypeError, dict(seed=1.5), ("seed", "int", r"1\.5")),
-    "seed bool": (TypeError, dict(seed=True), ("seed", "int", "True")),
 }
 
 
@@ -105,11 +87,6 @@ def test_cells_that_stand_elsewhere():
             make(cell, 4, 5)
 
 
-def test_unknown_schedule():
-    with raises(ValueError, "schedule", "stepwise", "persistent", "'fast'"):
-        schedules.choose("fast")
-
-
 @pytest.mark.parametrize("call", ("inference", "forward", "explain"))
 def test_persistent_on_the_cpu(call):
     layer, x = nr.LSTM(4, 5, device="cpu", schedule="persistent"), np.ones((2, 3, 4), np.float32)
@@ -152,13 +129,6 @@ def test_sizes_that_cannot_be_allocated(size):
         nr.LSTM(4, size, device="cpu")
     with raises(MemoryError, "hidden_size", "bytes in float64"):
         functional.Descriptor("gru", 4, 10**12, dtype="float64", device="cpu").zeros_weights()
-
-
-def test_seed_of_any_integer_type_and_numpy_sizes_are_taken():
-    layer = nr.GRU(
-        np.int64(4), np.int32(5), num_layers=np.int64(2), seed=np.uint64(3), dropout=np.float32(0.5), device="cpu"
-    )
-    assert (layer.input_size, layer.hidden_size, layer.hidden_sizes) == (4, 5, (5, 5))
 
 
 # ------------------------------------------------------------------------------------------------------- state dicts
@@ -257,9 +227,8 @@ def test_tensors_of_pytorch_on_the_cpu():
         layer(x.bfloat16())
 
 
-# ---------------------------------------------------------------------------------------------------------- devices
-def test_engine_that_cannot_run_says_why():
-    for name in ("cuda", "sim"):
-        if name not in engines.available():
-            with raises(RuntimeError, f"'{name}'", engines.why_not(name)[:20]):
-                nr.LSTM(4, 5, device=name)
+def test_seed_of_any_integer_type_and_numpy_sizes_are_taken():
+    layer = nr.GRU(
+        np.int64(4), np.int32(5), num_layers=np.int64(2), seed=np.uint64(3), dropout=np.float32(0.5), device="cpu"
+    )
+    assert (layer.input_size, layer.hidden_size, layer.hidden_sizes) == (4, 5, (5, 5))

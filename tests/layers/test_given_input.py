@@ -65,18 +65,6 @@ def weighted_sum(x, h, p):
     return 0.5 * h + p.W.a @ x
 
 
-def test_of_a_cell_that_has_no_other_parameters():
-    given = nr.RNN(weighted_sum, HIDDEN, HIDDEN, num_layers=2, input_mode="given", device="cpu", dtype="float64")
-    assert list(given.named) == ["l1.W.a"]
-    given.weights[:] = np.eye(HIDDEN).ravel()
-    x = np.random.default_rng(0).normal(size=(2, BATCH, HIDDEN))
-    y, _, tape = given.forward(x)
-    np.testing.assert_allclose(y[1], x[0] + x[1], rtol=1e-14, atol=1e-15)
-    grads = given.backward(tape, np.ones_like(y))
-    np.testing.assert_allclose(grads.x, np.array([2.0, 1.0])[:, None, None] * np.ones_like(x), rtol=1e-14)
-    np.testing.assert_allclose(grads.named["l1.W.a"][0], (2 * x[0] + x[1]).sum(0), rtol=1e-14)
-
-
 def test_a_layer_with_nothing_to_learn_is_refused():
     with pytest.raises(ValueError, match="nothing to learn"):
         nr.RNN(weighted_sum, HIDDEN, HIDDEN, input_mode="given", device="cpu")

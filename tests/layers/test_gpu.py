@@ -11,41 +11,19 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-import torch_peer
 from cases import CELLS, Case
-from comparing import all_arrays, assert_close, assert_same_bits
+from comparing import all_arrays, assert_same_bits
 from numbarnn import engines
-from numbarnn.common.precision import DTYPES
 from problems import make_problem
-from running import infer, named_gradients, named_outputs, on_engine, train
+from running import named_gradients, named_outputs, on_engine, train
 
 pytestmark = pytest.mark.gpu
 by_cell = pytest.mark.parametrize("cell", CELLS)
-by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture
 def engine():
     return engines.get("cuda")
-
-
-# ------------------------------------------------------------------------------------------------ against the reference
-
-
-@by_dtype
-@pytest.mark.parametrize("sizes", [dict(hidden=(33, 33), directions=2), dict(T=30, B=16, I=64, hidden=(128,))], ids=str)
-@by_cell
-def test_error_is_at_most_twice_cudnns(cell, sizes, dtype):
-    """PyTorch's layers on a GPU are cuDNN's. Both are judged by what is more exact than they are."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch was built without CUDA")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    case = Case(cell, **sizes, dtype=dtype)
-    problem = make_problem(case)
-    values, _ = train(problem.layer("cuda"), problem)
-    theirs = torch_peer.values(torch, problem, "cuda")
-    torch_peer.assert_at_most_twice_torchs_error(case, values, theirs, problem.expected(exact=dtype == "float64"))
 
 
 # ------------------------------------------------------------------------------------------------- arrays in and out
@@ -95,18 +73,6 @@ def test_missing_gpu_says_how_many_there_are(cupy):
     count = cupy.cuda.runtime.getDeviceCount()
     with pytest.raises(RuntimeError, match=f"'cuda:{count}' does not exist: this machine has {count} GPU"):
         engines.get(f"cuda:{count}")
-
-
-@by_cell
-def test_strided_arrays_are_taken(cupy, cell):
-    problem = make_problem(Case(cell, hidden=(33,)))
-    layer = problem.layer("cuda")
-    x, dy = on_engine(layer.engine, [problem.x, problem.dy])
-    results = []
-    for change in (lambda array: array, lambda array: cupy.repeat(array, 2, axis=1)[:, ::2]):
-        y, state, tape = layer.forward(change(x))
-        results.append(named_outputs(layer, y, state) | named_gradients(layer, layer.backward(tape, change(dy))))
-    assert_same_bits(*results)
 
 
 def only(array, *names):
@@ -159,28 +125,6 @@ def test_torch_tensors_in_and_out(cupy):
     np.testing.assert_array_equal(torch.from_dlpack(y).cpu().numpy(), expected["y"])
 
 
-@pytest.mark.real_gpu
-def test_a_tensor_written_on_another_stream_is_read_afterwards(cupy):
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch was built without CUDA")
-    problem = make_problem(Case("lstm", hidden=(33,)))
-    layer = problem.layer("cuda")
-    expected = layer.engine.to_host(layer(*on_engine(layer.engine, [problem.x, problem.state]))[0])
-    values, x = torch.tensor(problem.x, device="cuda"), torch.zeros(problem.x.shape, device="cuda")
-    state = tuple(torch.tensor(array, device="cuda") for array in (problem.h, problem.c))
-    torch.cuda.synchronize()
-    for own_stream in (False, True):
-        x.zero_()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
-            x.copy_(values)
-            with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
-                y = layer(x, state)[0]
-                np.testing.assert_array_equal(layer.engine.to_host(y), expected)
-
-
 # -------------------------------------------------------------------------------------------------- streams and memory
 def mapped(function, value):
     """A function of every array in nested tuples and lists."""
@@ -214,53 +158,6 @@ def test_everything_runs_on_the_current_stream(cupy, cell):
         values = named_outputs(layer, y, new_state) | named_gradients(layer, gradients)
     stream.synchronize()
     assert_same_bits(values, expected)
-
-
-@by_cell
-def test_number_of_allocations_does_not_depend_on_the_steps(cupy, cell):
-    class Counter(cupy.cuda.MemoryHook):
-        name = "Counter"
-        count = 0
-
-        def malloc_preprocess(self, **_):
-            self.count += 1
-
-    layer = Case(cell, hidden=(33, 33), directions=2).layer("cuda")
-
-    def allocations(T):
-        x = cupy.ones((T, 3, 4), "float32")
-        with Counter() as hook:
-            y, _, tape = layer.forward(x)
-            layer.backward(tape, cupy.ones_like(y))
-            layer(x)
-        return hook.count
-
-    counts = {T: [allocations(T) for _ in range(4)][-1] for T in (3, 100)}  # the first calls make what later ones keep
-    assert counts[3] == counts[100]
-
-
-@pytest.mark.real_gpu
-def test_a_batch_larger_than_the_grid():
-    """More sequences than a grid has rows of blocks (65535)."""
-    case = Case("gru", T=1, B=70_000, I=2, hidden=(2,), state=False)
-    problem = make_problem(case)
-    assert_close(case, infer(problem.layer("cuda"), problem), {
-        name: value for name, value in problem.expected().items() if name in ("y", "hy")
-    })  # fmt: skip
-
-
-def test_two_gpus(cupy):
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("one GPU")
-    problem = make_problem(Case("lstm", hidden=(33,)))
-    expected, _ = train(problem.layer("cuda:0"), problem)
-    layer = problem.layer("cuda:1")
-    with cupy.cuda.Device(1):
-        values, _ = train(layer, problem)
-        assert layer.weights.device.id == 1
-    assert_same_bits(values, expected)
-    with pytest.raises(ValueError, match="x is on GPU 0, this layer on GPU 1"):
-        layer(cupy.ones((7, 3, 4), "float32"))
 
 
 def test_changed_weights_are_noticed_where_few_states_are_kept():

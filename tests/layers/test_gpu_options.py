@@ -6,14 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import numbarnn
 from cases import Case
 from comparing import assert_close, assert_same_bits
 from numbarnn import PackedSequence, engines
-from numbarnn.cuda import compiler
-from numbarnn.cuda.launch import Kernel
 from problems import Problem, make_problem
-from running import infer, named_gradients, named_outputs, on_engine, train
+from running import infer, named_gradients, named_outputs, on_engine
 
 pytestmark = pytest.mark.gpu
 
@@ -61,39 +58,6 @@ def test_replays_go_by_their_own_calls_lengths_and_resets(engine, cell, batch_fi
         assert_close(problem.case, values, problem.expected(), f"call {turn}")
         del y, new_state, tape, gradients  # so that the next call gets the same memory
     assert engine.streams.replays - replays >= 2 * (len(problems) - 4)
-
-
-@pytest.mark.parametrize("schedule", ("stepwise", "persistent"))
-def test_other_bounds_of_c_compile_nothing(engine, schedule, monkeypatch):
-    """They are arguments of kernels; a recorded call is replayed with its own."""
-    compiled, compile_kernel = [], Kernel._compile
-    monkeypatch.setattr(Kernel, "_compile", lambda self, *given: compiled.append(self) or compile_kernel(self, *given))
-    bounds = (-0.1, 0.2), (-0.4, 0.05)
-    problems = [Problem(Case("lstm", T=3, B=2, hidden=(5,), cell_clip=pair)) for pair in bounds]
-    layers = [problem.layer("cuda", schedule=schedule) for problem in problems]
-    for turn in range(4):
-        for number, (layer, problem) in enumerate(zip(layers, problems, strict=True)):
-            assert_close(problem.case, train(layer, problem)[0], problem.expected(), f"call {turn}, layer {number}")
-            if turn == 0 and number == 0:
-                by_first = list(compiled)
-    assert compiled == by_first
-
-
-@pytest.mark.parametrize("schedule", ("stepwise", "persistent"))
-def test_other_rates_of_random_numbers_compile_nothing(engine, schedule):
-    """Of zoneout and of dropout within a cell: arguments too, though each rate makes a cell of its own."""
-    by_first = None
-    for rate in (0.5, 0.2):
-        cell = numbarnn.cell(numbarnn.cells.library.gru, zoneout_h=rate, dropout_n=rate / 2)
-        layer = numbarnn.RNN(cell, 3, 5, device="cuda", schedule=schedule, seed=1)
-        x = on_engine(engine, np.random.default_rng(0).standard_normal((3, 2, 3)).astype(np.float32))
-        y, _, tape = layer.forward(x)
-        layer.backward(tape, y)
-        layer(x)
-        zeros = np.mean([drawn == 0 for drawn in layer.noise(tape)[0].swapaxes(0, 3)[:, 0]])
-        by_first = by_first or set(compiler._compiled)
-        assert abs(zeros - 0.75 * rate) < 0.2
-    assert set(compiler._compiled) == by_first
 
 
 # -------------------------------------------------------------------------------------------------- arrays in and out

@@ -101,13 +101,6 @@ def test_a_network_of_a_given_cell():
     assert ours.cell == "lstm" and ours.num_layers == 2
 
 
-def test_the_vanilla_rnn_is_as_it_was():
-    layer = numbarnn.RNN(3, 4, 1, "relu", False)
-    assert layer.cell == "rnn_relu" and not layer.bias
-    with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', not 'sigmoid'"):
-        numbarnn.RNN(3, 4, nonlinearity="sigmoid")
-
-
 def test_a_cell_with_biases_of_its_own_takes_no_option():
     own = replace(cells.LSTM, name="own", bias="input")
     assert numbarnn.RNN(own, 3, 4).bias_mode == "input"

@@ -98,21 +98,3 @@ def test_parameters_from_pytorchs_bfloat16_say_how():
     state = dict.fromkeys(layer.state_dict(), Tensor())
     with pytest.raises(TypeError, match=r"'weight_ih_l0'.*BFloat16; .*pass its \.float\(\)"):
         layer.load_state_dict(state)
-
-
-# ------------------------------------------------------------------------------------------------------------- a GPU
-
-
-@pytest.mark.gpu
-@by_dtype
-def test_gpu_takes_torchs_halves(cupy, dtype):
-    """A PyTorch tensor of the dtype goes in as it is."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch was built without CUDA")
-    layer = nr.GRU(3, 4, dtype=dtype, device="cuda", seed=0)
-    x = torch.randn(5, 2, 3, device="cuda").to(getattr(torch, dtype))
-    torch.cuda.synchronize()
-    expected, _ = layer(cupy.asarray(x.float().cpu().numpy().astype(precision.numpy_dtype(dtype))))
-    found, _ = layer(x)
-    np.testing.assert_array_equal(cupy.asnumpy(found), cupy.asnumpy(expected))

@@ -109,21 +109,6 @@ def test_names_are_views_of_their_rows():
     assert "R.f" in layer.named and "R.x" not in layer.named and len(layer.named) == len(list(layer.named))
 
 
-def test_names_of_several_layers_and_directions():
-    layer = nr.LSTM(2, [3, 4], bidirectional=True, device="cpu", seed=0)
-    assert list(layer.named)[:5] == ["l0.W.i", "l0.W.f", "l0.W.g", "l0.W.o", "l0.R.i"]
-    assert layer.named["l1.reverse.R.g"].shape == (4, 4) and layer.named["l1.reverse.W.g"].shape == (4, 6)
-    np.testing.assert_array_equal(layer.named["l1.reverse.b_r.o"], layer.parameters["bias_hh_l1_reverse"][12:])
-    with pytest.raises(KeyError, match=r"say of which layer: l0\.R\.i, l0\.reverse\.R\.i, l1\.R\.i"):
-        layer.named["R.i"]
-    with pytest.raises(KeyError, match=r"no parameter is called 'l2\.R\.i': there are l0\.W\.i, "):
-        layer.named["l2.R.i"]
-    with pytest.raises(ValueError, match="there is no layer 2 in reverse"):
-        layer.named.p(2, reverse=True)
-    assert repr(layer.named).split("\n")[0] == "l0.W.i (3, 2)"
-    assert layer.named.p(1, reverse=True).b_r.o.shape == (4, 1)
-
-
 def test_gradients_have_the_same_names():
     layer = nr.RNN(CELLS["one_gate_without_bias"][0], 2, 3, dtype="float64", device="cpu", seed=0)
     x = np.random.default_rng(0).standard_normal((4, 2, 2))
@@ -160,26 +145,6 @@ def test_state_dicts_in_both_forms_and_copies(name):
         np.testing.assert_array_equal(copied(x)[0], layer(x)[0])
         copied.weights[...] = 0
     assert layer.weights.any()
-
-
-def test_the_place_of_a_parameter_does_not_depend_on_other_equations():
-    """Further gates, with and without a bias, and a second matrix of the same last name."""
-
-    def gate(x, h, p):
-        return nr.sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
-
-    @nr.cell
-    def alone(x, h, p):
-        return gate(x, h, p) * h
-
-    @nr.cell
-    def beside(x, h, p):
-        return gate(x, h, p) * nr.tanh(p.W.g @ x + p.V.i @ h) + nr.tanh(p.R.o @ h + p.b.o)
-
-    for cell in (alone, beside):
-        layer = nr.RNN(cell, 2, 3, device="cpu")
-        for name, array in (("W.i", "weight_ih_l0"), ("R.i", "weight_hh_l0"), ("b.i", "bias_ih_l0")):
-            np.testing.assert_array_equal(layer.named[name], layer.parameters[array][:3])
 
 
 def test_cells_say_their_parameters_with_shapes():

@@ -28,26 +28,6 @@ def inputs(layer, seed=0):
     return tuple(rng.normal(0, 1, (*outer, size)).astype(layer.dtype) for size in (layer.input_size, width))
 
 
-def test_what_is_not_needed_is_not_multiplied(monkeypatch):
-    with not_prepared():
-        layer = nr.LSTM(INPUT, HIDDEN, 2, device="cpu", seed=1)
-        x, dy = inputs(layer)
-        tape, done = layer.forward(x)[2], []
-    for name in ("multiply", "weight_gradients"):
-        method = getattr(layer.engine, name)
-
-        def noted(*arguments, name=name, method=method, **options):
-            done.append(name)
-            return method(*arguments, **options)
-
-        monkeypatch.setattr(layer.engine, name, noted)
-    layer.backward(tape, dy, need=(), retain=True)
-    assert done == ["multiply"]  # the gradient of layer 1's input
-    done.clear()
-    layer.backward(tape, dy)
-    assert sorted(done) == ["multiply"] * 2 + ["weight_gradients"] * 2
-
-
 def test_mistakes_leave_the_tape_good():
     layer = LAYERS["gru"]()
     x, dy = inputs(layer)

@@ -75,27 +75,6 @@ def test_gradients_are_those_of_differences(name, odd):
     np.testing.assert_allclose((grads.weights * along).sum(), (values[0] - values[1]) / (2 * step), rtol=2e-7)
 
 
-def test_other_layouts_give_the_same():
-    layer = make("both_ways")
-    first = make("both_ways", batch_first=True)
-    x, _ = inputs(layer, "plain")
-    lengths = [5, 2, 3]
-    y, _, (c,), tape = layer.forward(x, output_states=True, lengths=lengths, padding_value=9.0)
-    assert (c[2:, 1] == 9).all()
-    y_first, _, (c_first,), tape_first = first.forward(
-        np.ascontiguousarray(x.swapaxes(0, 1)), output_states=True, lengths=lengths, padding_value=9.0
-    )
-    np.testing.assert_array_equal(c, c_first.swapaxes(0, 1))
-    packed = nr.pack_padded_sequence(x, lengths)
-    _, _, (c_packed,), tape_packed = layer.forward(packed, output_states=True)
-    np.testing.assert_array_equal(nr.pad_packed_sequence(c_packed, padding_value=9.0)[0], c)
-    grads = layer.backward(tape, y, dstates=(c,))
-    others = [first.backward(tape_first, y_first, dstates=(c_first,))]
-    others.append(layer.backward(tape_packed, nr.pack_padded_sequence(y, lengths), dstates=(c_packed,)))
-    for other in others:
-        np.testing.assert_allclose(grads.weights, other.weights, rtol=1e-12, atol=1e-12)
-
-
 def test_what_cannot_be_is_refused():
     x, _ = inputs(None, "plain")
     gru = nr.GRU(INPUT, HIDDEN, device="cpu", dtype="float64")

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numbarnn import engines
-from numbarnn.layers.sequences import PackedSequence, Packing, pack_padded_sequence, pad_packed_sequence
+from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 LENGTHS = {
     "one": [1],
@@ -34,27 +33,6 @@ def swapped(x, batch_first):
 
 
 # ------------------------------------------------------------------------------------------------------ there and back
-def test_packed_written_out():
-    """Sequences a of 2, b of 3, c of 1 elements: of each time the longest first."""
-    x = np.array([["a0", "b0", "c0"], ["a1", "b1", "--"], ["--", "b2", "--"]])[..., None]
-    packed = pack_padded_sequence(x, [2, 3, 1])
-    assert packed.data[:, 0].tolist() == ["b0", "a0", "c0", "b1", "a1", "b2"]
-    assert packed.batch_sizes.tolist() == [3, 2, 1]
-    assert packed.sorted_indices.tolist() == [1, 0, 2] and packed.unsorted_indices.tolist() == [1, 0, 2]
-
-
-@by_layout
-@by_lengths
-def test_there_and_back(lengths, batch_first):
-    """What comes back has as many steps as the longest sequence, padding as asked for, and the lengths."""
-    x = padded(lengths)
-    packed = pack_padded_sequence(swapped(x, batch_first), lengths, batch_first)
-    assert packed.data.shape == (sum(lengths), 3) and not np.isnan(packed.data).any()
-    for fill in (0.0, -2.5, np.nan):
-        back, back_lengths = pad_packed_sequence(packed, batch_first, fill)
-        expected = padded(lengths, fill=fill)[: max(lengths)]
-        np.testing.assert_array_equal(swapped(back, batch_first), expected, strict=True)
-        assert back_lengths.tolist() == lengths
 
 
 @by_layout
@@ -120,18 +98,6 @@ def test_indices_may_be_missing():
     packed = pack_padded_sequence(padded(lengths), lengths)
     back, _ = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes, packed.sorted_indices))
     np.testing.assert_array_equal(back, padded(lengths))
-
-
-@by_lengths
-def test_engines_pack_and_pad_alike(lengths):
-    engine, x = engines.get("cpu"), padded(lengths)[: max(lengths)].astype(np.float32)
-    packed = pack_padded_sequence(x, lengths)
-    packing = Packing.of(packed)
-    assert packing.lengths.tolist() == lengths and packing.lengths.dtype == np.int32
-    np.testing.assert_array_equal(packing.pad(engine, packed.data), x, strict=True)
-    np.testing.assert_array_equal(packing.pack(engine, x), packed.data, strict=True)
-    filled = packing.pad(engine, packed.data, np.nan)
-    np.testing.assert_array_equal(filled, padded(lengths, fill=np.nan)[: max(lengths)].astype(np.float32))
 
 
 # -------------------------------------------------------------------------------------------------------------- refused

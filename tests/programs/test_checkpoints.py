@@ -10,9 +10,7 @@ import pytest
 
 import numbarnn as nr
 from cases import Case
-from comparing import all_arrays, assert_close, assert_same_bits, check_checkpoints
-from formed_loops import layer_of
-from formed_loops import problem as of_call
+from comparing import assert_close, assert_same_bits
 from needs import LAYERS, RANDOM, check_needs
 from numbarnn import functional as F
 from numbarnn.engines.gpu import profiles
@@ -61,42 +59,6 @@ def test_short_calls_have_the_same_bits_too(steps, batch):
     (y, state, _), (other_y, other_state, _) = plain.forward(x), shorter.forward(x)
     for one, other in zip((y, *state), (other_y, *other_state), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("case", (
-    Case("lstm", T=9, hidden=(5, 3), proj_size=2, batch_first=True, directions=2, dropout=0.3, dtype="float16"),
-    Case("gru", T=9, hidden=(5, 3), lengths=(9, 4, 7), packed=True, given=("dy",)),
-    Case("rnn_tanh", T=9, hidden=(4, 4), input_mode="skip", directions=2, given=("dhy",), state=False),
-), ids=str)  # fmt: skip
-def test_options_of_calls(case):
-    check_checkpoints(case, "cpu")
-
-
-def test_what_is_w_x_already():
-    rng = np.random.default_rng(0)
-    x, dy = (rng.standard_normal((9, B, width), dtype=np.float32) for width in (2 * 3 * H, 2 * H))
-    layers = [nr.GRU(6 * H, H, input_mode="given", bidirectional=True, seed=1, device="cpu", checkpoint_every=k)
-              for k in (None, 4)]  # fmt: skip
-    (y, _, tape), (other_y, _, other) = (layer.forward(x) for layer in layers)
-    np.testing.assert_array_equal(y, other_y)
-    grads, others = layers[0].backward(tape, dy), layers[1].backward(other, dy)
-    np.testing.assert_array_equal(grads.x, others.x)
-    np.testing.assert_allclose(others.weights, grads.weights, atol=1e-5)
-
-
-@pytest.mark.parametrize("directions", (1, 2))
-@pytest.mark.parametrize("name", ("small_context", "large_memory", "tgru", "tgru_of_wide_x", "projected_beside_memory"))
-def test_states_of_other_sizes_than_h(name, directions):
-    """Segments know which gates are x itself, and how wide kernels have h: by the sizes of the layers below too."""
-    found = []
-    for k in (None, 3):
-        layer = layer_of(name, num_layers=2, bidirectional=directions == 2, checkpoint_every=k)
-        x, states, dy, d_states = of_call(name, layer)
-        y, finals, tape = layer.forward(x, tuple(states), lengths=[5, 2, 4])
-        grads = layer.backward(tape, dy, tuple(d_states))
-        found.append([*all_arrays((y, *finals, *grads.state)), grads.x, grads.weights])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 @pytest.mark.parametrize("directions", (1, 2))
@@ -192,25 +154,6 @@ def test_random_numbers_are_those_of_the_times(directions):
 def test_what_is_needed_and_several_backward_passes(name):
     check_needs(name, "cpu", "stepwise", calls=2, checkpoint_every=1)
     check_needs(name, "cpu", "wavefront", checkpoint_every=2)
-
-
-def test_gradients_are_added_to_dw():
-    x, dy = arrays()
-    layer = nr.GRU(I, H, device="cpu", checkpoint_every=8)
-    once = layer.backward(layer.forward(x)[2], dy)
-    start = np.ones_like(layer.weights)
-    again = layer.backward(layer.forward(x)[2], dy, dw=start)
-    assert again.weights is start
-    np.testing.assert_allclose(start, 1 + once.weights, atol=1e-4)
-
-
-def test_a_used_tape_is_refused():
-    x, dy = arrays()
-    layer = nr.LSTM(I, H, device="cpu", checkpoint_every=8)
-    tape = layer.forward(x)[2]
-    layer.backward(tape, dy)
-    with pytest.raises(ValueError, match="already used"):
-        layer.backward(tape, dy)
 
 
 def test_copies_and_what_a_layer_says():

@@ -88,17 +88,6 @@ def test_each_form_of_arguments_has_its_own():
             assert_same_bits(*pair)
 
 
-def test_weights_that_change_in_place_count_at_once():
-    layer, x = nr.GRU(3, 5, device="cpu", seed=0), np.ones((2, 1, 3), "float32")
-    layer(x), layer.stepper()
-    step = layer.stepper()
-    layer.weights *= 2
-    other = nr.GRU(3, 5, device="cpu")
-    other.load_state_dict(layer.state_dict())
-    np.testing.assert_array_equal(layer(x)[0], other(x)[0])
-    np.testing.assert_array_equal(step(x[0]), other(x[:1])[0][0])
-
-
 def test_each_weight_space_of_a_descriptor_counts():
     rnn = functional.Descriptor("lstm", 3, 5, device="cpu")
     x, rng = np.ones((2, 1, 3), "float32"), np.random.default_rng(0)
@@ -108,14 +97,6 @@ def test_each_weight_space_of_a_descriptor_counts():
             expected = functional.forward_inference(functional.Descriptor("lstm", 3, 5, device="cpu"), x, w=w)
         for found, other in zip(functional.forward_inference(rnn, x, w=w), expected, strict=True):
             np.testing.assert_array_equal(found, other)
-
-
-def test_calls_that_say_nothing_of_their_sequences_are_of_one_kind():
-    layer, x = nr.LSTM(3, 5, device="cpu"), np.ones((2, 1, 3), "float32")
-    layer(x), layer(x, padding_value=2.0)
-    assert len(free_passes(layer)) == len(layer.stack.prepared._free) == 1
-    layer(x, lengths=[1])  # which none is bound for
-    assert len(free_passes(layer)) == len(layer.stack.prepared._free) == 1
 
 
 def test_gradients_that_are_added_and_large_weights():

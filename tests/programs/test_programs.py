@@ -2,16 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-import numbarnn as nr
-from numbarnn.cells import CELLS, library
+from numbarnn.cells import CELLS
 from numbarnn.programs.backward import BackwardSpec, Need, backward
-from numbarnn.programs.forward import ForwardSpec, forward, tape_buffers
-from numbarnn.programs.views import View
+from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.schedules import SCHEDULES, Problem
-from numbarnn.schedules.persistent import tilings
 
 
 def problem(cell=CELLS["lstm"], **options):
@@ -25,34 +21,6 @@ def builders(case, schedule="stepwise", **options):
     schedule = SCHEDULES[schedule]
     spec = ForwardSpec(case, schedule.plan_forward(case), **options)
     return forward(spec), backward(BackwardSpec(spec, schedule.plan_backward(case)))
-
-
-def shapes(builder):
-    return {name: buffer.shape for name, buffer in builder.program.made.items()}
-
-
-def test_shapes_of_a_problem():
-    one, other = (shapes(builder) for builder in builders(problem()))
-    one |= {name: shape for name, shape, _ in tape_buffers(problem())}  # which are in the reserve
-    assert one["h", 1] == (7, 3, 14) and one["c", 0] == (7, 3, 12) and one["hy", 1] == (2, 3, 7)
-    assert one["gates", (1, 0)] == (5, 3, 28) and one["ah", (0, 1)] == (3, 24)
-    assert ("ax", (0, 0)) not in one  # in the memory of gates
-    assert other["dh", 0] == (2, 3, 6) and other["dx", 1] == (5, 3, 12) and other["dx", 0] == (5, 3, 4)
-    assert other["dw"] == nr.LSTM(4, (6, 7), bidirectional=True, device="cpu").weights.shape
-    case = problem(training=False)
-    inference = shapes(forward(ForwardSpec(case, SCHEDULES["stepwise"].plan_forward(case))))
-    assert inference["ax", (0, 0)] == (5, 3, 24) and inference["c", 1] == (2, 3, 14)
-    assert not any(name[0] in ("gates", "dropped_input") for name in inference)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_every_block_of_a_persistent_kernel_has_its_words_of_sums(dtype):
-    """However few units the planner gives to blocks: a block beyond the buffer would write into another one."""
-    case = problem(library.layer_norm_lstm, dtype=dtype, hidden_sizes=(33, 33))
-    blocks = -(-33 // min(tilings.UNITS))
-    for builder in builders(case):
-        slots, sums, batch, *rest = builder.words[1, 1].shape
-        assert (slots, sums, batch) == (2, case.cell.num_sums, 3) and np.prod(rest) >= blocks
 
 
 @pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
@@ -100,28 +68,3 @@ def test_what_is_not_needed_is_not_in_the_program():
         names = set(built.program.made)
         assert (("dx", 0) in names) == need.x and ("dw" in names) == need.weights
         assert (("dax", (0, 0)) in names) == need.again  # else in the memory of gates
-
-
-def test_views_are_those_of_arrays():
-    whole = np.arange(4 * 3 * 6, dtype=np.float32).reshape(4, 3, 6)
-    view = View.of("a", whole.shape, whole.dtype)
-    for part in (
-        lambda a: a, lambda a: a[1:-1], lambda a: a[2], lambda a: a[:, :, 2:4], lambda a: a[-1, 0][None],
-        lambda a: a[0, :0], lambda a: a.transpose(1, 0, 2), lambda a: a.reshape(12, 6)[:, 3:], lambda a: a[::-1][:2],
-        lambda a: a[1:3].reshape((2 * 3, 6))[1:, :2], lambda a: a.reshape(72)[6:18].reshape(2, 6),
-    ):  # fmt: skip
-        expected, found = part(whole), nr.engines.get("cpu").array_at(part(view), whole)
-        assert found.shape == expected.shape and np.array_equal(found, expected)
-        assert not found.size or found.strides == expected.strides
-    with pytest.raises(ValueError, match="is no view"):
-        view[:, :, :2].reshape(24)
-
-
-def test_what_a_tape_keeps():
-    """Neither scratch of steps nor what only the call needed; one memory for x Wᵀ, what is saved and its gradient."""
-    layer = nr.LSTM(4, (6, 7), dropout=0.5, device="cpu")
-    y, _, tape = layer.forward(np.ones((5, 3, 4), np.float32))
-    assert set(tape.forward.arrays) == {"reserve", "x", "masks", "flat", "no_bias"}
-    reserve, before = tape.forward.reserve, tape.forward.reserve.copy()
-    layer.backward(tape, y)
-    assert not np.array_equal(reserve, before)

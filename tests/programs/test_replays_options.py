@@ -11,10 +11,7 @@ import numbarnn
 from equations import weighted
 from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
 from gpu_stand_in import B, H, T, calls_name_their_memory, steady
-from numbarnn.cells import Cell, library
-from numbarnn.common import code_cache
-from numbarnn.cuda import launch
-from numbarnn.cuda.arguments import Arguments, numba_types
+from numbarnn.cells import Cell
 
 REPLAY = {"graph": 1, "record": 1}  # the graph's launch, and the event for callers on other streams
 
@@ -114,33 +111,3 @@ def test_graphs_are_known_by_every_address_in_them(gpu, monkeypatch, cell, optio
     train()
     infer()
     assert named == [True] * 3
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_other_rates_are_other_arguments_of_the_same_code(gpu, monkeypatch, schedule):
-    """Of zoneout and of dropout within a cell: what kernels are compiled from, and for, is the same."""
-    kernels, numbers = [], []
-
-    def bind(kernel, config, *arguments):
-        given = Arguments(kernel.name, arguments)
-        types = str(numba_types(given.signature))
-        kernels.append(code_cache.key(kernel.dispatcher.py_func, kernel.source_key, types))
-        numbers.append([value for value in given.values if isinstance(value, float)])
-        return lambda *_: None
-
-    monkeypatch.setattr(launch.Kernel, "bind", bind)
-    found = []
-    for rates in ({"zoneout_h": 0.1, "dropout_n": 0.2}, {"zoneout_h": 0.4, "dropout_n": 0.5}, {"zoneout_h": 0.4}):
-        _, infer, train = layer_and_calls(gpu[2], numbarnn.cell(library.gru, **rates), schedule, {}, ("lengths",))
-        train()
-        infer(None)
-        found.append((list(kernels), list(numbers)))
-        kernels.clear(), numbers.clear()
-    (first, first_numbers), (other, other_numbers), (without, _) = found
-    assert first == other and not set(first) <= set(without)
-    assert {0.9, 1.25} <= round_all(first_numbers) and {0.6, 2.0} <= round_all(other_numbers)
-
-
-def round_all(numbers):
-    """All numbers of some lists, to what float32 tells apart."""
-    return {round(one, 6) for part in numbers for one in part}

@@ -1,6 +1,5 @@
 """What `explain` says of plans, and which tiles three products of TF32 take."""
 
-import re
 from dataclasses import replace
 from itertools import product
 
@@ -57,14 +56,6 @@ def test_explanation_of_auto_says_why():
         }  # fmt: skip
 
 
-def test_one_of_a_kind_is_no_plural():
-    text = str(explain(choose("persistent"), problem_of(hidden=(4,), batch=1, steps=1), False))
-    assert "layer 0 in 1 block of 4 units and 1 sequence" in text and "layer 0: 1 block of 256 threads" in text
-    assert "1 block per direction" in text and "↔ steps 0..1 in 1 block" in text
-    assert "instead, wavefront: 1 block of 1 step per layer" in text
-    assert not re.search(r"\b1 (block|sequence|step|launche)s", text)
-
-
 @pytest.mark.parametrize("backward", BOTH_PASSES)
 def test_what_a_step_is_made_of_where_it_is_more_than_a_product(backward):
     """By every schedule the same."""
@@ -106,12 +97,3 @@ def test_three_products_keep_to_tiles_that_spill_nothing(hidden, batch, backward
     assert one.estimate.step < three.estimate.step < fma.estimate.step
     assert three.tile.warps <= 8 and three.tile.rows <= (64 if three.tile.n8 == 1 else 32)
     assert "no device" in three.details and "no device" not in one.details
-
-
-@pytest.mark.parametrize("dtype, profile", [("float16", "h200"), ("float32", "t4")])
-def test_three_products_are_for_float32_on_tensor_cores(dtype, profile):
-    plain = problem_of(dtype=dtype, hidden=(96,), batch=8)
-    asked = replace(plain, splits_tf32=True)
-    for backward in BOTH_PASSES:
-        expected, found = (planner.plan_launches(each, profiles.get(profile), backward) for each in (plain, asked))
-        assert [launch.tile for launch in found] == [launch.tile for launch in expected]

@@ -1,7 +1,6 @@
 """The wavefront schedule on the CPU engine: how it is cut, and that it computes what stepwise computes."""
 
 import random
-from dataclasses import fields, is_dataclass
 from itertools import product
 
 import numpy as np
@@ -9,12 +8,10 @@ import pytest
 
 from cases import Case
 from comparing import assert_close, assert_equals_stepwise, assert_same_bits
-from numbarnn import engines
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.schedules import stepwise, wavefront
-from plan_orders import Shuffled
+from numbarnn.schedules import wavefront
 from problems import make_problem
-from running import infer, train
+from running import train
 
 CELLS = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function
 HIDDEN = ((5,), (5, 33), (7, 3, 6))
@@ -60,37 +57,11 @@ def test_directions_overlap_and_layers_wait_for_both():
     assert spans["input    layer 1 → steps 8..10"].start < spans["steps    layer 0 → steps 14..16"].start
 
 
-def test_blocks_that_do_not_meet_at_the_same_times():
-    """T = 9 in blocks of 2: the backward direction's are cut one step off; both that cover a time are waited for."""
-    plan = wavefront.plan_forward(2, 2, 9)
-    needs = {str(task): [str(need) for need in task.needs] for task in plan.tasks}
-    assert needs["input    layer 1 → steps 2..4"] == [
-        "steps    layer 0 → steps 2..4",
-        "steps    layer 0 ← steps 4..6",
-        "steps    layer 0 ← steps 6..8",
-    ]
-
-
 # ----------------------------------------------------------------------------------------------------- its results
 @by_case
 def test_equals_stepwise_to_rounding(case):
     """A block's products may be added up in another order than all steps': T B rows or fewer."""
     assert_equals_stepwise(case, "cpu", "wavefront")
-
-
-@pytest.mark.parametrize("schedule", (stepwise.SCHEDULE, wavefront.SCHEDULE), ids=lambda schedule: schedule.name)
-@pytest.mark.parametrize("seed", range(5))
-def test_every_order_that_needs_allow_gives_the_same_bits(monkeypatch, engine, schedule, seed):
-    engine.set_num_threads(1)
-    case = Case(CELLS[seed % 3], T=11, B=2, hidden=(5, 3, 4), directions=1 + seed % 2, dropout=0.3)
-    problem = make_problem(case)
-    layer = problem.layer("cpu", schedule=schedule.name, seed=2)
-    expected, (values, _) = infer(layer, problem), train(layer, problem)
-    layer = problem.layer("cpu", seed=2)
-    layer.stack.schedule = Shuffled(schedule, seed)
-    monkeypatch.setattr(engine, "run_jobs", lambda *arguments: engines.Engine.run_jobs(engine, *arguments))
-    assert_same_bits(infer(layer, problem), expected)
-    assert_same_bits(train(layer, problem)[0], values)
 
 
 def test_threads_and_their_timing_do_not_change_the_bits(engine):
@@ -123,58 +94,6 @@ def test_parameters_gradients_may_come_later(cell, schedule):
 
 
 # ------------------------------------------------------------------------------------------------ what engines get
-def arrays_in(value):
-    """The NumPy arrays in a call's arguments."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict):
-        yield from arrays_in(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from arrays_in(part)
-    elif is_dataclass(value):
-        yield from arrays_in([getattr(value, item.name) for item in fields(value)])
-
-
-def owner(array):
-    """The array whose memory a view shows."""
-    return array if array.base is None else owner(array.base)
-
-
-@pytest.mark.parametrize("fuses_input", (True, False))
-@pytest.mark.parametrize("cell", CELLS)
-def test_engines_are_told_of_every_array(monkeypatch, engine, cell, fuses_input):
-    """A CUDA graph is found again by the addresses of the arrays it was told of: one not among them would be read
-    where it was at the first call."""
-    told, used = [], []
-    monkeypatch.setattr(engine, "fuses_input", fuses_input)
-
-    def recording(original):
-        def record(*arguments, **options):
-            used.extend(arrays_in((arguments, options)))
-            return original(*arguments, **options)
-
-        return record
-
-    for name in ("copy", "zero", "multiply", "dropout", "weight_gradients", "forward_steps", "backward_steps"):
-        monkeypatch.setattr(engine, name, recording(getattr(engine, name)))
-
-    def run_jobs(make_jobs, key, arrays):
-        told[:], used[:] = arrays, []
-        assert hash(key) is not None
-        engines.Engine.run_jobs(engine, make_jobs, key, arrays)
-        known = {id(owner(array)) for array in told}
-        missing = [array.shape for array in used if array.size and id(owner(array)) not in known]
-        assert used and not missing
-
-    monkeypatch.setattr(engine, "run_jobs", run_jobs)
-    for options in ({}, {"dropout": 0.5}, {"batch_first": True}):
-        case = Case(cell, T=9, hidden=(5, 6), directions=2, **options)
-        problem = make_problem(case)
-        layer = problem.layer("cpu", schedule="wavefront")
-        assert_close(case, train(layer, problem)[0], train(problem.layer("cpu"), problem)[0])
-        if not case.dropout:
-            infer(layer, problem)
 
 
 @pytest.mark.parametrize("options", ({}, {"batch_first": True}, {"dropout": 0.5, "batch_first": True}), ids=str)

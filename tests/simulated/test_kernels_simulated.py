@@ -4,31 +4,24 @@ four threads, compile/backend.py), so that small arrays span several blocks and 
 Outputs start as NaN: an element that is not written shows, and one that must not be written stays NaN.
 """
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
 from cases import Case
-from comparing import assert_same_bits, check
+from comparing import check
 from numbarnn import engines
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES, HALVES, compute_dtype, numpy_dtype
 from numbarnn.compile import storage
-from numbarnn.cuda import simulator
 from numbarnn.cuda.launch import LaunchConfig
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
-from numbarnn.kernels.step import pointwise, projection
-from numbarnn.kernels.step.groups import Gradients, Options
+from numbarnn.kernels.step import pointwise
 from numbarnn.reference.philox import dropout_mask
-from problems import dense, make_problem
-from row_cases import integers, random_step_mask
-from running import infer, train
+from row_cases import random_step_mask
 from step_buffers import mask_words
 
 ENGINE = engines.get("sim")
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
-by_direction = pytest.mark.parametrize("direction", (0, 1))
 
 
 def normal(dtype, *shape, seed=0):
@@ -58,16 +51,6 @@ def test_copy_into_a_slice_writes_that_slice_only_and_converts(dtype):
     back = nans("float32", 3, 9)
     copies.copy(back, out[:, 1::2])
     np.testing.assert_array_equal(back, out[:, 1::2].astype(np.float32))
-
-
-@pytest.mark.parametrize("config", [None, LaunchConfig((1, 1), 1), LaunchConfig((3, 2), 2)], ids=str)
-@pytest.mark.parametrize("gates, heads, size, width", [(1, 1, 1, 1), (4, 2, 3, 3), (3, 5, 1, 2)])
-def test_spread_blocks(gates, heads, size, width, config):
-    """Onto the diagonal of each gate's matrix."""
-    x = normal("float64", gates * heads * size, width)
-    out = nans("float64", len(x), heads * width)
-    copies.make_spread_blocks().bind(config, out, x)(gates) if config else copies.spread_blocks(out, x, gates)
-    np.testing.assert_array_equal(out, dense(x, gates, heads), strict=True)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -161,41 +144,6 @@ def test_row_kernels_are_right_for_any_grid(blocks, threads):
     np.testing.assert_array_equal(step_mask, expected)
 
 
-@by_dtype
-@by_direction
-def test_carry(direction, dtype):
-    """The rows of skipped steps of one direction become those before them; all else stays."""
-    T, B, P, t = 3, 5, 7, 1
-    before, columns = t + 2 * direction, slice(direction * P, (direction + 1) * P)
-    h, step_mask = integers(dtype, T + 2, B, 2 * P), random_step_mask(T + 2, B, seed=2)
-    expected = h.copy()
-    expected[t + 1, step_mask[t + 1] == SKIP, columns] = h[before, step_mask[t + 1] == SKIP, columns]
-    projection.bind_carry(h[:, :, columns], step_mask)(t, before)
-    assert (step_mask[t + 1] == SKIP).any() and (step_mask[t + 1] != SKIP).any()
-    np.testing.assert_array_equal(h.astype(np.float64), expected.astype(np.float64))
-
-
-@by_dtype
-@by_direction
-def test_join(direction, dtype):
-    """dht[t] = dy[t] + dh and dh = 0; of skipped steps dht[t] = 0 and dh stays; what comes from a reset counts as 0."""
-    T, B, P, t = 3, 9, 7, 1
-    before, columns = t + 2 * direction, slice(direction * P, (direction + 1) * P)
-    step_mask, every = np.full((T + 2, B), 99, np.uint8), np.uint8([0, RESET, SKIP])
-    step_mask[t + 1] = np.repeat(every, 3)
-    step_mask[t if direction else t + 2] = np.tile(every, 3)  # the next step's
-    skip, cut_off = (step_mask[t + 1] == SKIP)[:, None], (np.tile(every, 3) == RESET)[:, None]
-    dh, dy = integers(compute_dtype(dtype), B, P, seed=1), integers(dtype, T, B, 2 * P, seed=2)
-    d_h = np.where(cut_off, 0, dh)
-    expected, expected_dh = np.where(skip, 0, dy[t, :, columns] + d_h), np.where(skip, d_h, 0)
-    dh[cut_off[:, 0]] = dy[t, skip[:, 0]] = np.nan
-    dht = nans(dtype, T, B, P)
-    projection.bind_join(Gradients(dh, None, None, None, dy[:, :, columns], dht), Options(step_mask))(t, before)
-    np.testing.assert_array_equal(dht[t].astype(np.float64), expected)
-    assert np.isnan(dht[[0, 2]].astype(np.float64)).all()
-    np.testing.assert_array_equal(dh, expected_dh)
-
-
 # ------------------------------------------------------------------------------------------------------------ steps
 @pytest.mark.parametrize("grid, threads", [(1, 1), ((1, 5), 16)])
 @pytest.mark.parametrize("cell", ("lstm", "gru_reset_before"))
@@ -204,35 +152,3 @@ def test_steps_are_right_for_any_grid(monkeypatch, cell, grid, threads):
     monkeypatch.setattr(pointwise, "launch_config", lambda *_: LaunchConfig(grid, threads))
     options = dict(lengths=(2, 3, 0), resets=True)
     check(Case(cell, T=3, B=3, hidden=(9,), directions=2, dtype="float64", **options), "sim")
-
-
-if find_spec("torch"):
-
-    @pytest.mark.parametrize("blocks, threads", [(1, 1), (2, 3), (7, 2)])
-    def test_sums_over_units_are_the_same_bits_for_any_grid_one_block_wide(monkeypatch, blocks, threads):
-        """Of one shape, whatever the order in which threads run."""
-        monkeypatch.setattr(pointwise, "launch_config", lambda *_: LaunchConfig((1, blocks), threads))
-        case = Case("ladder", T=2, B=3, hidden=(9,), dtype="float64")
-        check(case, "sim")
-        problem, found = make_problem(case), []
-        for seed in range(2):
-            layer = problem.layer("sim", schedule="stepwise")
-            with simulator.schedule(seed=seed):
-                found.append(infer(layer, problem) | train(layer, problem)[0])
-        assert_same_bits(*found)
-
-
-@pytest.mark.parametrize("cell, accumulate, sums", [("lstm", False, 1), ("lstm", True, 2), ("gru", False, 2)])
-def test_gradients_of_two_biases_that_are_the_same_are_summed_once(monkeypatch, cell, accumulate, sums):
-    """Where they are added to what is there, that may differ."""
-    summed, add = [], ENGINE.add_column_sums
-    monkeypatch.setattr(ENGINE, "add_column_sums", lambda out, x: summed.append(out) or add(out, x), raising=False)
-    case = Case(cell, T=2, B=2, hidden=(5,))
-    problem = make_problem(case)
-    layer = problem.layer("sim", schedule="stepwise")
-    dw = layer.engine.zeros(layer.weights.shape, case.dtype) if accumulate else None
-    found = layer.backward(layer.forward(problem.x, **problem.options())[2], problem.dy, dw=dw)
-    assert len(summed) == sums
-    biases = layer.stack.space.views(found.weights)
-    same = np.array_equal(biases["bias_ih_l0"], biases["bias_hh_l0"])
-    assert biases["bias_ih_l0"].any() and same == (cell == "lstm")

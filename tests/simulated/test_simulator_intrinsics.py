@@ -2,61 +2,12 @@
 
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32
+from numba import cuda
 from threads import SEEDS, any_order, launch
 
 from numbarnn.cuda import simulator
 
-
-def test_indices_of_three_dimensions():
-    @cuda.jit
-    def index_kernel(out):
-        x, y, z = cuda.grid(3)
-        out[z, y, x] += 1 + cuda.blockIdx.x + 10 * cuda.threadIdx.y + 100 * cuda.blockIdx.z + 1000 * cuda.laneid
-        assert cuda.gridsize(3) == out.shape[::-1] and cuda.warpsize == 32
-        assert (cuda.gridDim.x, cuda.blockDim.z) == (3, 2)
-
-    out = np.zeros((2 * 2, 1 * 5, 3 * 4), np.int64)
-    launch(index_kernel, (3, 1, 2), (4, 5, 2), out)
-    z, y, x = np.indices(out.shape)
-    lane = (x % 4 + 4 * (y % 5) + 20 * (z % 2)) % 32
-    np.testing.assert_array_equal(out, 1 + x // 4 + 10 * (y % 5) + 100 * (z // 2) + 1000 * lane)
-
-
 # ------------------------------------------------------------------------------------------------------------- warps
-@any_order
-def test_shuffles(seed):
-    @cuda.jit
-    def shuffle_kernel(out):
-        i = cuda.threadIdx.x
-        value, everybody = 100 * (i // 32) + i % 32, 0xFFFFFFFF
-        out[0, i] = cuda.shfl_sync(everybody, value, 35)  # modulo 32
-        out[1, i] = cuda.shfl_xor_sync(everybody, value, 5)
-
-    out, lane, first = np.full((2, 64), -1), np.arange(64) % 32, np.arange(64) // 32 * 100
-    with simulator.schedule(seed):
-        launch(shuffle_kernel, 1, 64, out)
-    np.testing.assert_array_equal(out, [first + 3, first + (lane ^ 5)])
-
-
-@any_order
-def test_a_part_of_a_warp_can_meet(seed):
-    @cuda.jit
-    def half_kernel(out):
-        i = cuda.threadIdx.x
-        if i < 4:
-            total = i
-            for offset in (2, 1):
-                total += cuda.shfl_xor_sync(0xF, total, offset)
-            out[i] = total
-        cuda.syncwarp()
-        if i >= 4:
-            out[i] = out[i - 4]
-
-    out = np.zeros(8, np.int32)
-    with simulator.schedule(seed):
-        launch(half_kernel, 1, 8, out)
-    assert out.tolist() == [6] * 8
 
 
 @pytest.mark.parametrize(
@@ -76,47 +27,6 @@ def test_shuffles_with_lanes_that_take_no_part(mask, source, message):
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
-@cuda.jit(device=True)
-def reverse(values, i):
-    """A device function with a barrier: `cuda` must mean the simulator in it, whoever else is inside."""
-    mine = values[cuda.blockDim.x - 1 - i]
-    cuda.syncthreads()
-    values[i] = mine
-    cuda.syncthreads()
-
-
-@any_order
-def test_shared_memory_is_per_block_and_place(seed):
-    @cuda.jit
-    def shared_kernel(out):
-        i, b = cuda.threadIdx.x, cuda.blockIdx.x
-        one, two = cuda.shared.array(4, float32), cuda.shared.array((4,), np.int32)
-        dynamic, also_dynamic = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-        local = cuda.local.array(2, float64)
-        assert np.isnan(local).all() and len(dynamic) == len(also_dynamic) == 4
-        one[i], two[i], dynamic[i], local[0] = i, 10 * i, 100 * b, i
-        cuda.syncthreads()
-        reverse(one, i)
-        reverse(two, i)
-        out[b, i] = one[i] + two[i] + dynamic[3 - i] + also_dynamic.view(np.float32)[i] + local[0]
-
-    out = np.full((3, 4), np.nan)
-    with simulator.schedule(seed):
-        launch(shared_kernel, 3, 4, out, shared_bytes=18)
-    i, b = np.arange(4), np.arange(3)[:, None]
-    np.testing.assert_array_equal(out, 11 * (3 - i) + 200 * b + i)
-
-
-def test_what_nobody_wrote_is_nan():
-    @cuda.jit
-    def unwritten_kernel(out):
-        out[0] = cuda.shared.array(2, float32)[0]
-        out[1] = cuda.shared.array(0, float64)[1]
-        out[2] = cuda.local.array((2, 2), float32)[1, 1]
-
-    out = np.zeros(3)
-    launch(unwritten_kernel, 1, 1, out, shared_bytes=16)
-    assert np.isnan(out).all()
 
 
 @any_order

@@ -175,38 +175,6 @@ def test_waiting_for_a_block_that_never_comes_is_a_livelock(seed):
     assert "block (0, 0, 0)" not in str(caught.value)  # it went on, as block 1 came
 
 
-def test_work_between_polls_is_no_livelock():
-    """Each thread polls more than is allowed in vain, but memory changes in between."""
-
-    @cuda.jit
-    def ticking_kernel(ticks):
-        for _ in range(1000):
-            simulator.pause()
-            ticks[cuda.grid(1)] += 1
-
-    ticks = np.zeros(4, np.int32)
-    with simulator.schedule(1, patience=20):
-        launch(ticking_kernel, 2, 2, ticks)
-    assert ticks.tolist() == [1000] * 4
-
-
-def test_patience_leaves_a_kernel_its_own_bound():
-    @cuda.jit
-    def bounded_kernel(flag, error):
-        for _ in range(1000):
-            if flag[0]:
-                return
-            cuda.nanosleep(20)
-        error[0] = 1
-
-    flag, error = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    with pytest.raises(RuntimeError, match="livelock"):
-        launch(bounded_kernel, 1, 2, flag, error)
-    with simulator.schedule(2, patience=2000):
-        launch(bounded_kernel, 1, 2, flag, error)
-    assert error[0] == 1
-
-
 # ------------------------------------------------------------------------------------------------ what threads raise
 @any_order
 def test_an_exception_names_block_and_thread(seed):
@@ -221,6 +189,16 @@ def test_an_exception_names_block_and_thread(seed):
     with simulator.schedule(seed), pytest.raises(RuntimeError, match=named) as caught:
         launch(failing_kernel, (1, 2), 4, np.zeros(4))
     assert isinstance(caught.value.__cause__, IndexError)
+
+
+# ------------------------------------------------------------------------------------------------------------ around
+
+
+def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    assert install.command("sim") in engines.why_not("sim")
+    with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .*\[sim\]"'):
+        engines.get("sim")
 
 
 def test_after_an_error_threads_are_unwound_and_numba_is_as_before():
@@ -240,22 +218,3 @@ def test_after_an_error_threads_are_unwound_and_numba_is_as_before():
         launch(unwinding_kernel, 1, 4, np.zeros(1))
     assert len(unwound) == 4 and set(vars(cuda)) == names
     assert wavefront_is_right(0)
-
-
-def test_a_launch_within_a_kernel_is_refused():
-    @cuda.jit
-    def outer_kernel(x):
-        launch(outer_kernel, 1, 1, x)
-
-    with pytest.raises(RuntimeError, match=r"outer_kernel: block .* cannot launch another"):
-        launch(outer_kernel, 1, 1, np.zeros(1))
-
-
-# ------------------------------------------------------------------------------------------------------------ around
-
-
-def test_without_greenlet_the_engine_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(install, "find_spec", lambda name: None)
-    assert install.command("sim") in engines.why_not("sim")
-    with pytest.raises(RuntimeError, match=r'device \'sim\' cannot be used: greenlet .*\[sim\]"'):
-        engines.get("sim")

@@ -10,7 +10,7 @@ from cases import Case
 from comparing import assert_close
 from grouped_tiles import GroupedTile, launches_of
 from mutants import PATTERNS, altered, mutated, names_of, source_of, written_anew
-from numbarnn import engines, functional
+from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels import error_flag
@@ -156,7 +156,10 @@ EXCHANGES = {
 }
 
 
-@pytest.mark.parametrize("case, device", EXCHANGES.values(), ids=EXCHANGES)
+@pytest.mark.parametrize(
+    "case, device",
+    [pytest.param(*one, id=name, marks=[pytest.mark.full] * ("pro" in name)) for name, one in EXCHANGES.items()],
+)
 def test_a_block_that_never_publishes_is_reported_and_then_the_layer_works_again(
     engine, change, monkeypatch, case, device
 ):
@@ -194,19 +197,6 @@ def test_the_next_call_of_another_layer_names_the_one_that_failed(engine):
         other, infer(innocent, other_problem), infer(other_problem.layer("sim", schedule="stepwise"), other_problem)
     )
     assert_close(case, infer(layer, problem), infer(problem.layer("sim", schedule="stepwise"), problem))
-
-
-def test_weight_gradients_of_a_walk_that_failed_are_nan(engine):
-    """In cuDNN's terms, where they are a call of their own."""
-    rnn = functional.Descriptor("rnn_tanh", 4, 5, dtype="float32", device="sim", schedule="persistent")
-    w, x = np.full(rnn.weight_space_size, 0.1, "float32"), np.ones((3, 2, 4), "float32")
-    y, *_, reserve = functional.forward_training(rnn, x, w=w)
-    dw = np.zeros_like(w)
-    with silence(engine):
-        functional.backward_data(rnn, reserve, np.ones_like(y), w=w)
-        assert all_nan(functional.backward_weights(rnn, reserve, dw))
-    with pytest.raises(RuntimeError, match=r"Descriptor\('rnn_tanh', 4, \[5\], .* backward pass"):
-        rnn.check()
 
 
 def test_nobody_waits_on_once_a_block_has_given_up(engine):

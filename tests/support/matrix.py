@@ -210,7 +210,8 @@ def written_points(engine, full):
         if engine == "cpu" and not full:
             chosen = turns[1:4:2]  # with sequences, which the others' do without
         else:
-            chosen = turns if full else [turns[(number + 2 * k + k // 3) % len(turns)] for k in range(4)]
+            few = range(2 if engine == "sim" else 4)
+            chosen = turns if full else [turns[(number + 2 * k + k // 3) % len(turns)] for k in few]
         for turn, options in enumerate(chosen):
             dtype = dtypes[(number + turn) % len(dtypes)]
             if engine == "cpu" and not full:

@@ -187,13 +187,13 @@ class Problem:
             found[name] = dense(R, case.definition.num_ah, case.heads)
         return found
 
-    def reference(self, drawn=None, exact=False):
+    def reference(self, drawn=None):
         """The reference's forward result."""
         case = self.case
         h, c = self.states[0], self.states[1] if case.has_c else None
         return reference.forward(
             case.cell,
-            *widest([self.x, self.dense_parameters(drawn.drops if drawn else {}), h, c], exact),
+            *(self.x, self.dense_parameters(drawn.drops if drawn else {}), h, c),
             masks=drawn.masks if drawn and case.dropout else None,
             lengths=case.lengths,
             resets=self.resets,
@@ -202,29 +202,27 @@ class Problem:
             padding_value=case.padding_value,
         )
 
-    def expected(self, drawn=None, exact=False, by_autograd=False):
+    def expected(self, drawn=None, by_autograd=False):
         """Name -> what must come out, float64, in the form in which layers return it.
 
         Args:
             drawn: of the training call, a `Drawn`; None: of inference.
-            exact: in NumPy's longdouble (slow), for judging which of two float64 results errs less: the reference's
-                own float64 error is as large as theirs. Built-in cells.
             by_autograd: of built-in cells too.
         """
         if self.case.of_reference and not by_autograd:
-            y, finals, dx, d_states, gradients = self._by_reference(drawn, exact)
+            y, finals, dx, d_states, gradients = self._by_reference(drawn)
         else:
             y, finals, dx, d_states, gradients = equations.autograd(self, drawn)
         values = {"y": plain(self.sequences(y)), **self.named(self.form(finals), "{}y")}
         values |= {"dx": plain(self.sequences(dx)), **self.named(self.form(d_states), "d{}x")}
         return values | {f"d{name}": gradients[name] for name in self.parameters}
 
-    def _by_reference(self, drawn, exact):
+    def _by_reference(self, drawn):
         """(y, final states, dx, gradients of initial states, of parameters by name)."""
-        case, result = self.case, self.reference(drawn, exact)
+        case, result = self.case, self.reference(drawn)
         assert side_distance(case, result) > case.closest, "a unit is at its kink: choose another problem"
         given = [self.dy, self.d_states[0], self.d_states[1] if case.has_c else None]
-        found = reference.backward(result, *widest(given, exact))
+        found = reference.backward(result, *given)
         drops, gradients = drawn.drops if drawn else {}, dict(found.params)
         for name in [name for name in gradients if name.startswith("weight_hh")]:
             gradient = blocks(gradients[name], case.definition.num_ah, case.heads)
@@ -238,15 +236,6 @@ class Problem:
             return {}
         parts = state if len(self.case.states) > 1 else (state,)
         return {form.format(name): part for name, part in zip(self.case.states, parts, strict=True)}
-
-
-def widest(value, exact):
-    """Nested lists and dicts of arrays, as they are or, if `exact`, in longdouble."""
-    if isinstance(value, dict):
-        return {name: widest(part, exact) for name, part in value.items()}
-    if isinstance(value, list):
-        return [widest(part, exact) for part in value]
-    return value if value is None or not exact else value.astype(np.longdouble)
 
 
 def dense(R, gates, heads):

@@ -8,12 +8,31 @@ import inspect
 import re
 
 from emulator.program import Program, registers_of
+from numbarnn.kernels.persistent import backward, forward
 from numbarnn.kernels.persistent.context import WithinStep
+
+PERSISTENT = (forward.__name__, backward.__name__)  # modules
 
 # Bits of a number, as it is exchanged one by one.
 _LETTERS = {"float16": "u16", "bfloat16": "u16", "float32": "f32"}
 WORD = {"ld.relaxed.gpu.global.s64", "st.relaxed.gpu.global.s64"}  # of a call's error flag
 _WIDE_SHARED = re.compile(r"\b(?:ld|st)\.shared\.v(?:4\.[ubf]32|2\.[ubf]64)\b")
+
+
+def require_all(text, shipped):
+    """Assert all that holds of a shipped kernel's PTX."""
+    require_aligned_shared_memory(text)
+    require_long_offsets(text)
+    if shipped.function.__module__ in PERSISTENT:
+        require_exchange(text, shipped)
+    if shipped.dtype != "float64":
+        require_no_double(text)
+
+
+def require_no_double(text):
+    """Assert that no line touches float64, but for the declaration of registers that nothing uses."""
+    lines = [line.strip() for line in text.splitlines() if ".f64" in line]
+    assert not lines, f"float64: {lines}"
 
 
 def promised_accesses(dtype, aligned):

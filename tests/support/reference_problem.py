@@ -95,14 +95,6 @@ def central_difference_along(loss, array, change):
     return above - below
 
 
-def relative_error(actual, expected):
-    """Largest absolute difference, relative to the largest element of `expected`."""
-    assert actual.shape == expected.shape
-    scale = np.max(np.abs(expected))
-    assert scale > 1e-3, "a gradient this small would test nothing"
-    return np.max(np.abs(actual - expected)) / scale
-
-
 def assert_same(actual, expected, message=""):
     """The same sums in float64; memory alignment or another order may change their rounding, nothing else."""
     assert actual.dtype == expected.dtype == np.float64, message
@@ -123,20 +115,17 @@ STEP = 1e-5
 FINITE_DIFFERENCE_LIMIT = 1e-6
 
 
-def assert_gradients_are_differences(problem, each):
-    """Every gradient against central differences of the loss: with `each` element by element, else along DIRECTIONS of
-    each array, in which all elements go up or down at once: one that is wrong shows in every one of them."""
+def assert_gradients_are_differences(problem):
+    """Every gradient against central differences of the loss along DIRECTIONS of each array, in which all elements go
+    up or down at once: one that is wrong shows in every one of them."""
     result = problem.forward()
     assert_away_from_kinks(problem, result)
     gradients, inputs, rng = gradients_by_name(problem.backward(result)), problem.inputs(), np.random.default_rng(0)
     assert gradients.keys() == inputs.keys()
     for name, array in inputs.items():
-        if each or array.size <= DIRECTIONS:
-            numeric = central_differences(problem.loss, array, STEP)
-            assert relative_error(gradients[name], numeric) < FINITE_DIFFERENCE_LIMIT, name
-            continue
         scale = np.max(np.abs(gradients[name]))
         assert scale > 1e-3, "a gradient this small would test nothing"
+        assert gradients[name].shape == array.shape
         for _ in range(DIRECTIONS):
             direction = rng.choice([-1.0, 1.0], array.shape)
             numeric = central_difference_along(problem.loss, array, STEP * direction) / (2 * STEP)

@@ -4,7 +4,6 @@ from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from numbarnn.cells.definition import Chances
 from numbarnn.common.order import RESET, SKIP
@@ -45,16 +44,6 @@ KINDS = {
     "projected": {"projection": 0},
     "masked_and_projected": {"masked": True, "projection": 0},
 }
-
-
-def kinds_of_steps(all_cells, projection=20):
-    """(cell, options of `forward_buffers`) of each cell and kind of steps, with ids; projection is the LSTM's."""
-    for name, cell in all_cells.items():
-        for kind, options in KINDS.items():
-            if "projection" not in options:
-                yield pytest.param(cell, options, id=f"{name}-{kind}")
-            elif not cell.general and cell.num_private:
-                yield pytest.param(cell, options | {"projection": projection}, id=f"{name}-{kind}")
 
 
 def codes_of(direction, T, B):
@@ -173,25 +162,3 @@ def results(buffers):
     dax, dah = gradients.dax[..., : H * buffers.cell.num_gates], gradients.dah[..., : len(buffers.parameters.R)]
     others = [array for array in (gradients.dht, gradients.d_per_unit) if array is not None]
     return [gradients.dh, gradients.dc, dax, dah, *others]
-
-
-def moved(buffers, engine):
-    """The same buffers on an engine; an array that stands for two stays one."""
-    arrays = {}
-    return _mapped(buffers, lambda array: arrays.setdefault(id(array), engine.from_host(array)))
-
-
-def on_host(buffers, engine):
-    """An engine's buffers as NumPy arrays."""
-    return _mapped(buffers, engine.to_host)
-
-
-def _mapped(buffers, function):
-    """The buffers with function(array) for each array."""
-
-    def one(value):
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(one, value))
-        return function(value) if hasattr(value, "ndim") else value
-
-    return type(buffers)(**{field.name: one(getattr(buffers, field.name)) for field in fields(buffers)})

@@ -36,6 +36,18 @@ def test_what_is_written_is_read(monkeypatch, tmp_path):
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["key.cubin"]
 
 
+def test_no_file_is_left_behind_when_writing_fails(cache, monkeypatch):
+    monkeypatch.setattr(code_cache, "_warned", False)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(code_cache.os, "replace", fail)
+    with pytest.warns(UserWarning, match="disk full"):
+        code_cache.write("key", {}, b"code")
+    assert list(cache.iterdir()) == []
+
+
 def test_fingerprint_covers_code_defaults_and_globals():
     def make(source, **names):
         exec(source, names)
@@ -190,7 +202,7 @@ def test_a_new_folder_is_its_users_alone(tmp_path, monkeypatch):
 
 
 def test_one_process_compiles_and_others_wait(cache, tmp_path):
-    """Eight processes with one empty cache: each function is compiled once."""
+    """With one empty cache: each function is compiled once."""
     pytest.importorskip("fcntl")
     program = """
         import sys, numpy as np
@@ -198,13 +210,11 @@ def test_one_process_compiles_and_others_wait(cache, tmp_path):
         count, compiled = [], native.compiled
         native.compiled = lambda *given: count.append(1) or compiled(*given)
         import numbarnn as nr
-        layer = nr.GRU(3, 5, device="cpu")
-        y, _, tape = layer.forward(np.ones((4, 2, 3), np.float32))
-        layer.backward(tape, y)
+        nr.RNN(3, 5, device="cpu")(np.ones((4, 2, 3), np.float32))
         print(len(count))
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     counts = [int(child.communicate(timeout=300)[0]) for child in children]
     assert sum(counts) == len(list(cache.glob("*.o")))
     assert not list(cache.glob("*.lock"))
@@ -226,9 +236,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 import numbarnn as nr
 assert nr.__file__.startswith(sys.argv[1]), nr.__file__
-layer = nr.LSTM(8, 16, device="cpu")
-y, _, tape = layer.forward(np.ones((3, 2, 8), np.float32))
-print(np.isfinite(layer.backward(tape, y).x).all())
+print(np.isfinite(nr.RNN(8, 16, device="cpu")(np.ones((3, 2, 8), np.float32))[0]).all())
 """
 
 

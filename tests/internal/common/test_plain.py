@@ -130,39 +130,6 @@ def test_numbers_have_the_dtype_of_zero(dtype):
     assert numbers[4:].tolist() == [6, dtype(2) / dtype(3), 0, 3, 0 if dtype is np.float32 else 3]
 
 
-def test_what_is_known_when_compiling_is_gone_through():
-    factors = (2, 3, 5)
-
-    def products(out, a):
-        numbers = numbers_at(_INT, out)
-        for k, value in enumerate((a, *tuple(a * factor for factor in factors))):
-            if k == 2:
-                continue
-            numbers[k] = value
-        for value in (7, 8, 9):
-            numbers[4] = value
-            if value == a:
-                break
-
-    out = np.zeros(5, np.int64)
-    from_python(products)(out.ctypes.data, 8)
-    assert out.tolist() == [8, 16, 0, 40, 8]
-
-
-def test_functions_of_math_and_bits():
-    def compute(out, a):
-        numbers, x = numbers_at(np.float64(0), out), np.float64(a) / np.float64(8)
-        numbers[0], numbers[1], numbers[2] = math.exp(x), math.erf(x), math.pow(abs(-x), x)
-        numbers[3] = np.float64(np.float32(x).view(np.int32))
-        numbers[4] = math.atan2(x, -x)
-
-    out = np.zeros(5)
-    from_python(compute)(out.ctypes.data, 5)
-    x = 0.625
-    known = [math.exp(x), math.erf(x), x**x, int(np.float32(x).view(np.int32)), math.atan2(x, -x)]
-    np.testing.assert_allclose(out, known, rtol=1e-15)
-
-
 def of_two_types(a, b):
     c = a
     if a > b:

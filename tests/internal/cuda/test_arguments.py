@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbarnn.cuda import compiler, patches
-from numbarnn.cuda.arguments import Arguments, contiguous_strides, numba_types
+from numbarnn.cuda import compiler
+from numbarnn.cuda.arguments import Arguments, contiguous_strides
 from numbarnn.cuda.launch import Kernel
 
 BASE = np.zeros((6, 8, 10), np.float32)
@@ -48,16 +48,6 @@ def test_contiguous_array_with_odd_strides_counts_as_contiguous():
     assert Arguments("k", (row,)).values[-2:] == [40, 4]
 
 
-def test_numba_has_the_array_layout_that_is_packed(toolchain):
-    from numba.cuda.descriptor import cuda_target
-
-    with patches.numpy_for_numba():
-        cuda_target.target_context.refresh()
-    (array_type,) = numba_types((("float32", 2, "A"),))
-    model = cuda_target.target_context.data_model_manager[array_type]
-    assert list(model._fields) == ["meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides"]
-
-
 SCALARS = [
     np.bool_(True),
     np.int8(-5),
@@ -72,15 +62,6 @@ SCALARS = [
     np.float32(0.1),
     np.float64(0.1),
 ]
-
-
-@pytest.mark.parametrize("scalar", SCALARS, ids=lambda scalar: scalar.dtype.name)
-def test_scalar_is_packed_in_its_own_bytes(scalar):
-    packed = Arguments("k", (scalar, np.int32(7)))
-    assert packed.signature == (scalar.dtype.name, "int32")
-    slots = bytearray(16)
-    packed.pack_into(slots)
-    assert slots == scalar.tobytes().ljust(8, b"\0") + np.int32(7).tobytes().ljust(8, b"\0")
 
 
 def sizes_kernel(out, a, scalar, pair, count):
@@ -130,20 +111,6 @@ def test_group_is_packed_as_compiled_kernels_take_it(toolchain, b):
     assert np.frombuffer(slots, np.int64).tolist() == packed.values
     compiled = Kernel(cuda.jit(group_kernel)).compile((9, 0), BASE[0, 0], group)
     assert compiled.parameter_bytes == (8,) * (14 + (1 if b is None else 7) + 7) + (2, 8, 4)
-
-
-def test_a_group_of_arrays_of_one_type_is_a_group_too(toolchain):
-    @cuda.jit
-    def sum_kernel(out, group):
-        out[0] = group.a[0] + group.b[0] + group.c[0]
-
-    assert len(Kernel(sum_kernel).compile((9, 0), BASE[0, 0], Group(*BASE[0, :3])).parameter_bytes) == 4 * 7
-
-
-def test_a_group_without_an_array_is_refused_by_kernels_that_read_it(toolchain):
-    """When they are compiled."""
-    with pytest.raises(Exception, match="none"):
-        Kernel(cuda.jit(group_kernel)).compile((9, 0), BASE[0, 0], Group(None, c=Group(BASE[0, 0])))
 
 
 def test_unknown_way_of_passing_arguments_raises(toolchain, monkeypatch):

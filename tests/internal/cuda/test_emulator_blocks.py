@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from emulated_program import THREADS, ptx, run
-from emulator import machine
 from emulator.machine import DeviceError
-from emulator.memory import Memory
 
 MESSAGE = """
     mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
@@ -57,22 +55,6 @@ def test_data_may_be_their_own_flags(order):
         assert (found.view(np.uint32)[::2] == 2 * np.arange(THREADS) + 100).all()
 
 
-def test_elements_of_a_vector_come_in_any_order():
-    """One store of two numbers, one load of both: sometimes only the first has come, sometimes only the second."""
-    body = """
-    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
-    st.relaxed.gpu.global.v2.u32 [%rd2], {%r4, %r4}; bra.uni DONE;
-    WAITS: ld.relaxed.gpu.global.v2.u32 {%r5, %r6}, [%rd2]; or.b32 %r7, %r5, %r6; setp.eq.u32 %p2, %r7, 0;
-    @%p2 bra WAITS; st.global.v2.u32 [%rd2+512], {%r5, %r6};
-    DONE:
-    """
-    pairs = set()
-    for seed in range(20):
-        found = run(ptx(body), np.zeros(2 * THREADS, np.uint64), grid=2, cooperative=True, seed=seed)[THREADS:]
-        pairs |= {tuple(pair) for pair in found.view(np.uint32).reshape(-1, 2).tolist()}
-    assert pairs == {(0, 1), (1, 0), (1, 1)}
-
-
 @pytest.mark.parametrize("parts, said", [
     ({"load": "ld.relaxed.cta.global.u32"}, r"block 0 reads by ld.relaxed.cta.global.u32, .* block 1"),
     ({"load": "ld.global.nc.u32"}, "reads by ld.global.nc.u32"),
@@ -85,42 +67,3 @@ def test_elements_of_a_vector_come_in_any_order():
 def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
     with pytest.raises(DeviceError, match=said):
         received(0, **FENCE | parts)
-
-
-@pytest.mark.parametrize("load", ["ld.global.u32", "ld.global.nc.u32"])
-def test_waiting_by_such_a_load_is_found_too(load):
-    """Whoever waits stands before the others in the program and does not give way: they get their turn all the same."""
-    body = f"""
-    mov.u32 %r4, %ctaid.x; setp.ne.s32 %p1, %r4, 0; @%p1 bra WRITES;
-    WAITS: {load} %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS; bra.uni DONE;
-    WRITES: st.relaxed.gpu.global.u32 [%rd2], 7;
-    DONE:
-    """
-    with pytest.raises(DeviceError, match=f"block 0 reads by {load}, at byte .* what block 1 wrote"):
-        run(ptx(body), np.zeros(THREADS, np.uint64), grid=2, cooperative=True)
-
-
-def test_a_load_of_two_numbers_at_once_is_found():
-    """A float64 that is stored as two words may be half there: 64 bits must be loaded as they are stored."""
-    body = """
-    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
-    st.relaxed.gpu.global.{stored} DONE;
-    WAITS: ld.relaxed.gpu.global.v2.b64 {{%rd5, %rd6}}, [%rd1]; setp.eq.u64 %p2, %rd5, 0; @%p2 bra WAITS;
-    DONE:
-    """
-    values = np.zeros(THREADS, np.uint64)
-    run(ptx(body.format(stored="u64 [%rd2], 1; bra.uni")), values, grid=2, cooperative=True)
-    with pytest.raises(DeviceError, match=r"reads by ld.relaxed.gpu.global.v2.b64, .* by st.relaxed.gpu.global.v2.u32"):
-        run(ptx(body.format(stored="v2.u32 [%rd2], {%r4, %r4}; bra.uni")), values, grid=2, cooperative=True)
-
-
-def test_the_next_launch_sees_everything():
-    """Plain loads, and constant ones, of what other blocks of an earlier launch wrote."""
-    memory = Memory(1 << 20)
-    address = memory.allocate(16 * THREADS)
-    parameters = [np.uint64(address).tobytes()]
-    write = ptx("mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r4, 1; @!%p1 st.global.u64 [%rd2], 5;")
-    read = ptx("ld.global.nc.u64 %rd4, [%rd2]; st.global.u64 [%rd2+512], %rd4;")
-    for text in (write, read):
-        machine.load(text).launch(memory, (2, 1, 1), (THREADS, 1, 1), parameters)
-    assert (memory.array(address, np.uint64, (2 * THREADS,)) == 5).all()

@@ -9,7 +9,7 @@ import pytest
 
 from emulator import cupy_module, libraries
 from emulator.cupy_module import Stream
-from numbarnn.common.precision import DTYPES, is_half, numpy_dtype
+from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda import cublas, gemm
 
 pytest.importorskip("ml_dtypes")
@@ -54,25 +54,6 @@ class Case:
         assert (error <= sums + EPS[out.dtype.name] / 2 * (np.abs(expected) + sums)).all(), error.max()
 
 
-class Outputs:
-    """A product for each of three steps, whose results stand in one array (3, M, N), columns of a wider one."""
-
-    def __init__(self, dtype, out_dtype, accumulate):
-        self.case = Case(dtype, out_dtype, transpose_b=True, accumulate=accumulate, steps=3)
-        self.start = normal(out_dtype, 3, 5, 7, seed=4)
-        self.out = normal(out_dtype, 3, 5, 7, seed=5)
-        self.out[...] = self.start if accumulate else np.nan
-
-    def check(self, out, done):
-        """Of the steps that are done the product, of others what was there."""
-        for t in range(3):
-            self.case.start = self.start[t]
-            if t in done:
-                self.case.check(out[t], t)
-            else:
-                np.testing.assert_array_equal(out[t].astype(np.float64), self.out[t].astype(np.float64))
-
-
 @pytest.fixture(params=["numpy", "cublas", pytest.param("gpu", marks=pytest.mark.gpu)])
 def place(request):
     """(function that brings an array to where products are computed, function that brings it back)."""
@@ -99,33 +80,6 @@ def test_product(place, dtype, out_dtype, transpose_a, transpose_b, accumulate):
     out = there(case.out)
     gemm.matmul(out, there(case.a), there(case.b), **case.flags)
     case.check(back(out))
-
-
-@pytest.mark.parametrize("accumulate", (False, True), ids=("set", "add"))
-@by_form
-def test_step_product_of_each_step_its_own(place, dtype, out_dtype, accumulate):
-    """The first direction's columns of h are written, those of the second are not."""
-    there, back = place
-    outputs = Outputs(dtype, out_dtype, accumulate)
-    out = there(outputs.out.base.copy()[..., :7])
-    product = gemm.step_product(out, there(outputs.case.a), there(outputs.case.b), **outputs.case.flags)
-    for done in ([2], [2, 0]):
-        product(done[-1])
-        outputs.check(back(out), done)
-    np.testing.assert_array_equal(back(out.base)[..., 7:], outputs.out.base[..., 7:])
-
-
-@by_form
-def test_step_product(place, dtype, out_dtype):
-    there, back = place
-    case = Case(dtype, out_dtype, transpose_b=True, accumulate=True, steps=3)
-    out, start = there(case.out), there(case.start)
-    product = gemm.step_product(out, there(case.a), there(case.b), **case.flags)
-    for t in (2, 0):
-        out[...] = start
-        product(t)
-        case.check(back(out), t)
-    assert getattr(product, "keeps", [out])[0] is out
 
 
 @pytest.mark.parametrize(
@@ -206,16 +160,6 @@ def test_one_handle_for_each_stream_and_of_default_streams_for_each_thread(libra
     assert list(library.streams.values()) == [own.ptr, 0, 0]
 
 
-@pytest.mark.parametrize("capability, mebibytes", [("75", 4), ("89", 4), ("90", 32), ("100", 32)])
-def test_a_handle_has_a_workspace(library, monkeypatch, capability, mebibytes):
-    monkeypatch.setattr(cupy_module.Device, "compute_capability", capability)
-    cublas.handle()
-    made = ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSetMathMode"]
-    assert library.calls == made and library.workspace == mebibytes << 20
-    cublas.handle()
-    assert library.calls == made
-
-
 def test_a_handle_is_not_made_during_capture(library):
     product, stream, other = product_of(), Stream(), Stream()
     with stream:
@@ -259,20 +203,3 @@ def test_gpu_products_in_a_graph(cupy, dtype, out_dtype):
             out.data.copy_from_device_async(start.data, out.nbytes, stream)
             graph.launch(stream)
             np.testing.assert_array_equal(cupy.asnumpy(out).astype(np.float64), eager.astype(np.float64))
-
-
-@pytest.mark.gpu
-def test_gpu_tf32_is_coarser_and_only_where_allowed(cupy):
-    a, b = (cupy.asarray(normal("float32", 256, 256, seed=seed)) for seed in (1, 2))
-    exact, errors = cupy.asnumpy(a).astype(np.float64) @ cupy.asnumpy(b).astype(np.float64), []
-    for allow_tf32 in (False, True):
-        out = cupy.empty((256, 256), np.float32)
-        gemm.matmul(out, a, b, allow_tf32=allow_tf32)
-        errors.append(np.abs(cupy.asnumpy(out) - exact).max())
-    assert errors[0] < 1e-4
-    if int(cupy.cuda.Device().compute_capability) >= 80:
-        assert 1e-3 < errors[1] < 1e-1
-
-
-def test_halves_are_what_has_16_bits():
-    assert [dtype for dtype in DTYPES if is_half(dtype)] == ["float16", "bfloat16"]

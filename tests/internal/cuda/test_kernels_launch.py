@@ -1,13 +1,11 @@
 """Kernel.bind without a GPU: what the driver is called with, errors; the simulator. test_arguments.py: packing."""
 
-import ctypes
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import cuda
 
-from child import in_child
 from numbarnn.cuda import driver
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
@@ -59,7 +57,7 @@ class RecordingDriver:
     def __init__(self, real):
         self.CUresult, self.CUdevice_attribute = real.CUresult, real.CUdevice_attribute
         self.CUfunction_attribute = real.CUfunction_attribute
-        self.calls, self.parameters = [], []
+        self.calls = []
         self.status = {}  # name of a function -> the statuses it returns, in turn
 
     def __getattr__(self, name):
@@ -73,12 +71,6 @@ class RecordingDriver:
             return (status, {"cuGetErrorString": b"some text", "cuCtxGetCurrent": 1}.get(name, 132))
 
         return call
-
-    def launches(self, sizes):
-        """(function's arguments, bytes of each parameter) of the last launch."""
-        call = self.calls[-1]
-        pointers = ctypes.cast(call[10], ctypes.POINTER(ctypes.c_void_p))
-        return call, [ctypes.string_at(pointers[k], size) for k, size in enumerate(sizes)]
 
 
 @pytest.fixture
@@ -142,11 +134,7 @@ def test_array_elsewhere_raises(recorder):
     with pytest.raises(ValueError, match="argument 1 of kernel axpy_kernel is in host memory, not on device 0"):
         kernel.bind(LaunchConfig(1, 32), array, np.zeros((6, 4), np.float32))
     on_device_1 = SimpleNamespace(
-        data=SimpleNamespace(ptr=64, device_id=1),
-        dtype=np.dtype("f4"),
-        shape=(6, 4),
-        strides=(16, 4),
-        size=24,
+        data=SimpleNamespace(ptr=64, device_id=1), dtype=np.dtype("f4"), shape=(6, 4), strides=(16, 4), size=24
     )
     with pytest.raises(ValueError, match="argument 1 of kernel axpy_kernel is in device 1, not on device 0"):
         kernel.bind(LaunchConfig(1, 32), array, on_device_1)
@@ -178,69 +166,3 @@ def test_failed_load_and_shared_memory_name_the_kernel(recorder):
     recorder.status["cuFuncSetAttribute"] = [recorder.CUresult.CUDA_ERROR_INVALID_VALUE]
     with pytest.raises(RuntimeError, match=r"kernel axpy_kernel asks for 0 .* 500000 .* allows 132 bytes"):
         bind_axpy(LaunchConfig(1, 32, shared_bytes=500_000))
-
-
-# --------------------------------------------------------------------------------------------- the simulator
-IN_SIMULATOR = """
-import numpy as np, pytest
-from numba import cuda, float32
-from numbarnn.cuda.launch import Kernel, LaunchConfig
-
-@cuda.jit(device=True)
-def twice(x):
-    return x + x
-
-@cuda.jit
-def kernel(out, a, pair, factor, t, flip):
-    '''out[i] = 2 a[t, i] factor + the sum of pair, reversed within the block if flip.'''
-    shared = cuda.shared.array(0, float32)
-    i, k = cuda.grid(1), cuda.threadIdx.x
-    shared[k] = twice(a[t, i]) * factor + pair[0][i] + pair[1]
-    cuda.syncthreads()
-    out[i] = shared[cuda.blockDim.x - 1 - k] if flip else shared[k]
-
-out = np.full((12, 2), np.nan, np.float32)
-a = np.arange(36, dtype=np.float32).reshape(3, 12)
-b = np.ones(12, np.float32)
-a.flags.writeable = False
-step = Kernel(kernel).bind(
-    LaunchConfig(grid=3, block=4, shared_bytes=16), out[:, 1], a, (b, np.float32(5)), np.float32(0.5))
-step(2, 0)
-np.testing.assert_array_equal(out[:, 1], a[2] + 6)
-assert np.isnan(out[:, 0]).all()
-b[:] = 2                                           # arrays are used as they are at each launch
-step(1, 1)
-np.testing.assert_array_equal(out[:, 1], (a[1] + 7).reshape(3, 4)[:, ::-1].ravel())
-
-@cuda.jit
-def in_place(x, also_x, t):
-    i = cuda.grid(1)
-    x[i] = also_x[i] + t
-
-x = np.zeros(4, np.float32)
-add = Kernel(in_place).bind(LaunchConfig(2, 2), x, x)
-add(1); add(2)
-assert x.tolist() == [3] * 4                       # both names are one memory
-
-for wrong in ((), (1, 2)):
-    with pytest.raises(TypeError, match="in_place takes 1 more int32"):
-        add(*wrong)
-with pytest.raises(TypeError, match="argument 1 of kernel in_place"):
-    Kernel(in_place).bind(LaunchConfig(1, 1), x, 0.5)
-with pytest.raises(RuntimeError, match="NUMBA_ENABLE_CUDASIM"):
-    Kernel(in_place).compile((9, 0), x, x)
-print("simulated")
-"""
-
-
-def test_simulator_runs_the_kernel_on_numpy_arrays():
-    assert in_child(IN_SIMULATOR, NUMBA_ENABLE_CUDASIM="1") == "simulated\n"
-
-
-def test_import_needs_neither_cupy_nor_a_driver():
-    in_child("""
-        import sys
-        sys.modules["cupy"] = None
-        import numbarnn.cuda.launch
-        assert "cuda.bindings.driver" not in sys.modules
-    """)

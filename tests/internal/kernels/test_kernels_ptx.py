@@ -16,7 +16,6 @@ from numbarnn.compile import storage
 from numbarnn.cuda import compiler, ptx
 from numbarnn.kernels.persistent import exchange
 from numbarnn.schedules.persistent import planner
-from planned_problems import persistent_kernels
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")
 FORMS = {  # (dtype, aligned) -> loads, stores
@@ -58,56 +57,15 @@ def test_every_dtype_of_persistent_kernels_is_there():
     assert {dtype for dtype, _ in FORMS} == set(DTYPES) - {"float64"}
 
 
-full = pytest.mark.full
-NOT_ALIGNED = {
-    "float32-forward": pytest.param("float32", False), "float16-backward": pytest.param("float16", True, marks=full),
-    "float32-backward": pytest.param("float32", True, marks=full),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype, backward", NOT_ALIGNED.values(), ids=NOT_ALIGNED)
+@pytest.mark.full
+@pytest.mark.parametrize("dtype, backward", [("float32", False), ("float16", True), ("float32", True)])
 def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
     """The planned kernels have such rows in bfloat16 only."""
     problem, profile = planned.problem("rnn_tanh", dtype, (67,), 16), planned.profile_for((9, 0))
     (launch,) = planner.plan_launches(problem, profile, backward)
     shipped = planned.persistent_kernel(problem, launch)
     assert " aligned=False" in shipped.kernel.source_key
-    text = shipped.ptx((9, 0))
-    ptx_checks.require_exchange(text, shipped)
-    ptx_checks.require_aligned_shared_memory(text)
-
-
-@pytest.fixture(scope="module")
-def persistent_kernel():
-    """(a forward kernel, its PTX)."""
-    (shipped,) = (one for one in persistent_kernels((9, 0)) if str(one).startswith(NAME))
-    text = shipped.ptx((9, 0))
-    ptx_checks.require_exchange(text, shipped)
-    ptx_checks.require_aligned_shared_memory(text)
-    return shipped, text
-
-
-NAME = "rnn_tanh_persistent_forward_training-float32"
-LOAD, STORE, SHARED = "ld.relaxed.gpu.global.v4.u32", "st.relaxed.gpu.global.f32", ".extern .shared .align 16"
-
-
-@pytest.mark.parametrize("there, instead", [
-    (LOAD, LOAD.replace("gpu", "cta")),
-    (LOAD, "ld.global.nc.v4.u32"),
-    (LOAD, "ld.global.v4.u32"),
-    (LOAD, "ld.relaxed.gpu.global.v2.b64"),
-    (STORE, STORE.replace("gpu", "cta")),
-    (STORE, "st.global.f32"),
-    (STORE, "st.volatile.global.f32"),
-    (SHARED, ".extern .shared .align 8"),
-])  # fmt: skip
-def test_other_accesses_in_a_persistent_kernel_are_found(persistent_kernel, there, instead):
-    shipped, text = persistent_kernel
-    wrong = text.replace(there, instead)
-    assert wrong != text
-    with pytest.raises(AssertionError, match=r"expected|only|aligned to \{8\}"):
-        ptx_checks.require_exchange(wrong, shipped)
-        ptx_checks.require_aligned_shared_memory(wrong)
+    ptx_checks.require_all(shipped.ptx((9, 0)), shipped)
 
 
 @pytest.mark.parametrize("short", (False, True))
@@ -122,6 +80,13 @@ def test_offsets_of_32_bits_are_found(short):
     text = compiler.ptx(kernel, (float32[::1], types.int32), (9, 0))
     with pytest.raises(AssertionError, match=r"mul\.lo") if short else nullcontext():
         ptx_checks.require_long_offsets(text)
+
+
+def test_shared_memory_that_begins_between_16_bytes_is_found():
+    text = ".extern .shared .align {} .b8 memory[];\nld.shared.v4.f32 {{%f1, %f2, %f3, %f4}}, [%r1];"
+    ptx_checks.require_aligned_shared_memory(text.format(16))
+    with pytest.raises(AssertionError, match=r"aligned to \{8\}"):
+        ptx_checks.require_aligned_shared_memory(text.format(8))
 
 
 @pytest.fixture

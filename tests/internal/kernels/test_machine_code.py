@@ -10,9 +10,11 @@ from itertools import product
 import pytest
 
 import machine_code_checks as checks
+import ptx_checks
 from numbarnn import cli
 from numbarnn.bench import planned
 from numbarnn.bench.shapes import SETS
+from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
 from numbarnn.schedules.persistent import planner
 
@@ -117,22 +119,11 @@ def code_of(name, backward, cc=(9, 0)):
     return problem, launch, read(planned.persistent_kernel(problem, launch).compile(cc)), RECORDED[name][-1]
 
 
-def kernels():
-    """All of RECORDED, forward and backward, for each device; every run compiles one."""
-    for name in RECORDED:
-        for backward in (False, True):
-            for arch, cc in ARCHS.items():
-                usual = arch == "sm_90" and (name, backward) in USUAL
-                way = "backward" if backward else "forward"
-                yield pytest.param(name, backward, cc, id=f"{name}-{way}-{arch}", marks=[] if usual else full)
-
-
-USUAL = (("lstm-float16", False),)
-
-
-@pytest.mark.parametrize("name, backward, cc", list(kernels()))
-def test_persistent_kernels(disassembler_installed, toolchain, name, backward, cc):
-    checks.require(*code_of(name, backward, cc))
+@full
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+@pytest.mark.parametrize("name, arch", [*product(RECORDED, ARCHS)])
+def test_persistent_kernels(disassembler_installed, toolchain, name, arch, backward):
+    checks.require(*code_of(name, backward, ARCHS[arch]))
 
 
 TENSOR_CORES = {  # how tensor cores multiply -> dtype and options of the problem
@@ -161,9 +152,50 @@ def test_warps_are_together_before_mma_at_recorded_sizes(disassembler_installed,
 
 
 @pytest.fixture(scope="module")
-def forward(disassembler_installed, toolchain):
-    """`code_of` one kernel, which is right."""
-    return code_of("lstm-float16", backward=False)
+def compiled(toolchain):
+    """(Problem, Launch, kernel, what is compiled of it, its PTX) of one kernel, which is right."""
+    problem, launch = launch_of("lstm-float16", False)
+    with pytest.MonkeyPatch.context() as patch:
+        texts, link = [], compiler._link
+        patch.setattr(compiler, "_link", lambda text, *others: texts.append(text) or link(text, *others))
+        shipped = planned.persistent_kernel(problem, launch)
+        found = shipped.compile((9, 0))
+    return problem, launch, shipped, found, *texts
+
+
+@pytest.fixture(scope="module")
+def forward(disassembler_installed, compiled):
+    """As `code_of`, of that kernel."""
+    problem, launch, _, found, _ = compiled
+    return problem, launch, read(found), RECORDED["lstm-float16"][-1]
+
+
+def test_a_persistent_kernel_is_as_it_was_written_to_be(compiled):
+    _, _, shipped, found, text = compiled
+    assert (found.spill_bytes, found.stack_bytes) == (0, 0)
+    assert found.registers * shipped.threads <= planned.profile_for((9, 0)).registers
+    ptx_checks.require_all(text, shipped)
+
+
+LOAD, STORE = "ld.relaxed.gpu.global.v4.u32", "st.relaxed.gpu.global.u32"
+
+
+@pytest.mark.parametrize("there, instead", [
+    (LOAD, LOAD.replace("gpu", "cta")),
+    (LOAD, "ld.global.nc.v4.u32"),
+    (LOAD, "ld.global.v4.u32"),
+    (LOAD, "ld.relaxed.gpu.global.v2.b64"),
+    (STORE, STORE.replace("gpu", "cta")),
+    (STORE, "st.global.u32"),
+    (STORE, "st.volatile.global.u32"),
+    ("fma.rn.f32", "fma.rn.f64"),
+])  # fmt: skip
+def test_other_accesses_in_its_ptx_are_found(compiled, there, instead):
+    _, _, shipped, _, text = compiled
+    wrong = text.replace(there, instead)
+    assert wrong != text
+    with pytest.raises(AssertionError, match=r"expected|only|float64"):
+        ptx_checks.require_all(wrong, shipped)
 
 
 LISTED = {  # a change of the text -> what is said of it

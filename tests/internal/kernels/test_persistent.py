@@ -9,20 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import tf32
+import minimal_rnn
 from cases import Case
-from comparing import CALLS, assert_close, assert_same_bits, check
+from comparing import assert_close, assert_same_bits
 from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
-from numbarnn.engines.gpu import launches, profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import error_flag
 from numbarnn.schedules import Problem, choose
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as schedule
 from problems import make_problem
-from running import infer, on_engine, train
+from running import infer, train
 
 
 # -------------------------------------------------------------------------------------------------- without a device
@@ -92,7 +92,7 @@ OWN = {
 }
 
 
-USUAL = "noise, no R"  # the others take a minute
+USUAL = "noise, no R"  # the others take a minute; this one for an older device, as no other test does
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,13 @@ USUAL = "noise, no R"  # the others take a minute
 )
 def test_kernels_of_own_cells_compile_without_spills(toolchain, written_ptx, cell, dtype, hidden, directions, padded):
     problem = planned.problem(cell, dtype, hidden, 16, directions, padded=padded)
-    profile = planned.profile_for((9, 0))
+    cc = (8, 0) if cell is OWN[USUAL][0] else (9, 0)
+    profile = planned.profile_for(cc)
     launches = [one for backward in (False, True) for one in planner.plan_launches(problem, profile, backward)]
     shipped = {one.kernel.source_key: one for one in (planned.persistent_kernel(problem, each) for each in launches)}
     assert len(shipped) > 1
     for one in shipped.values():
-        compiled = one.compile((9, 0))
+        compiled = one.compile(cc)
         assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
         assert compiled.registers * one.threads <= profile.registers
     doubles = [line for text in written_ptx for line in text.splitlines() if ".f64" in line]
@@ -142,10 +143,11 @@ ODD = [
     Case("rnn_tanh", T=5, B=3, hidden=(96,), heads=3),
     Case("lstm", T=5, B=9, hidden=(64, 72), proj_size=40, directions=2, dropout=0.4, dtype="float16"),
 ]
-LARGE_AND_ODD = [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD]
 
 
-def assert_equals_stepwise(case):
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*[pytest.param(case, marks=pytest.mark.real_gpu) for case in LARGE], *ODD], ids=str)
+def test_equals_stepwise(case):
     """Every quantity, and the same bits in two calls. Between schedules sums are added in other orders."""
     problem = make_problem(case)
     layers = [problem.layer("cuda", schedule=name, seed=3) for name in ("persistent", "persistent", "stepwise")]
@@ -160,18 +162,6 @@ def assert_equals_stepwise(case):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", LARGE_AND_ODD, ids=str)
-def test_equals_stepwise(case):
-    assert_equals_stepwise(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", ODD, ids=str)
-def test_agrees_with_reference(case):
-    check(case, "cuda", "persistent", CALLS)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("tile", [*TWO_LAYERS, *CHEAP, *MIXED_TILES], ids=str)
 def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile):
     """Forward and backward, with tiles as those of H = 512 and 768, each kernel's product in three groups or more."""
@@ -182,63 +172,21 @@ def test_several_groups_of_chunks_agree_with_reference(engine, monkeypatch, tile
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "case",
-    [Case("rnn_tanh", T=5, B=3, hidden=(67,)), Case("lstm", T=20, B=16, hidden=(256,))],
-    ids=str,
-)
-def test_three_products_of_tf32_err_as_float32_does(case):
-    tf32.require_float32(tf32.errors(case, "cuda"))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [LARGE_AND_ODD[0], LARGE_AND_ODD[4], ODD[0]], ids=str)
-def test_graphs_give_the_same_bits(engine, case):
-    """The first call runs as it is, later ones replay a CUDA graph with the launch in it."""
-    problem = make_problem(case)
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+def test_x_that_begins_anywhere(engine, dtype):
+    """Not at a multiple of 16 bytes: a first layer that multiplies it itself loads it number by number."""
+    problem = make_problem(Case("lstm", T=1, B=1, I=16, hidden=(24,), dtype=dtype))
     layer = problem.layer("cuda", schedule="persistent", seed=3)
-    x, state, dy, dstate = on_engine(engine, [problem.x, problem.state, problem.dy, problem.dstate])
-    dw, replays, first = engine.zeros(layer.weights.shape, case.dtype), engine.streams.replays, None
-    for turn in range(6):
-        layer.training_calls = 0  # the same masks
-        dw.fill(0)
-        y, _, tape = layer.forward(x, state)
-        gradients = layer.backward(tape, dy, dstate, dw=dw)
-        values = {"y": engine.to_host(y), "dx": engine.to_host(gradients.x), "dw": engine.to_host(dw)}
-        first = first or values
-        assert_same_bits(values, first, f"turn {turn}")
-        del y, tape, gradients  # so that the next call gets the same memory
-    assert engine.streams.replays > replays
+    x = engine.empty(problem.x.size + 1, dtype)[1:].reshape(problem.x.shape)
+    x[...] = engine.from_host(problem.x)
+    assert engine.address(x) % 16 != 0
+    expected, found = layer(engine.from_host(problem.x))[0], layer(x)[0]
+    np.testing.assert_array_equal(engine.to_host(found), engine.to_host(expected))
 
 
 @pytest.mark.gpu
-@pytest.mark.real_gpu  # the emulated one's threads go on side by side: whoever looks finds the number at once
-def test_a_kernel_that_waits_in_vain_says_so_and_the_layer_works_again(engine, monkeypatch):
-    """Buffers that are not marked hold NaN of an earlier call: nothing hangs. A launch whose limit is 0 gives up."""
-    case = Case("lstm", T=50, B=16, hidden=(256, 256))
-    problem = make_problem(case)
-    layer = problem.layer("cuda", schedule="persistent")
-    x = engine.from_host(problem.x)
-    monkeypatch.setattr(launches, "POLLS", 0)
-    monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
-    y, state = layer(x)
-    with pytest.raises(RuntimeError, match=r"gave up: layer [01], direction 0, waited in vain .* forward pass"):
-        layer.check()
-    assert all(bool(engine.array_module.isnan(array).all()) for array in (y, *state))
-    monkeypatch.undo()
-    assert_close(case, infer(layer, problem), infer(problem.layer("cuda", schedule="stepwise"), problem))
-
-
-@pytest.mark.gpu
-def test_too_large_for_the_device(engine):
-    layer = Case("lstm", I=8, hidden=(8192,)).layer("cuda", schedule="persistent")
-    with pytest.raises(planner.DoesNotFit, match=rf"8192 .* {engine.profile.multiprocessors} SMs .* KiB"):
-        layer(engine.zeros((2, 16, 8), "float32"))
-
-
-@pytest.mark.gpu
-def test_a_device_without_cooperative_launches(engine, monkeypatch):
-    monkeypatch.setattr(engine, "profile", replace(engine.profile, cooperative=False))
-    layer = Case("lstm", hidden=(8,)).layer("cuda", schedule="persistent")
-    with pytest.raises(RuntimeError, match="no cooperative launches"):
-        layer(engine.zeros((2, 3, 4), "float32"))
+@pytest.mark.parametrize("T, B, H", [(3, 11, 8), (4, 3, 7)])
+def test_the_kernel_that_is_there_to_be_read_agrees_with_float64(T, B, H):
+    h, ax, R, right = minimal_rnn.problem_of(T, B, H)
+    minimal_rnn.run(h, ax, R)
+    np.testing.assert_allclose(h[1:], right, rtol=0, atol=1e-5)

@@ -1,12 +1,23 @@
 """Calls that failed, on a GPU: all results are NaN, in recorded calls too. See simulated/test_trouble_simulated.py."""
 
+import time
+
 import numpy as np
 import pytest
+from numba import cuda
 
+import emulator
 from cases import Case
+from mutants import altered
 from numbarnn import engines
+from numbarnn.bench import cases as bench_cases
+from numbarnn.bench.check import check_case
+from numbarnn.bench.peers import peers
+from numbarnn.compile.backend import BACKEND
+from numbarnn.compile.specialise import jit
 from numbarnn.engines.gpu import launches
 from numbarnn.kernels import error_flag
+from numbarnn.kernels.persistent import exchange
 from problems import make_problem
 from running import on_engine
 
@@ -80,3 +91,47 @@ def test_a_launch_that_gives_up_poisons_results(monkeypatch, case, training):
 def test_on_the_cpu_there_is_nothing_to_find():
     """Calls fail where they are made."""
     assert Case("gru", hidden=(5,)).layer("cpu").check() is None
+
+
+LIMIT_S = 2.0
+SMALL = bench_cases.Case("rnn_tanh", 3, 1, 5, (8,), gradients="y", dtype="float16")
+SILENT = [SMALL] if emulator.is_wanted() else [
+    bench_cases.Case("lstm", 50, 16, 256, (256, 256), gradients="y", dtype="float16"),
+    bench_cases.Case("lstm", 1024, 16, 768, (768,), gradients="y", dtype="float16"),
+]  # fmt: skip
+
+
+def silenced(make_publish):
+    """`exchange.make_publish` for a kernel whose first block stores nothing."""
+
+    def make(dtype, aligned):
+        publish = make_publish(dtype, aligned)
+
+        def silent(array, index, stored, valid):
+            publish(array, index, stored, valid and cuda.blockIdx.x != 0)
+
+        return jit(silent, BACKEND)
+
+    return make
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("case", SILENT, ids=str)
+def test_a_block_that_publishes_nothing_ends_in_an_error(case, backward, monkeypatch):
+    """Within two seconds, and the next call works."""
+    if emulator.is_wanted():  # each look takes long there
+        monkeypatch.setattr(launches, "POLLS", 100)
+        monkeypatch.setattr(launches, "POLLS_PER_STEP", 0)
+    instance, engine = bench_cases.make_instance(case), engines.get("cuda")
+    layer = bench_cases.make_layer(case, "cuda", instance.parameters, "persistent")
+    x, state, dy = peers.inputs(layer, instance)
+    tapes = [layer.forward(x, state)[2] for _ in range(2)]  # a tape whose backward failed stays so
+    with altered({(exchange, "make_publish"): silenced(exchange.make_publish)}, engine):
+        for tape in tapes:  # the first call compiles
+            begin = time.perf_counter()
+            with pytest.raises(RuntimeError, match="gave up: layer"), np.errstate(all="ignore"):
+                layer.backward(tape, dy, retain=True) if backward else layer(x, state)
+                layer.check()
+    assert emulator.is_wanted() or time.perf_counter() - begin <= LIMIT_S
+    assert all(one.ok for one in check_case(SMALL, "cuda", ("persistent",), with_torch=False))
