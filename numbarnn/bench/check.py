@@ -3,21 +3,21 @@
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
 training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one row,
 a dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
-CUDA cuDNN runs the same instances; what it refuses is noted in its words.
+CUDA cuDNN runs the instances whose options it has.
 
     cell, options, uses         the case: in words, and the names of options that it uses
-    engine, schedule, mode      what ran; mode: "inference", "single steps", "training", REFUSED or PEER
+    engine, schedule, mode      what ran; mode: "inference", "single steps", "training" or REFUSED
     quantity, error, limit, ok  what was compared; error is None where nothing could be, and message says why
     torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
 """
 
+import itertools
 import textwrap
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -28,18 +28,16 @@ from numbarnn.bench.peers import contender, cudnn, peers
 from numbarnn.bench.peers.torch_peer import torch_threads
 from numbarnn.common import install, precision
 from numbarnn.cuda.compiler import simulated
-from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
 REFUSED = "refused"  # the mode of a case that a schedule cannot run
-PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
 QUICK = (
     "a small subset, in about 20 seconds on two cores: every schedule has every cell and every option, forward and "
     "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
     "sequences, gradients of one output alone, and some dtypes of some cells"
 )
-TIMEOUT_S = 1200  # of a simulator's process: about ten times what the full check takes on two slow cores
+TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full check takes on a slow core
 
 
 def add_arguments(parser):
@@ -57,14 +55,11 @@ def run(args):
     """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
     begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
-    # The quick check takes as long on the CPU, where it compiles, as in the simulator.
-    shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
-    # At these sizes more threads only wait for each other.
-    with torch_threads(1), ThreadPoolExecutor(max(1, len(shares))) as pool:
-        simulated_rows = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
+    with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads only wait for each other
+        simulated_rows = pool.submit(check_simulated, *chosen) if simulator else None
         for device in here:
             rows += check_device(device, *chosen)
-        rows += chain.from_iterable(simulated_rows)
+        rows += simulated_rows.result() if simulator else []
     seconds = time.perf_counter() - begin
     print_tables(rows)
     if args.device == "all" and (problem := install.simulator_lacks()):
@@ -77,7 +72,7 @@ def run(args):
 
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether the simulator is checked in processes of its own).
+    """Return (devices to check in this process, whether the simulator is checked in a process of its own).
 
     A process that was started to be the simulator starts no others, whatever is missing. Of "all" the simulator is left
     out where it lacks something.
@@ -87,15 +82,6 @@ def plan_devices(wanted):
     if wanted == "all":
         return [device for device in DEVICES if device in available], others and install.simulator_lacks() is None
     return ([], True) if wanted == "sim" and others else ([wanted], False)
-
-
-def shares_of_cells(cells, schedules, count):
-    """Return the cells in at most `count` lists, for which the simulator takes about as long each."""
-    work = {cell: sum(len(wanted) for _, wanted in plan_cases("sim", [cell], schedules, False)) for cell in cells}
-    shares = [[] for _ in range(min(count, len(cells)))]
-    for cell in sorted(cells, key=work.get, reverse=True):
-        min(shares, key=lambda share: sum(map(work.get, share))).append(cell)
-    return shares
 
 
 def plan_cases(device, cells, schedules, quick):
@@ -146,8 +132,8 @@ def row_of(**known):
 
 
 def compared(row):
-    """Return whether a row is about a result; else it is a refusal, or a note about a peer."""
-    return row["mode"] not in (REFUSED, PEER)
+    """Return whether a row is about a result; else it is a refusal."""
+    return row["mode"] != REFUSED
 
 
 # -------------------------------------------------------------------------------------------------------- how it is run
@@ -164,7 +150,7 @@ def check_device(device, cells, schedules, quick):
 
 
 def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=True):
-    """Return every row of one case on one device with these schedules, and what there is to note about peers."""
+    """Return every row of one case on one device with these schedules."""
     rows, expected = [], None
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
@@ -172,10 +158,7 @@ def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=T
             expected = expected or Expected(cases.make_instance(case), with_cudnn, with_torch)
             run_modes(comparer, expected)
         rows += comparer.rows
-    about_peers = Comparer(case, device, "-")
-    for name, said in expected.notes() if expected is not None else ():
-        about_peers.add(PEER, name, message=said, ok=True)
-    return rows + about_peers.rows
+    return rows
 
 
 def run_modes(comparer, expected):
@@ -316,16 +299,13 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print the last lines: what schedules and peers refused, and the verdict."""
-    told = {}
-    for row in rows:
-        if not compared(row):
-            refused = row["mode"] == REFUSED
-            about = f"{row['schedule']} refuses" if refused else f"{row['quantity']} {row['message']}"
-            told.setdefault((about, row["engine"]), []).append(row)
-    for (about, engine), found in sorted(told.items(), key=lambda item: -len(item[1]))[:ROWS_SHOWN]:
-        first, why = found[0], f": {found[0]['message']}" if found[0]["mode"] == REFUSED else ""
-        console.say_wrapped(f"{about} {len(found)} cases on {engine}, such as {first['cell']} {first['options']}{why}")
+    """Print the last lines: what schedules refused, and the verdict."""
+    refusals = {}
+    for row in itertools.filterfalse(compared, rows):
+        refusals.setdefault((row["schedule"], row["engine"]), []).append(row)
+    for (schedule, engine), found in refusals.items():
+        such = "such as {cell} {options}: {message}".format(**found[0])
+        console.say_wrapped(f"{schedule} refuses {len(found)} cases on {engine}, {such}")
     if any(row["engine"] == "cuda" for row in rows) and (reason := cudnn.why_not()):
         console.say_wrapped(f"without cuDNN: {reason}")
     failed, total = sum(not row["ok"] for row in rows), sum(map(compared, rows))

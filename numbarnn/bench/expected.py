@@ -1,5 +1,7 @@
 """What a case's results should be, by the float64 reference, and what its peers make of it: PyTorch and cuDNN."""
 
+from contextlib import suppress
+
 import numpy as np
 
 from numbarnn import reference
@@ -10,17 +12,17 @@ from numbarnn.bench.peers.contender import installed
 from numbarnn.common import precision
 from numbarnn.reference import layer_norm_rnn, philox
 
-PEERS = {"torch": "PyTorch", "cudnn": "cuDNN"}
+PEERS = ("torch", "cudnn")
 
 
 class Expected:
     """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
 
-    Computed once for all schedules, PyTorch's on the CPU. refusals: why cuDNN does not run the instance, in its words.
+    Computed once for all schedules, PyTorch's on the CPU.
     """
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
-        self.instance, self.with_cudnn, self.refusals, self._known = instance, with_cudnn, [], {}
+        self.instance, self.with_cudnn, self._known = instance, with_cudnn, {}
         self.with_torch = with_torch and instance.case.cell in PEERS_CELLS
 
     def results(self, call=None):
@@ -32,10 +34,8 @@ class Expected:
             if self.with_torch and installed("torch"):
                 found["torch"] = torch_peer.torch_results(instance, masks) or {}
             if self.with_cudnn:
-                try:
+                with suppress(cudnn_peer.Refused):  # it has no such option, or says that it does not support it
                     found["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
-                except cudnn_peer.Refused as reason:
-                    self.refusals.append(str(reason))
             self._known[call] = found
         return self._known[call]
 
@@ -47,19 +47,6 @@ class Expected:
             found = {who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
                      for who, own in found.items()}  # fmt: skip
         return found
-
-    def notes(self):
-        """Return what there is to tell about the peers: pairs of a name and a sentence."""
-        notes = [("cuDNN", f"refuses: {reason}") for reason in self.refusals]
-        for found in self._known.values():
-            for peer, shown in PEERS.items():
-                errors = {quantity: errors_of(found, quantity)[peer] for quantity in found["truth"]}
-                wrong = {q: e for q, e in errors.items()
-                         if e is not None and accuracy.trusted(self.instance.case, e) is None}  # fmt: skip
-                if wrong:
-                    list_of = ", ".join(f"{quantity} {error:.1e}" for quantity, error in wrong.items())
-                    notes.append((shown, f"computes something else, as far from float64: {list_of}"))
-        return list(dict.fromkeys(notes))
 
 
 def errors_of(found, quantity):

@@ -158,7 +158,6 @@ class Load:
     """What else the machine does, from the moment this is made; None where the system does not say."""
 
     def __init__(self):
-        self.average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         self._begin = self._now()
 
     def _now(self):
@@ -170,24 +169,18 @@ class Load:
         return np.array([time.monotonic(), busy, sum(os.times()[:4])])  # with the processes that it has waited for
 
     def as_record(self):
-        """Return how many processes wanted a core during the minute before, and cores that others kept busy since."""
+        """Return the cores that others have kept busy since."""
         elsewhere = None
         if self._begin is not None:
             seconds, busy, own = self._now() - self._begin
             elsewhere = max(0.0, float((busy - own) / max(seconds, 1e-3)))
-        return {"load_average_before": self.average, "cores_busy_elsewhere": elsewhere}
+        return {"cores_busy_elsewhere": elsewhere}
 
 
 def machine_doubt(load, cores):
-    """Return what is to be said of a machine that was busy with something else, or None; load: as `Load.as_record`.
-
-    What was seen during the measurement counts more than what was before it.
-    """
-    elsewhere, average = load.get("cores_busy_elsewhere"), load.get("load_average_before")
-    if elsewhere is not None:
-        return f"others kept {elsewhere:.1f} of {cores} cores busy" if elsewhere > BUSY * cores else None
-    busy = average is not None and average > BUSY * cores
-    return f"load average {average:.1f} on {cores} cores before the start" if busy else None
+    """Return what is to be said of a machine that was busy with something else, or None; load: as `Load.as_record`."""
+    elsewhere = load["cores_busy_elsewhere"] or 0.0
+    return f"others kept {elsewhere:.1f} of {cores} cores busy" if elsewhere > BUSY * cores else None
 
 
 def spread(times):

@@ -140,7 +140,7 @@ def section(result):
         for key, entry in entries.items()
     ]  # fmt: skip
     parts += [f"<h3>{title}</h3>", table(["problem", *columns], rows)]
-    return [*parts, "<h3>Where and how</h3>", table((), machine(about)), f"<p>{escape(circumstances(about))}</p>"]
+    return [*parts, "<h3>Where and how</h3>", table((), machine(about))]
 
 
 def ratios_picture(entries):
@@ -176,22 +176,17 @@ def table(columns, rows):
 
 
 def machine(about):
-    """Return the rows of the table of a record's machine and its software."""
-    found = about["environment"]
+    """Return the rows of the table of a record's machine and software, and of how it was taken."""
+    found, method = about["environment"], about["method"]
+    changed = ", with changes that were not committed" if about["clean"] is False else ""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
     return [
-        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
+        ["recorded", f"{about['date'][:10]}: {method['rounds']} rounds, {method['threads']} threads"],
+        ["doubt", f"the machine was busy: {about['doubt']}" if about["doubt"] else "none of the machine"],
+        *(["memory", method[name]] for name in ("memory",) if name in method),
+        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}{changed}"],
         ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
         *(["GPU", gpu["name"]] for gpu in found["gpus"]),
         ["driver", found["driver"] or "none"],
         ["versions", f"Python {found['python']}, {versions}"],
     ]
-
-
-def circumstances(found):
-    """Return how a record was taken, in a sentence."""
-    method, changed = found["method"], ", with changes that were not committed" if found["clean"] is False else ""
-    said = f"Recorded {found['date'][:10]}{changed}; {method['rounds']} rounds"
-    said += f", {method['threads']} threads" if found["device"] == "cpu" else ""
-    said += f". Memory: {method['memory']}" if "memory" in method else ""
-    return said + (f". The machine was busy: {found['doubt']}." if found["doubt"] else ".")

@@ -20,7 +20,7 @@ LSTM_FEATURES = ({"proj_size": 2}, {"cell_clip": CLIP}, {"cell_clip": CLIP, "cli
 LSTM_ALONE = tuple({"cell_clip": CLIP, "nan_state": True, "clip_propagate_nan": flag} for flag in (True, False))
 # Hidden sizes, odd and unequal ones among them. The simulator, with 4 units in a block, runs a quick one in a second.
 HIDDEN = ((33,), (9, 9), (33, 17, 5), (16,), (11, 11, 11), (7, 33), (5, 5, 3), (1,))
-QUICK_HIDDEN = ((5, 3), (3, 3), (5,), (3, 5, 3), (5, 5))
+QUICK_HIDDEN = ((5, 3), (3, 3), (5,), (3, 3, 3), (5, 5))
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps

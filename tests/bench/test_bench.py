@@ -26,8 +26,7 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
     record = command(*SMALL, "--shape", "2,1,3,4,2", "--cell", ",".join(cases.PEERS_CELLS))
     assert {"date", "commit", "clean", "driver", "device", "device_name", "environment", "results"} <= record.keys()
     assert record["kernels"] == bench_record.kernels_digest("cpu")
-    assert {"load_average_before", "cores_busy_elsewhere"} <= record["method"].keys()
-    assert record["method"]["rounds"] == 2
+    assert record["method"]["rounds"] == 2 and "cores_busy_elsewhere" in record["method"]
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     assert record["environment"]["versions"]["PyTorch"].startswith(torch.__version__.split("+")[0])
     assert len(record["results"]) == 4 * 2 * 2
@@ -85,12 +84,6 @@ def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, stu
     for row in record["results"]:
         assert "torch's y: is 1.0e-02 from float64" in row["left_out"]["torch"] and "torch" not in row["seconds"]
         assert row["ok"] and row["seconds"]["numbarnn"]
-
-
-@pytest.mark.parametrize("text", ["", "1,2,3,4", "1,2,3,4,5,6", "1,2,3,4,0", "1,2,3,4,-1", "a,b,c,d,e", "1.5,2,3,4,5"])
-def test_malformed_shapes(text, refused):
-    said = refused("bench", "--shape", text)
-    assert "T,B,I,H,L" in said and repr(text) in said
 
 
 def test_operations_of_a_call():

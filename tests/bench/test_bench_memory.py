@@ -1,8 +1,5 @@
 """Memory of calls: what the system and the drivers tell, and nothing where they do not."""
 
-from contextlib import contextmanager
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -42,54 +39,6 @@ def test_what_a_call_writes_is_its_peak(size):
 def test_where_nobody_tells_it_is_absent(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "PROCESS", tmp_path / "none")
     assert not memory.tells("cpu") and memory.peaks({"numbarnn": contender(list)}, "cpu") == {}
-
-
-@pytest.fixture
-def fake_gpu(monkeypatch):
-    """(a `SimpleNamespace` that says what is allocated where, an engine): CuPy and PyTorch without a GPU."""
-    now = SimpleNamespace(pools=[], torch=10 * MB, peak=0, given_back=0)
-
-    class MemoryPool:
-        def __init__(self):
-            self.bytes = 0
-            now.pools.append(self)
-
-        def malloc(self, size):
-            self.bytes += size
-
-        def total_bytes(self):
-            return self.bytes
-
-    @contextmanager
-    def using_allocator(malloc):
-        now.malloc = malloc
-        yield
-        del now.malloc
-
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: setattr(now, "peak", now.torch))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: now.torch)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: now.peak)
-    cupy = SimpleNamespace(cuda=SimpleNamespace(MemoryPool=MemoryPool, using_allocator=using_allocator))
-    monkeypatch.setattr("numbarnn.cuda.driver.cupy", lambda: cupy)
-    engine = SimpleNamespace(give_back_memory=lambda: setattr(now, "given_back", now.given_back + 1))
-    return now, engine
-
-
-def test_on_a_gpu_the_pools_tell(fake_gpu):
-    now, engine = fake_gpu
-
-    def make_ours():
-        now.malloc(3 * MB)  # weights
-        return contender(lambda: now.malloc(4 * MB))
-
-    def make_theirs():
-        now.torch += 5 * MB
-        return contender(lambda: setattr(now, "peak", now.torch + 2 * MB), "torch")
-
-    assert memory._on_gpu(make_ours, engine) == memory._on_gpu(make_theirs, engine) == 7 * MB
-    assert len(now.pools) == 2 and now.given_back == 4  # what lies in a contender's pool is not used again
 
 
 # ------------------------------------------------------------------------------------------------- in rows and on pages

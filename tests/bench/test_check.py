@@ -73,14 +73,6 @@ def test_a_missing_or_unexpected_result_fails():
     assert [(row["quantity"], row["ok"]) for row in comparer.rows] == [("y", False), ("z", False)]
 
 
-@pytest.mark.parametrize("width", (80, 100))
-def test_sentences_wrap_at_the_width_of_the_output(run_check, stub, monkeypatch, capsys, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    run_check("--quick", "--cell", "gru", "--schedule", "stepwise")
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= width and "numbarnn check: all" in " ".join(lines)
-
-
 @pytest.mark.parametrize("least, code", [(2, 0), (99, 1)])
 def test_cases_that_a_schedule_refuses_are_counted(least, code, run_check, monkeypatch, stub, capsys):
     """They are no failures; but a check that compares nothing does not pass."""

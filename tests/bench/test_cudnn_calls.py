@@ -89,11 +89,12 @@ def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, cho
 
 
 # ------------------------------------------------------------------------------------------------------ prepared calls
-def prepared(problem, session, training=True):
-    """A `Prepared` of a problem, and its network."""
+def prepared(problem, session):
+    """A call of a problem to run again and again, and its network."""
     rnn = problem.rnn(session)
-    gradients = {"dy": problem.dy} if training else {}
-    return rnn.prepare(problem.x, problem.h, problem.c, problem.parameters, **gradients), rnn
+    call = rnn.call(problem.x, (problem.h, problem.c), problem.parameters, (problem.dy, None, None))
+    call.choose(*call.functions)
+    return call, rnn
 
 
 @pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
@@ -119,16 +120,11 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
 def test_nothing_is_left_behind(session):
     gc.collect()
     used = device_memory.used
-    problem = Problem("lstm", 3, 5, 2)
-    rnn = problem.rnn(session)
-    reserve = rnn.forward(problem.x, problem.h, problem.c, problem.parameters)[3]
-    rnn.backward_data(reserve, problem.dy)
-    rnn.backward_weights(reserve)
     call = prepared(Problem("lstm", 3, 5, 2, gradients=False), session)[0]
     call.run()
     with pytest.raises(cudnn.CudnnError):
         cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
-    del rnn, reserve, call
+    del call
     gc.collect()
     assert device_memory.used == used and not session.library.alive and not session.library.context.entered
 

@@ -19,7 +19,7 @@ from numbarnn.bench import accuracy
 from numbarnn.bench.cases import Case, make_instance
 from numbarnn.bench.expected import reference_results, run_reference
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn_peer import CudnnLayers
+from numbarnn.bench.peers.cudnn_peer import CudnnNetwork
 
 UNSORTED, WITH_ZERO = (2, 1, 4), (2, 0, 4)
 FLOORS = 8  # of rounding, within which two results are the same
@@ -38,11 +38,8 @@ def _instance(cell="lstm", lengths=None, layers=2, **options):
 
 def _computed(instance):
     """cuDNN's results by quantity; the padding of x and dy is passed on as it is."""
-    network = CudnnLayers(instance, range(instance.case.L))
-    y, h, c = network.forward(instance.x)
-    dx, dh, dc, parameters = network.backward(instance.dy)
-    results = {"y": y, "hy": h, "dx": dx, "dhx": dh} | parameters
-    return results | ({"cy": c, "dcx": dc} if instance.case.has_c else {})
+    network = CudnnNetwork(instance)
+    return network.results(network.call(instance.x, (instance.dy, instance.dhy, instance.dcy), instance.lengths))
 
 
 def _same(instance, one, other):
@@ -80,8 +77,8 @@ def one_unit(cx, **chosen):
     rnn = cudnn.Rnn("lstm", 1, 1, dtype="float64", bias=False, **chosen)
     zeros = {"weight_ih_l0": np.zeros((4, 1)), "weight_hh_l0": np.zeros((4, 1))}  # i = f = o = 1/2, g = 0
     one = np.ones((1, 1, 1))
-    _, _, cy, reserve = rnn.forward(one, 0 * one, cx * one, zeros)
-    return float(cy[0, 0, 0]), float(rnn.backward_data(reserve, 0 * one, 0 * one, one)[2][0, 0, 0]), 0.5
+    found = rnn.call(one, (0 * one, cx * one), zeros, (0 * one, 0 * one, one)).results()
+    return float(found["cy"][0, 0, 0]), float(found["dcx"][0, 0, 0]), 0.5
 
 
 def _gradient_of_the_clip(cx):

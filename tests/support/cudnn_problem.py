@@ -174,14 +174,12 @@ class Problem(problems.Problem):
     def run(self, session=None):
         """Name -> what cuDNN computes, sequences as (T, B, n)."""
         rnn = self.rnn(session)
-        y, hy, cy, reserve = rnn.forward(
-            self.laid_out(self.x), self.h, self.c, self.parameters, self.lengths, self.padding_value
-        )
-        dx, dhx, dcx = rnn.backward_data(reserve, self.laid_out(self.dy), self.dhy, self.dcy)
-        gradients = {name: view.copy() for name, view in rnn.split(rnn.backward_weights(reserve)).items()}
-        values = {"y": self.padded(y), "dx": self.padded(dx), **gradients}
-        states = {"hy": hy, "cy": cy, "dhx": dhx, "dcx": dcx}
-        return values | {name: value for name, value in states.items() if value is not None}
+        gradients = self.laid_out(self.dy), self.dhy, self.dcy
+        call = rnn.call(self.laid_out(self.x), (self.h, self.c), self.parameters, gradients, self.lengths,
+                        self.padding_value)  # fmt: skip
+        found = call.results()
+        found |= rnn.split(found.pop("dw"))
+        return found | {name: self.padded(found[name]) for name in ("y", "dx")}
 
     @property
     def limit(self):

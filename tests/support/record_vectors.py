@@ -132,14 +132,11 @@ def run_cudnn(recording, dtype, session=None):
     chosen = {name: getattr(recording.layout, name) for name in vectors.LAYER_OPTIONS}
     o = recording.layout
     rnn = cudnn.Rnn(o.cell, o.input_size, o.hidden_size, dtype=dtype, session=session, **chosen)
-    y, hy, cy, reserve = rnn.forward(
-        inputs["x"], inputs["hx"], inputs["cx"], parameters, recording.lengths, recording.padding_value
-    )
-    dx, dhx, dcx = rnn.backward_data(reserve, inputs["dy"], inputs["dhy"], inputs["dcy"])
-    dx[~recording.valid] = 0
-    values = {"y": y, "hy": hy, "cy": cy, "dx": dx, "dhx": dhx, "dcx": dcx}
-    values |= rnn.split(rnn.backward_weights(reserve))
-    return {name: value for name, value in values.items() if value is not None}
+    states, gradients = (tuple(map(inputs.get, names)) for names in (("hx", "cx"), ("dy", "dhy", "dcy")))
+    options = recording.lengths, recording.padding_value
+    values = rnn.call(inputs["x"], states, parameters, gradients, *options).results()
+    values["dx"][~recording.valid] = 0
+    return values | rnn.split(values.pop("dw"))
 
 
 def cudnn_dtypes(recording):

@@ -13,21 +13,20 @@ FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNN
 
 
 class Call:
-    """The arrays of one call on the device, cuDNN's spaces and its descriptors: in training the reserve of `forward`.
-
-    One that `Rnn.prepare` makes can be run again and again on the same memory: what a benchmark times. A run copies
-    nothing, allocates nothing and does not wait; where cuDNN's calls can be recorded, it launches one CUDA graph. As
-    cuDNN adds gradients of weights to what is there, it sets them to zero first.
+    """The arrays of one call on the device, cuDNN's spaces and its descriptors, to run again and again: a run copies
+    nothing, allocates nothing and does not wait. As cuDNN adds gradients of weights to what is there, they are set to
+    zero first. Outputs are full of NaN before the first: NaN that is left is what cuDNN did not write.
 
     Attributes:
         shapes: name -> shape of every array that a call may have; None for a state that the cell does not have.
         buffers: name -> array of CuPy's, or None for NULL; spaces, of bytes, under cuDNN's names.
-        functions: those of a prepared call.
+        functions: those that it calls, all of them.
         why_no_graph: why `run` makes cuDNN's calls one by one, in cuDNN's or CUDA's words; None: it launches a graph.
     """
 
     def __init__(self, rnn, steps, lengths, padding_value, training):
         self.rnn, self.buffers, self.why_no_graph, self._graph = rnn, {}, None, None
+        self.functions = self._chosen = (FORWARD, DATA, WEIGHTS) if training else (FORWARD,)
         chosen, library, self._session, B = rnn.options, rnn.session.library, rnn.session, len(lengths)
         parts = chosen.num_layers * chosen.directions, B
         h, c = (*parts, chosen.state_size), (*parts, chosen.hidden_size) if chosen.has_c else None
@@ -62,11 +61,6 @@ class Call:
                 raise ValueError(f"{name} must have shape {wanted}, got {array.shape} of {array.dtype}")
         self.buffers |= {name: self._session.copied(array) for name, array in arrays.items()}
 
-    def put_gradients(self, dy, dhy, dcy):
-        """Copy the gradients that backward data is given, and make its outputs; cuDNN takes no NULL for dy."""
-        self.put(dy=np.zeros(self.shapes["y"], self.rnn.dtype) if dy is None else dy, dhy=dhy, dcy=dcy)
-        self.make("dx", "dhx", "dcx", "dw")
-
     def make(self, *names):
         """Make outputs, full of NaN."""
         make, dtype = self._session.empty, self.rnn.dtype
@@ -83,7 +77,7 @@ class Call:
             self._session.call(function, **arguments)
 
     def choose(self, *functions):
-        """From now on a run makes these of the calls only: backward data, again and again on one reserve space."""
+        """From now on a run makes these of the calls only, as one CUDA graph where they can be recorded."""
         self._session.device.synchronize()
         self._chosen, self._graph, self.why_no_graph = functions, None, None
         try:
@@ -100,15 +94,11 @@ class Call:
 
     def results(self):
         """Return name -> array of all outputs; after all calls anew where a run makes some of them only."""
-        if len(self._chosen) < len(self.functions):
+        if self._chosen != self.functions:
             self.start(self.functions)
-        names = [name for name in ("y", "hy", "cy", "dx", "dhx", "dcx", "dw") if self.buffers.get(name) is not None]
-        return dict(zip(names, self.read(*names), strict=True))
-
-    def read(self, *names):
-        """Return outputs as arrays; None where there is none."""
         self._session.device.synchronize()
-        return [self.shapes[name] and self._session.read(self.buffers[name]) for name in names]
+        names = [name for name in ("y", "hy", "cy", "dx", "dhx", "dcx", "dw") if self.buffers.get(name) is not None]
+        return {name: self._session.read(self.buffers[name]) for name in names}
 
 
 class Rnn:
@@ -143,57 +133,31 @@ class Rnn:
             view[...] = parameters[name]
         return flat
 
-    def forward(self, x, hx=None, cx=None, weights=None, lengths=None, padding_value=0.0, training=True):
-        """Return y, hy, cy (None but for the LSTM), and in training the reserve for the backward calls, a `Call`.
+    def call(self, x, states, weights, gradients=None, lengths=None, padding_value=0.0):
+        """Return a `Call` that has run: inference, or with gradients training and both backward functions.
 
         Args:
             x: (T, B, I), or with layout="seq_major_packed" (sum of lengths, I): first the B vectors of time 0, then
                 those of time 1 of the sequences that have one; lengths descend.
-            hx: (L*D, B, H), or P for H; cx: (L*D, B, H), LSTM only; None is zero, cuDNN's NULL.
-            weights: a dict of arrays by PyTorch's names. lengths: B ints, each 0..T; None for T each.
-            padding_value: what cuDNN is to write into y's padding; None leaves that to it.
-
-        Outputs are full of NaN before the call: NaN that is left is what cuDNN did not write.
+            states: hx (L*D, B, H), or P for H, and cx (L*D, B, H), LSTM only; None is zero, cuDNN's NULL.
+            weights: a dict of arrays by PyTorch's names. gradients: (dy, dhy, dcy); None: zero.
+            lengths: B ints, each 0..T; None for T each. padding_value: what cuDNN writes into y's padding, or None.
         """
-        call = self._call(x, (hx, cx), weights, lengths, padding_value, training)
-        call.start([FORWARD])
-        return *call.read("y", "hy", "cy"), call if training else None
-
-    def backward_data(self, reserve, dy=None, dhy=None, dcy=None):
-        """Return dx like x, dhx, dcx (None but for the LSTM).
-
-        reserve: of one `forward` in training; each allows one call, which changes it. dy: like y, None for zeros.
-        """
-        reserve.put_gradients(dy, dhy, dcy)
-        reserve.start([DATA])
-        return reserve.read("dx", "dhx", "dcx")
-
-    def backward_weights(self, reserve):
-        """Return the flat gradients of the weights, after `backward_data`."""
-        reserve.start([WEIGHTS])
-        return reserve.read("dw")[0]
-
-    def prepare(self, x, hx=None, cx=None, weights=None, dy=None, lengths=None):
-        """Return a `Call` that can be run again and again; it is inference without dy."""
-        call = self._call(x, (hx, cx), weights, lengths, 0.0, dy is not None)
-        call.functions = [FORWARD]
-        if dy is not None:
-            call.put_gradients(dy, None, None)
-            call.functions += [DATA, WEIGHTS]
-        call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
-        call.choose(*call.functions)
-        return call
-
-    def _call(self, x, states, weights, lengths, padding_value, training):
-        """Return the `Call` of a forward call, with all that forward takes."""
         lengths = (len(x),) * x.shape[1] if lengths is None else tuple(map(int, lengths))
         # PERSIST_DYNAMIC is compiled for one batch size, before the sizes of its spaces are asked for.
         if self.options.algorithm == "persist_dynamic" and self._built_for != len(lengths):
             self.session.call("cudnnBuildRNNDynamic", rnnDesc=self.descriptor.pointer, miniBatch=len(lengths))
             self._built_for = len(lengths)
-        call = Call(self, len(x) if x.ndim == 3 else max(lengths), lengths, padding_value, training)
-        call.put(x=x, weights=self.join(weights), hx=states[0], cx=states[1])
+        call = Call(self, len(x) if x.ndim == 3 else max(lengths), lengths, padding_value, gradients is not None)
+        call.put(x=x, weights=self.join(weights), **dict(zip(("hx", "cx"), states, strict=True)))
         call.make("y", "hy", "cy")
+        if gradients is not None:
+            dy, dhy, dcy = gradients
+            call.put(
+                dy=np.zeros(call.shapes["y"], self.dtype) if dy is None else dy, dhy=dhy, dcy=dcy
+            )  # no NULL for dy
+            call.make("dx", "dhx", "dcx", "dw")
+        call.start(call.functions)  # not recorded yet: what cuDNN loads and allocates at first is there then
         return call
 
 

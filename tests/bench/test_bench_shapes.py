@@ -1,4 +1,4 @@
-"""Shapes with words: both directions, several lengths."""
+"""Sets of shapes, and shapes with words: both directions, several lengths."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from numbarnn.bench import cases, lineup, record, report, shapes
 from numbarnn.bench.peers import peers, torch_peer
-from numbarnn.bench.shapes import Shape
+from numbarnn.bench.shapes import DEEPBENCH, Shape
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("short_turns")
@@ -70,3 +70,20 @@ def test_the_command_times_them(command, page, capsys, tmp_path):
     text = page(found)
     assert len(report.result_of("x", record.read(tmp_path / "record.json")).entries) == 4
     assert all(f"gru {shape} float32 fwd" in text for shape in shapes_given)
+
+
+# ------------------------------------------------------------------------------------------------------------ DeepBench
+def test_there_are_125_problems():
+    found = [(name, cell, shape) for name, own in DEEPBENCH.items() for cell, some in own.items() for shape in some]
+    assert len(found) == len(set(found)) == 125
+    assert all(shape.I == shape.H and shape.L == 1 for _, _, shape in found)
+    assert {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()} == {
+        "deepbench-train": 53, "deepbench-server": 69, "deepbench-device": 3,
+    }  # fmt: skip
+    assert Shape(1500, 64, 1024, 1024, 1) in DEEPBENCH["deepbench-train"]["gru"]
+    assert Shape(25, 64, 1536, 1536, 1) not in DEEPBENCH["deepbench-train"]["lstm"]
+
+
+def test_a_cell_that_a_set_lacks_is_refused(cannot):
+    said = cannot("bench", "--device", "cpu", "--set", "deepbench-device", "--cell", "gru", code=2)
+    assert "--set deepbench-device has problems of rnn_relu, lstm: got --cell gru" in said
