@@ -11,19 +11,20 @@ from importlib import import_module
 from pathlib import Path
 
 import numbarnn
+from numbarnn.common import install
 
 # subcommand -> (its module, what it does)
 COMMANDS = {
     "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
     "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
     "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
-    "report": ("numbarnn.bench.report", "show results of bench as a page, or what became slower"),
+    "report": ("numbarnn.bench.report", "show results of bench as a page"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
     "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
     "kernels": (
         "numbarnn.bench.kernels",
-        "compile every kernel, without a GPU: registers, spills; PTX, machine code, source",
+        "compile persistent kernels, without a GPU: registers, spills; PTX, machine code, source",
     ),
 }
 
@@ -53,6 +54,14 @@ def main(argv=None):
         args = parser.parse_args(argv)
         refuse_one_file_for_two(args, parser)
         return _run(command, run, args)
+    except ModuleNotFoundError as missing:
+        if missing.name != "numba":
+            raise
+        print(
+            f"numbarnn {command}: {install.compiler_lacks('cuda12' if command == 'kernels' else 'sim')}",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print(f"numbarnn {command}: interrupted", file=sys.stderr)
         return 130

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import keras, onnx, onnx_cells, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer, package
+from numbarnn.weights.network import infer, named, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,9 +264,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
     >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
     (['x', 'lengths', 'hx', 'cx'], ['y', 'hy', 'cy'])
     """
-    own = _custom(layer)
-    nodes = onnx_write.of_network(_network(layer)) if own is None else onnx_write.of_custom(own)
-    model = onnx_write.write(nodes, layer.batch_first, state, lengths)
+    model = onnx_write.write(_custom(layer) or _network(layer), layer.batch_first, state, lengths)
     if path is not None:
         with files.replacing(path) as part:
             package("onnx", "writing ONNX models").save(model, os.fspath(part))
@@ -332,14 +330,18 @@ def _network(layer):
 
 
 def _custom(layer):
-    """The `onnx_cells.CustomNetwork` of a layer whose cell was made for nodes; None of others."""
+    """The `Network` of a layer whose cell was made for nodes; None of others."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
     if layer.input_mode != "linear":
         raise ValueError(f"ONNX has no input_mode {layer.input_mode!r} for cell {layer.cell}")
-    parameters = layer.state_dict(named=True)
-    return onnx_cells.CustomNetwork(kind, layer.input_size, layer.hidden_sizes, layer.bidirectional, parameters)
+    flat = layer.engine.to_host(layer.weights)
+    parts = {
+        place: kind.arrays({name: flat[where].reshape(shape) for name, (_, where, shape) in blocks.items()})
+        for place, blocks in layer.stack.space.blocks.items()
+    }
+    return infer(named(parts), kind)
 
 
 def _layer(network, found, options):
@@ -350,14 +352,20 @@ def _layer(network, found, options):
     if "dtype" not in options:
         options["dtype"] = network.dtype
     sizes = {"input_size": network.input_size, "hidden_size": list(network.hidden_sizes)}
-    if isinstance(network, onnx_cells.CustomNetwork):
-        layer = RNN(onnx_cells.cell_of(network.kind), **sizes, bidirectional=network.bidirectional, **options)
-    else:
-        kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
-        kind |= {"nonlinearity": network.cell.removeprefix("rnn_")} if network.cell.startswith("rnn_") else {}
-        kind |= {"reset_after": False} if network.cell == "gru_reset_before" else {}
-        kind |= {"input_mode": network.input_mode} if network.input_mode != "linear" else {}
-        kind |= {"proj_size": network.proj_size} if network.proj_size else {}
-        layer = _CLASSES[network.cell](**sizes, bidirectional=network.bidirectional, **kind, **options)
+    if isinstance(network.cell, onnx_cells.Kind):
+        layer = RNN(onnx_cells.cell_of(network.cell), **sizes, bidirectional=network.bidirectional, **options)
+        several = len(network.pseudo_layers()) > 1
+        layer.load_state_dict({
+            f"l{number}.{'reverse.' * direction}{name}" if several else name: array
+            for number, direction in network.pseudo_layers()
+            for name, array in network.cell.named(network.parts(number, direction)).items()
+        })  # fmt: skip
+        return layer
+    kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
+    kind |= {"nonlinearity": network.cell.removeprefix("rnn_")} if network.cell.startswith("rnn_") else {}
+    kind |= {"reset_after": False} if network.cell == "gru_reset_before" else {}
+    kind |= {"input_mode": network.input_mode} if network.input_mode != "linear" else {}
+    kind |= {"proj_size": network.proj_size} if network.proj_size else {}
+    layer = _CLASSES[network.cell](**sizes, bidirectional=network.bidirectional, **kind, **options)
     layer.load_state_dict(network.parameters)
     return layer

@@ -4,6 +4,7 @@ import ast
 import os
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -170,16 +171,27 @@ def test_import_is_light(module, heavy):
     assert in_child(program).split() == []
 
 
-def test_layers_run_without_cupy_torch_and_numba_for_gpus():
+def test_the_cpu_needs_neither_cupy_nor_torch_nor_numba():
     program = """
         import sys
-        sys.modules["cupy"] = sys.modules["torch"] = sys.modules["numba.cuda"] = None
+        sys.modules["cupy"] = sys.modules["torch"] = sys.modules["numba"] = None
         import numpy, numbarnn
         layer = numbarnn.LSTM(4, 5, seed=0)
         y, state, tape = layer.forward(numpy.ones((2, 3, 4), numpy.float32))
         print(layer.backward(tape, y).x.shape, layer.device)
     """
     assert in_child(program).split() == ["(2,", "3,", "4)", "cpu"]
+
+
+@pytest.mark.parametrize("work, says, extra", [
+    ("numbarnn.LSTM(4, 5, device='sim')", "RuntimeError: device 'sim' cannot be used: ", "sim"),
+    ("sys.exit(cli.main(['kernels']))", "numbarnn kernels: ", "cuda12"),
+])  # fmt: skip
+def test_what_needs_numba_names_the_extra_that_has_it(work, says, extra):
+    program = f"import sys; sys.modules['numba'] = None; import numbarnn; from numbarnn import cli; {work}"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=100)
+    lacks = f'numba-cuda, the compiler of kernels, is not installed: pip install -e ".[{extra}]"'
+    assert ran.returncode == 1 and ran.stderr.splitlines()[-1] == says + lacks
 
 
 def test_without_pytorch_tests_are_skipped_and_not_broken():

@@ -12,8 +12,6 @@ its sums are float32's. `stages` is 1, and 3 for a cell with a normalization. A 
 floors computes something else: then the floor alone is the limit.
 """
 
-from dataclasses import asdict, dataclass
-
 import numpy as np
 
 from numbarnn.common import precision
@@ -21,60 +19,7 @@ from numbarnn.common import precision
 FUNCTION_ULPS = 3
 STAGES = {"layer_norm_rnn": 3}
 PEER_TRUST = 4  # floors; PyTorch stays within one, and half a floor is the most that cuDNN's records have
-REFUSED = "refused"  # the mode of a case that a schedule cannot run
-PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
 FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One row of `numbarnn check`: one quantity of one run against float64.
-
-    `error` is None when nothing could be compared; `message` then says why. `uses`: as `Case.uses`.
-    """
-
-    cell: str
-    options: str
-    engine: str
-    schedule: str
-    mode: str  # "inference", "single steps", "training", REFUSED or PEER
-    quantity: str
-    error: float | None = None
-    limit: float | None = None
-    ok: bool = True
-    torch_error: float | None = None
-    message: str | None = None
-    cudnn_error: float | None = None
-    uses: tuple[str, ...] = ()
-
-    def as_row(self):
-        """Return the row as a dict."""
-        return asdict(self) | {"ratio": self.ratio}
-
-    @classmethod
-    def from_row(cls, row):
-        """Return the Comparison of what `as_row` gave."""
-        return cls(**{name: value for name, value in row.items() if name != "ratio"} | {"uses": tuple(row["uses"])})
-
-    @property
-    def compared(self):
-        """Whether it is about a result; else it is a refusal, or a note about a peer."""
-        return self.mode not in (REFUSED, PEER)
-
-    @property
-    def share(self):
-        """The error as a share of its limit: above 1 is a failure; infinite where there is no error."""
-        return float("inf") if self.error is None or self.limit is None else _quotient(self.error, self.limit, 0.0)
-
-    @property
-    def ratio(self):
-        """The error as a multiple of cuDNN's, or else PyTorch's; None where there is no peer."""
-        peer = self.torch_error if self.cudnn_error is None else self.cudnn_error
-        return None if self.error is None or peer is None else _quotient(self.error, peer, 1.0)
-
-
-def _quotient(a, b, of_zeros):
-    return a / b if b else float("inf") if a else of_zeros
 
 
 def error(value, expected):
@@ -110,16 +55,12 @@ def shape_problem(value, expected, dtype):
     return f"dtype {', '.join(sorted(dtypes))}, expected {dtype}" if dtypes != {dtype} else None
 
 
-def eps(dtype):
-    """Return the distance from 1 to the next number of a dtype."""
-    return 2.0 ** -FRACTION_BITS[dtype]
-
-
 def floor(case):
     """Return the error that is always allowed: see the module's docstring."""
     widest = max(case.layer_input_size(k) + max(H, case.outputs[k]) for k, H in enumerate(case.hidden))
-    summing = eps(precision.compute_dtype(case.dtype)) * float(np.sqrt(max(widest, case.T * case.B)))
-    return (eps(case.dtype) * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
+    storing, adding = (2.0 ** -FRACTION_BITS[dtype] for dtype in (case.dtype, precision.compute_dtype(case.dtype)))
+    summing = adding * float(np.sqrt(max(widest, case.T * case.B)))
+    return (storing * FUNCTION_ULPS + summing) * STAGES.get(case.cell, 1)
 
 
 def limit(case, peer_error=None):
@@ -130,3 +71,13 @@ def limit(case, peer_error=None):
 def trusted(case, peer_error):
     """Return the peer's error if it is one of rounding, else None."""
     return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
+
+
+def share(error, limit):
+    """Return an error as a share of its limit: above 1 is a failure; infinite where there is no error."""
+    return float("inf") if error is None or limit is None else quotient(error, limit, 0.0)
+
+
+def quotient(a, b, of_zeros):
+    """Return a / b; of_zeros where both are 0."""
+    return a / b if b else float("inf") if a else of_zeros

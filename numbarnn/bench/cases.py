@@ -7,7 +7,6 @@ import numpy as np
 
 import numbarnn
 from numbarnn import cells
-from numbarnn.bench import sequences
 from numbarnn.cells import library
 from numbarnn.cells.functions import drop_connect, initial, layer_norm, tanh, zoneout
 from numbarnn.cells.tracing import cell as traced
@@ -18,6 +17,7 @@ from numbarnn.weights import WeightSpace
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
 PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
 DROPPED, ZONEOUT = 0.3, 0.2  # of the elements of R; of units in a step
+RESET_RATE = 0.3  # of the elements of random resets
 
 
 @traced
@@ -68,7 +68,6 @@ class Case:
     padding_value: float = 0.0
     resets: bool = False  # sequences begin anew at random times
     allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
-    chain: bool = False  # the benchmark calls each layer by itself, one after the other
 
     D = property(lambda self: 2 if self.bidirectional else 1)
     L = property(lambda self: len(self.hidden))
@@ -140,7 +139,7 @@ class Instance:
     @cached_property
     def padding(self):
         """(T, B) of bool: what is behind the end of its sequence."""
-        return sequences.padding(self.lengths, *self.x.shape[:2])
+        return padding(self.lengths, *self.x.shape[:2])
 
 
 def layer_of(name):
@@ -162,6 +161,45 @@ def parameter_shapes(case):
     return WeightSpace(*sizes, per_unit=VECTORS if own else ()).shapes
 
 
+def random_lengths(random, T, B, form):
+    """Return lengths (B,) in any order: T among them and, if "padded", 0; PyTorch packs no length of 0 ("packed").
+
+    With "half" they are not random, but evenly from T/2 to T, as in arXiv 1806.01818's set.
+    """
+    if form == "half":
+        return half_lengths(T, B)
+    if B == 1:
+        return np.array([T if form == "packed" else max(1, T - 1)])
+    least = 1 if form == "packed" else 0
+    return random.permutation(np.array([T, least, *random.integers(least, T, B - 2, endpoint=True)], np.int64))
+
+
+def half_lengths(T, B):
+    """Return lengths (B,), evenly from T/2, but at least 1, to T."""
+    return np.maximum(1, np.linspace(T / 2, T, B).astype(np.int64))
+
+
+def random_resets(random, T, B, lengths=None):
+    """Return resets (T, B) of bool, at least one; also right behind the end of shorter sequences, where they must not
+    matter."""
+    resets = random.random((T, B)) < RESET_RATE
+    resets[T // 2, B // 2] = True
+    if lengths is not None:
+        over = np.flatnonzero(lengths < T)
+        resets[lengths[over], over] = True
+    return resets
+
+
+def padding(lengths, T, B):
+    """Return (T, B) of bool: True behind the end of a sequence; all False where lengths are None."""
+    return np.arange(T)[:, None] >= (np.full(B, T) if lengths is None else lengths)
+
+
+def filled(array, where):
+    """Return a copy of `array` (T, B, n) with zeros in the rows that `where` (T, B) marks; None stays None."""
+    return None if array is None else np.where(where[:, :, None], array.dtype.type(0), array)
+
+
 def make_instance(case):
     """Return random arrays for a case: weights U(-1/sqrt(H), 1/sqrt(H)), PyTorch's start; the rest normal."""
     random, dtype = np.random.default_rng(0), precision.numpy_dtype(case.dtype)
@@ -181,13 +219,13 @@ def make_instance(case):
     c0 = states(case.state and case.has_c, case.hidden, scale=0.5)
     if case.nan_state:
         c0[0][0, 0, 0] = np.nan
-    lengths = sequences.random_lengths(random, case.T, case.B, case.lengths) if case.lengths else None
+    lengths = random_lengths(random, case.T, case.B, case.lengths) if case.lengths else None
     for array in (x, dy):
         if array is not None and lengths is not None:
-            array[sequences.padding(lengths, case.T, case.B)] = np.nan
+            array[padding(lengths, case.T, case.B)] = np.nan
     h0, dhy = states(case.state, case.outputs, scale=0.5), states(case.gradients != "y", case.outputs)
     dcy = states(case.gradients != "y" and case.has_c, case.hidden)
-    resets = sequences.random_resets(random, case.T, case.B, lengths) if case.resets else None
+    resets = random_resets(random, case.T, case.B, lengths) if case.resets else None
     return Instance(case, parameters, x, dy, h0, c0, dhy, dcy, lengths, resets)
 
 
@@ -212,19 +250,6 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     layer = layer_type(case.cell)(case.input_size, **options)
     layer.load_state_dict(parameters)
     return layer
-
-
-def links(instance):
-    """Return the instance of each layer of a chain, of one layer each; its x and dy are not used."""
-    case = instance.case
-    return [
-        replace(
-            instance, case=replace(case, input_size=case.layer_input_size(k), hidden=(H,), chain=False),
-            parameters={renamed(name, -k): array for name, array in instance.parameters.items() if layer_of(name) == k},
-            **{name: (states := getattr(instance, name)) and states[k : k + 1] for name in ("h0", "c0", "dhy", "dcy")},
-        )
-        for k, H in enumerate(case.hidden)
-    ]  # fmt: skip
 
 
 def pack_states(states):

@@ -21,11 +21,7 @@ def built_in_or_own(text):
 
 
 def find(text, others=()):
-    """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; else an error says what there is.
-
-    Args:
-        others: names that may be meant, too.
-    """
+    """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; others: names that may be meant."""
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library
     found, place = getattr(module, name, None), where or LIBRARY

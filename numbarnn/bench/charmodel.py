@@ -4,28 +4,25 @@ Array code that runs with NumPy and CuPy alike: T steps of B streams of text, V 
 layer's input size), H the layer's units. Products are the engine's, so that on the CPU they run on its threads.
 """
 
-import hashlib
+import importlib
 import math
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-HELD_OUT_SHARE = 0.05  # the last part of a text, never trained on
+HELD_OUT_SHARE, HELD_OUT_STREAMS = 0.05, 8  # the last part of a text, never trained on
 DOCUMENTATION = "pydoc_data.topics"  # the name of the text that ships with Python
 UNKNOWN, UNKNOWN_SIGN = 0, "\N{REPLACEMENT CHARACTER}"  # for every character that the training part lacks
 
 
 def load_text(path=None):
     """Return a text and its name: a UTF-8 file, or else the documentation that ships with Python."""
-    try:
-        if path is not None:
-            return Path(path).read_text(encoding="utf-8-sig"), str(path)
-        from pydoc_data.topics import topics
-
+    if path is None:
+        topics = importlib.import_module(DOCUMENTATION).topics
         return "".join(topics[name] for name in sorted(topics)), DOCUMENTATION
-    except ImportError as error:
-        raise ValueError(f"text: {error}, the default text; name a UTF-8 file with --text FILE") from error
+    try:
+        return Path(path).read_text(encoding="utf-8-sig"), str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"text: expected a readable UTF-8 file, got {str(path)!r} ({error})") from error
 
@@ -73,17 +70,16 @@ class Streams(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """A text ready for training: the vocabulary of its training part, streams of both parts, its SHA-256."""
+    """A text ready for training: the vocabulary of its training part, and streams of both parts."""
 
     name: str
-    digest: str
     characters: int
     vocabulary: Vocabulary
     train: Streams
     held_out: Streams
 
     @classmethod
-    def prepare(cls, text, name, batch, seq, held_out_batch=8):
+    def prepare(cls, text, name, batch, seq):
         """Split, encode and cut; ValueError when the text does not fill one window of batch * seq."""
         cut = len(text) - int(len(text) * HELD_OUT_SHARE)
         if cut < batch * seq + 1 or len(text) - cut < 2:
@@ -94,10 +90,9 @@ class Corpus(NamedTuple):
                 "--batch or --seq"
             )
         vocabulary = Vocabulary(text[:cut])
-        streams = max(1, min(held_out_batch, (len(text) - cut - 1) // seq))
+        streams = max(1, min(HELD_OUT_STREAMS, (len(text) - cut - 1) // seq))
         parts = Streams.cut(vocabulary.encode(text[:cut]), batch), Streams.cut(vocabulary.encode(text[cut:]), streams)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return cls(name, digest, len(text), vocabulary, *parts)
+        return cls(name, len(text), vocabulary, *parts)
 
 
 class CharModel:
@@ -133,9 +128,8 @@ class CharModel:
     def loss_and_gradients(self, inputs, targets, state=None):
         """Run one training window, integers (T, B), forward and backward.
 
-        Returns:
-            The loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
-            next call reuses the second; the layer's final state.
+        Returns the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which
+        the next call reuses the second; and the layer's final state.
         """
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)

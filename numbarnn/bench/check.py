@@ -1,9 +1,14 @@
 """`numbarnn check`: every engine that runs here, forward and backward, against float64, cuDNN and PyTorch.
 
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
-training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one
-comparison. An exception becomes a failed comparison; a case that a schedule's planner refuses is counted, and is no
-failure. On CUDA cuDNN runs the same instances; what it refuses is noted in its words.
+training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one row,
+a dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
+CUDA cuDNN runs the same instances; what it refuses is noted in its words.
+
+    cell, options, uses         the case: in words, and the names of options that it uses
+    engine, schedule, mode      what ran; mode: "inference", "single steps", "training", REFUSED or PEER
+    quantity, error, limit, ok  what was compared; error is None where nothing could be, and message says why
+    torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
 """
 
 import textwrap
@@ -18,7 +23,6 @@ import numpy as np
 
 from numbarnn import engines
 from numbarnn.bench import accuracy, cases, console, spreads
-from numbarnn.bench.accuracy import REFUSED, Comparison
 from numbarnn.bench.expected import Expected, errors_of
 from numbarnn.bench.peers import contender, cudnn, peers
 from numbarnn.bench.peers.torch_peer import torch_threads
@@ -28,6 +32,8 @@ from numbarnn.engines.cpu.thread_pool import default_threads
 from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
+REFUSED = "refused"  # the mode of a case that a schedule cannot run
+PEER = "peer"  # the mode of a note about a peer: that it refuses a case, or computes something else
 QUICK = (
     "a small subset, in about 20 seconds on two cores: every schedule has every cell and every option, forward and "
     "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
@@ -37,38 +43,36 @@ TIMEOUT_S = 1200  # of a simulator's process: about ten times what the full chec
 
 
 def add_arguments(parser):
-    """Options of `numbarnn check`."""
+    """Add the options of `numbarnn check`."""
     add, names, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
     about = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
     add("--device", choices=[*DEVICES, "all"], default="all", help=about)
     console.add_list_argument(parser, "--cell", names, list(names))
     console.add_list_argument(parser, "--schedule", schedules, list(SCHEDULES))
     add("--quick", action="store_true", help=QUICK)
-    add("--verbose", action="store_true", help="print the worst comparison of every case")
     console.add_json_argument(parser, "one row per comparison")
 
 
 def run(args):
     """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
-    begin, comparisons = time.perf_counter(), []
+    begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     # The quick check takes as long on the CPU, where it compiles, as in the simulator.
     shares = shares_of_cells(args.cell, args.schedule, 1 if args.quick else default_threads()) if simulator else ()
     # At these sizes more threads only wait for each other.
-    with console.Progress() as progress, torch_threads(1), ThreadPoolExecutor(max(1, len(shares))) as pool:
-        simulated_ones = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
+    with torch_threads(1), ThreadPoolExecutor(max(1, len(shares))) as pool:
+        simulated_rows = pool.map(lambda cells: check_simulated(cells, args.schedule, args.quick), shares)
         for device in here:
-            comparisons += check_device(device, *chosen, progress)
-        comparisons += chain.from_iterable(simulated_ones)
+            rows += check_device(device, *chosen)
+        rows += chain.from_iterable(simulated_rows)
     seconds = time.perf_counter() - begin
-    print_comparisons(comparisons, args.verbose)
+    print_tables(rows)
     if args.device == "all" and (problem := install.simulator_lacks()):
         console.say_wrapped(f"sim is left out: {problem}")
-    print_summary(comparisons, seconds)
+    print_summary(rows, seconds)
     if args.json:
-        console.write_json(args.json, [comparison.as_row() for comparison in comparisons])
-    failed = any(not comparison.ok for comparison in comparisons)
-    return 1 if failed or not any(comparison.compared for comparison in comparisons) else 0
+        console.write_json(args.json, rows)
+    return 0 if all(row["ok"] for row in rows) and any(map(compared, rows)) else 1
 
 
 # -------------------------------------------------------------------------------------------------------- what is run
@@ -100,14 +104,13 @@ def plan_cases(device, cells, schedules, quick):
     The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check.
     """
     if quick and device == "sim":
-        turns = [(schedules[(turn + start) % len(schedules)], case) for start, cell in enumerate(cells)
-                 for turn, case in enumerate(spreads.all_cases(cell, "quick", device))]  # fmt: skip
-        turns = [
-            (name, case) for one, case in turns for name in (schedules if case.proj_size or case.cell_clip else [one])
-        ]
-        # persistent kernels do not compute in float64
-        return [(replace(case, dtype="float32") if (name, case.dtype) == ("persistent", "float64") else case, [name])
-                for name, case in turns]  # fmt: skip
+        found = []
+        for start, cell in enumerate(cells):
+            for turn, case in enumerate(spreads.all_cases(cell, "quick", device), start):
+                for name in schedules if case.proj_size or case.cell_clip else [schedules[turn % len(schedules)]]:
+                    lowered = name == "persistent" and case.dtype == "float64"  # which its kernels do not compute in
+                    found.append((replace(case, dtype="float32") if lowered else case, [name]))
+        return found
     sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
              for schedule in schedules}  # fmt: skip
     return [
@@ -119,50 +122,60 @@ def plan_cases(device, cells, schedules, quick):
 
 
 def check_simulated(cells, schedules, quick):
-    """Return the comparisons of some cells in the simulator; one failed comparison where its process did not start,
-    died or took too long."""
+    """Return the rows of some cells in the simulator; one failed row where its process did not start, died or took too
+    long."""
     arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
     if code in (0, 1) and rows is not None:
-        return [Comparison.from_row(row) for row in rows]
+        return rows
     return [engine_failure("sim", f"the simulator's process ended without results: {said}")]
 
 
 def engine_failure(device, message):
-    """Return the comparison that stands for an engine that did not start, or broke down."""
-    return Comparison("-", "-", device, "-", "-", "engine", ok=False, message=message)
+    """Return the row that stands for an engine that did not start, or broke down."""
+    about = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
+    return row_of(**about, engine=device, quantity="engine", ok=False, message=message)
+
+
+def row_of(**known):
+    """Return a row of what is known; see the module's text."""
+    row = dict.fromkeys(("error", "limit", "torch_error", "cudnn_error", "message")) | {"uses": (), "ok": True} | known
+    peer = row["torch_error"] if row["cudnn_error"] is None else row["cudnn_error"]
+    return row | {"ratio": None if None in (row["error"], peer) else accuracy.quotient(row["error"], peer, 1.0)}
+
+
+def compared(row):
+    """Return whether a row is about a result; else it is a refusal, or a note about a peer."""
+    return row["mode"] not in (REFUSED, PEER)
 
 
 # -------------------------------------------------------------------------------------------------------- how it is run
-def check_device(device, cells, schedules, quick, progress):
-    """Return every comparison of one device."""
+def check_device(device, cells, schedules, quick):
+    """Return every row of one device."""
     try:
         engines.get(device)
     except Exception as exception:
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
-    todo, comparisons = plan_cases(device, cells, schedules, quick), []
-    with_cudnn = device == "cuda" and cudnn.why_not() is None
-    progress.start(device, len(todo))
-    for case, wanted in todo:
-        comparisons += check_case(case, device, wanted, with_cudnn)
-        progress.update(device)
-    return comparisons
+    with_cudnn, rows = device == "cuda" and cudnn.why_not() is None, []
+    for case, wanted in console.progress(plan_cases(device, cells, schedules, quick), device):
+        rows += check_case(case, device, wanted, with_cudnn)
+    return rows
 
 
 def check_case(case, device, schedules=("auto",), with_cudnn=False, with_torch=True):
-    """Return every comparison of one case on one device with these schedules, and what there is to note about peers."""
-    comparisons, expected = [], None
+    """Return every row of one case on one device with these schedules, and what there is to note about peers."""
+    rows, expected = [], None
     for schedule in schedules:
         comparer = Comparer(case, device, schedule)
         with comparer.catching("inference"):
             expected = expected or Expected(cases.make_instance(case), with_cudnn, with_torch)
             run_modes(comparer, expected)
-        comparisons += comparer.comparisons
+        rows += comparer.rows
     about_peers = Comparer(case, device, "-")
     for name, said in expected.notes() if expected is not None else ():
-        about_peers.add(accuracy.PEER, name, message=said, ok=True)
-    return comparisons + about_peers.comparisons
+        about_peers.add(PEER, name, message=said, ok=True)
+    return rows + about_peers.rows
 
 
 def run_modes(comparer, expected):
@@ -212,22 +225,23 @@ def run_training(layer, instance):
 
 
 class Comparer:
-    """Collects the comparisons of one case on one device with one schedule."""
+    """Collects the rows of one case on one device with one schedule."""
 
     def __init__(self, case, device, schedule):
-        self.case, self.device, self.schedule, self.comparisons = case, device, schedule, []
+        self.case, self.device, self.schedule, self.rows = case, device, schedule, []
 
     def add(self, mode, quantity, error=None, limit=None, **more):
-        """Add one comparison. Unless `ok` is given, it passes where no message is and the error is in the limit."""
-        about = self.case.cell, self.case.options, self.device, self.schedule, mode, quantity
-        more = {"ok": more.get("message") is None and error is not None and error <= limit} | more
-        if more.get("message") is None and error != error:
-            more["message"] = "the result holds NaN"
-        self.comparisons.append(Comparison(*about, error, limit, uses=self.case.uses, **more))
+        """Add one row. Unless `ok` is given, it passes where no message is and the error is in the limit."""
+        ok, message = error is not None and error <= (limit or 0), more.get("message")
+        if message is None and error != error:
+            message = "the result holds NaN"
+        about = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
+        about |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
+        self.rows.append(row_of(**about | {"ok": ok} | more | {"message": message}))
 
     @contextmanager
     def catching(self, mode):
-        """A context in which an exception becomes a failed comparison: what it was, and where."""
+        """A context in which an exception becomes a failed row: what it was, and where."""
         try:
             yield
         except Exception as exception:
@@ -253,51 +267,20 @@ class Comparer:
 
 # -------------------------------------------------------------------------------------------------------- what it says
 ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # of failures and notes, one by one; of a message. --json has them all
-PLAIN = "none of these"  # what stands for the cases without an option
-COLUMNS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio", "up to 2", "at")
-NUMBERS = COLUMNS[:-1]
+NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio")
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
-    "error (cuDNN's where it ran, else PyTorch's); up to 2: the share of ratios that are at most 2"
+    "error (cuDNN's where it ran, else PyTorch's)"
 )
 
 
-class Group:
-    """Some comparisons together, at least one; key: what they have in common. worst: a failure, or nearest to one."""
-
-    def __init__(self, key, members):
-        self.key, self.members = key, members
-        self.result = "ok" if all(one.ok for one in members) else "FAILED"
-        self.worst = max(members, key=lambda c: (not c.ok, c.share))
-
-    def cells(self):
-        """Return its cells under `COLUMNS`."""
-        ratios = sorted(one.ratio for one in self.members if one.ratio is not None and one.ratio == one.ratio)
-        shares = "-", "-"
-        if ratios:
-            shares = f"{ratios[(len(ratios) - 1) // 2]:.2f}", f"{sum(r <= 2 for r in ratios) / len(ratios):.0%}"
-        worst = self.worst
-        errors = map(number, (worst.error, worst.torch_error, worst.cudnn_error, worst.limit))
-        return [str(len(self.members)), *errors, *shares, worst.quantity]
-
-
-def by_run(comparisons, verbose=False):
-    """Return groups by cell, engine, schedule and dtype, or by case if verbose."""
+def by_run(rows):
+    """Return (engine, cell, schedule, dtype) -> rows, sorted."""
     found = {}
-    for one in comparisons:
-        dtype = next((dtype for dtype in precision.DTYPES if dtype in one.options.split()), "-")
-        key = one.cell, one.engine, one.schedule, one.options if verbose else dtype
-        if one.compared:
-            found.setdefault(key, []).append(one)
-    groups = [Group(key, members) for key, members in found.items()]
-    return groups if verbose else sorted(groups, key=lambda group: (group.key[1], group.key[0]))
-
-
-def by_option(comparisons):
-    """Return groups by option, PLAIN first; a comparison is in those of all that its case uses."""
-    found = {option: [one for one in comparisons if one.compared and option in (one.uses or (PLAIN,))]
-             for option in (PLAIN, *cases.OPTIONS)}  # fmt: skip
-    return [Group((option,), members) for option, members in found.items() if members]
+    for row in filter(compared, rows):
+        dtype = next((dtype for dtype in precision.DTYPES if dtype in row["options"].split()), "-")
+        found.setdefault((row["engine"], row["cell"], row["schedule"], dtype), []).append(row)
+    return dict(sorted(found.items()))
 
 
 def number(value):
@@ -305,48 +288,49 @@ def number(value):
     return "-" if value is None else f"{value:.1e}"
 
 
-def print_groups(title, groups, *headings):
-    """Print a table of groups; columns in which no row has anything are left out."""
-    columns = ["result", *headings, *COLUMNS]
-    rows = [[group.result, *group.key, *group.cells()] for group in groups]
-    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(row[i] != "-" for row in rows)]
-    console.print_table(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], NUMBERS)
+def group_cells(rows):
+    """Return the cells of some rows under "result", NUMBERS and "at"."""
+    worst = max(rows, key=lambda row: (not row["ok"], accuracy.share(row["error"], row["limit"])))
+    ratios = sorted(row["ratio"] for row in rows if row["ratio"] is not None and row["ratio"] == row["ratio"])
+    ratio = f"{ratios[(len(ratios) - 1) // 2]:.2f}" if ratios else "-"
+    errors = (number(worst[name]) for name in ("error", "torch_error", "cudnn_error", "limit"))
+    result = "ok" if all(row["ok"] for row in rows) else "FAILED"
+    return [result, str(len(rows)), *errors, ratio, worst["quantity"]]
 
 
-def print_comparisons(comparisons, verbose=False):
-    """Print a row per cell, engine, schedule and dtype (per case when verbose); one per option; then the failures."""
-    headings = "cell", "engine", "schedule", "options" if verbose else "dtype"
-    print_groups("Error against float64", by_run(comparisons, verbose), *headings)
-    print_groups("By option; a case with several is in each row of theirs", by_option(comparisons), "option")
+def print_tables(rows):
+    """Print a line per engine, cell, schedule and dtype, without empty columns; then the failures."""
+    columns = ["result", "engine", "cell", "schedule", "dtype", *NUMBERS, "at"]
+    lines = [[cells[0], *key, *cells[1:]] for key, some in by_run(rows).items() for cells in [group_cells(some)]]
+    kept = [i for i, column in enumerate(columns) if column not in NUMBERS or any(line[i] != "-" for line in lines)]
+    shown = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines], NUMBERS
+    console.print_table("Error against float64", *shown)
     console.say_wrapped(LEGEND)
-    if failures := [comparison for comparison in comparisons if not comparison.ok]:
-        rows = []
-        for one in failures[:ROWS_SHOWN]:
-            happened = one.message or f"{number(one.error)} > {number(one.limit)}"
-            happened = textwrap.shorten(happened, LETTERS_SHOWN, placeholder=" ...")
-            rows.append([one.cell, one.engine, one.schedule, one.options, one.mode, one.quantity, happened])
+    if failures := [row for row in rows if not row["ok"]]:
+        shown, names = [], ("cell", "engine", "schedule", "options", "mode", "quantity")
+        for row in failures[:ROWS_SHOWN]:
+            happened = row["message"] or f"{number(row['error'])} > {number(row['limit'])}"
+            shown.append([*map(row.get, names), textwrap.shorten(happened, LETTERS_SHOWN, placeholder=" ...")])
         more = f" (the first {ROWS_SHOWN} of {len(failures)})" if len(failures) > ROWS_SHOWN else ""
-        headings = "cell", "engine", "schedule", "options", "mode", "quantity", "what happened"
-        console.print_table(f"Failures{more}", headings, rows)
+        console.print_table(f"Failures{more}", [*names, "what happened"], shown)
 
 
-def print_summary(comparisons, seconds):
+def print_summary(rows, seconds):
     """Print the last lines: what schedules and peers refused, and the verdict."""
     told = {}
-    for one in comparisons:
-        if not one.compared:
-            refused = one.mode == REFUSED
-            about = (f"{one.schedule} refuses", one.engine) if refused else (one.quantity, one.message)
-            told.setdefault(about, []).append(one)
-    for (who, _), found in sorted(told.items(), key=lambda item: -len(item[1]))[:ROWS_SHOWN]:
-        first = found[0]
-        where = f" {len(found)} cases on {first.engine}" if first.mode == REFUSED else f", {len(found)} cases"
-        console.say_wrapped(f"{who}{where}, such as {first.cell} {first.options}: {first.message}")
-    if any(comparison.engine == "cuda" for comparison in comparisons) and (reason := cudnn.why_not()):
+    for row in rows:
+        if not compared(row):
+            refused = row["mode"] == REFUSED
+            about = f"{row['schedule']} refuses" if refused else f"{row['quantity']} {row['message']}"
+            told.setdefault((about, row["engine"]), []).append(row)
+    for (about, engine), found in sorted(told.items(), key=lambda item: -len(item[1]))[:ROWS_SHOWN]:
+        first, why = found[0], f": {found[0]['message']}" if found[0]["mode"] == REFUSED else ""
+        console.say_wrapped(f"{about} {len(found)} cases on {engine}, such as {first['cell']} {first['options']}{why}")
+    if any(row["engine"] == "cuda" for row in rows) and (reason := cudnn.why_not()):
         console.say_wrapped(f"without cuDNN: {reason}")
-    failed, total = sum(not one.ok for one in comparisons), sum(one.compared for one in comparisons)
-    against = ["float64"] + ["cuDNN"] * any(one.cudnn_error is not None for one in comparisons)
+    failed, total = sum(not row["ok"] for row in rows), sum(map(compared, rows))
+    against = ["float64"] + ["cuDNN"] * any(row["cudnn_error"] is not None for row in rows)
     against += ["PyTorch" if contender.installed("torch") else "nothing else (PyTorch is not installed)"]
     how = f"{failed} of {total} comparisons FAILED" if failed else f"all {total} passed"
-    where = ", ".join(sorted({one.engine for one in comparisons})) or "no engine"
+    where = ", ".join(sorted({row["engine"] for row in rows})) or "no engine"
     console.say_wrapped(f"numbarnn check: {how}, on {where}, against {' and '.join(against)}, in {seconds:.0f} s")

@@ -20,8 +20,7 @@ from numbarnn.common import files, install
 PIPED = 100  # columns of what goes to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
-COLORS = dict.fromkeys(("FAILED", "REFUSED", "SLOWER"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
-MOST_THREADS = 1024  # more than any CPU has cores
+COLORS = dict.fromkeys(("FAILED", "REFUSED"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
 LETTERS_SAID = 2000  # of what a process wrote to its error stream
 
 
@@ -63,20 +62,6 @@ def say_wrapped(text):
 def _fill(text):
     width = shutil.get_terminal_size((PIPED, 24)).columns
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def have_rich():
-    return importlib.util.find_spec("rich") is not None
-
-
-def print_python(text):
-    """Print Python source; with rich in colors on a terminal, else as plain text."""
-    if not (have_rich() and sys.stdout.isatty()):
-        return say(text)
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    Console().print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True))
 
 
 def print_table(title, columns, rows, right=()):
@@ -122,35 +107,14 @@ def table_lines(columns, rows, right=()):
     return lines
 
 
-class Progress:
-    """Progress bars on the error stream, one per task: with rich, on a terminal."""
+def progress(items, title, total=None):
+    """Yield items; with rich installed and on a terminal, beside a progress bar on the error stream."""
+    if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
+        return (yield from items)
+    from rich.console import Console
+    from rich.progress import track
 
-    def __init__(self):
-        self.bars, self.tasks = None, {}
-
-    def __enter__(self):
-        if have_rich() and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bars
-
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            self.bars = Bars(*columns, console=Console(stderr=True), transient=True)
-            self.bars.start()
-        return self
-
-    def __exit__(self, *exception):
-        if self.bars is not None:
-            self.bars.stop()
-
-    def start(self, name, total):
-        """Begin a task of `total` units; None where the number is not known."""
-        self.tasks[name] = self.bars and self.bars.add_task(name, total=total)
-
-    def update(self, name, done=1):
-        """Add some units that are done."""
-        if self.bars is not None:
-            self.bars.update(self.tasks[name], advance=done)
+    yield from track(items, title, total, console=Console(stderr=True), transient=True)
 
 
 def document(title, body, style, script=""):
@@ -246,18 +210,10 @@ def json_path(text):
     return path
 
 
-def existing_file(text):
-    """An argparse type: a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"expected a file that numbarnn wrote as --json, got {text!r}: not a file")
-    return Path(text)
-
-
-def whole_numbers(text, expected, count=None, most=float("inf")):
+def whole_numbers(text, expected, count=None):
     """Return whole numbers of at least 1 with commas between, `count` of them; expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
-    fits = count in (None, len(parts)) and all(part.isdecimal() and 1 <= int(part) <= most for part in parts)
-    if not fits:
+    if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     return tuple(map(int, parts))
 
@@ -265,8 +221,3 @@ def whole_numbers(text, expected, count=None, most=float("inf")):
 def positive_int(text):
     """An argparse type: a whole number of at least 1."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]
-
-
-def thread_count(text):
-    """An argparse type: a number of threads; PyTorch would try to start as many as it is told."""
-    return whole_numbers(text, f"a whole number of at least 1 and at most {MOST_THREADS} threads,", 1, MOST_THREADS)[0]

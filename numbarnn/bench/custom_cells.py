@@ -27,7 +27,7 @@ from numbarnn.common import precision
 STEPS_COMPARED, GROWTH = 16, 10
 
 
-class Named(NamedTuple):
+class NamedCell(NamedTuple):
     """A cell, by the words with which it was asked for."""
 
     name: str
@@ -38,9 +38,9 @@ class Named(NamedTuple):
 
 
 def named_cells(text):
-    """An argparse type: cells with commas between -> names of PEERS_CELLS, and a `Named` for each other."""
+    """An argparse type: cells with commas between -> names of PEERS_CELLS, and a `NamedCell` for each other."""
     names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
-    return [name if name in PEERS_CELLS else Named(name, find(name, PEERS_CELLS)) for name in names]
+    return [name if name in PEERS_CELLS else NamedCell(name, find(name, PEERS_CELLS)) for name in names]
 
 
 class CustomInstance:
@@ -69,24 +69,25 @@ class CustomInstance:
 
     def layer(self, device, schedule, dtype=None):
         """Return a layer of its sizes, with parameters of its own."""
-        sizes = {"input_size": self.shape.I, "hidden_size": self.shape.H, "num_layers": self.shape.L}
         options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
-        return numbarnn.RNN(self.cell, **sizes, **options)
+        return numbarnn.RNN(self.cell, self.shape.I, self.shape.H, self.shape.L, **options)
 
     def contender(self, what, device, schedule):
         """Return a numbarnn layer of the cell: inference, or forward and backward with dy."""
-        layer, train = self.layer(device, schedule), what == TRAINING
+        layer = self.layer(device, schedule)
         layer.load_state_dict(self.parameters)
         x, dy, *states = map(layer.engine.from_host, (self.x, self.dy, *self.states))
 
-        def results(y, final, gradients=None):
+        def results(returned):
+            y, final, *gradients = returned
             found = {"y": y} | self._named("final {}", final)
-            if train:
-                found |= {"dx": gradients.x} | self._named("d{}", gradients.state) | dict(gradients.named)
+            for own in gradients:
+                found |= {"dx": own.x} | self._named("d{}", own.state) | dict(own.named)
             return {name: peers.to_host(layer, value) for name, value in found.items()}
 
-        state = tuple(states) if len(states) > 1 else states[0]
-        return peers.layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if train else None), results)
+        call = peers.layer_call(layer, what, x, tuple(states) if len(states) > 1 else states[0], dy)
+        wait, plan = peers.synchronize_of(layer), peers.plan_of(layer, x)
+        return Contender(f"numbarnn {schedule}", call, results, wait, plan)
 
     def loop(self, train, device, dtype=None):
         """Return the loop in PyTorch at the same work; dtype "float64": of the same numbers."""
@@ -124,7 +125,7 @@ class CustomInstance:
             loop, exact = self.loop(train, device), self.loop(train, device, "float64")
             line.truth, line.results = exact.results(exact.call()), loop.results(loop.call())
             line.rivals.append(loop)
-        line.rivals.append(replace(peers.numbarnn_contender(make_instance(self.case), train, device), name="lstm"))
+        line.rivals.append(replace(peers.numbarnn_contender(make_instance(self.case), what, device), name="lstm"))
         return line
 
     def _limit(self, case, loop_error):

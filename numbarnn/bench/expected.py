@@ -16,8 +16,7 @@ PEERS = {"torch": "PyTorch", "cudnn": "cuDNN"}
 class Expected:
     """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
 
-    They are computed once for all schedules, and once for each training call that draws; PyTorch's on the CPU, where
-    large problems take long. refusals: why cuDNN does not run the instance, in its words.
+    Computed once for all schedules, PyTorch's on the CPU. refusals: why cuDNN does not run the instance, in its words.
     """
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
@@ -73,8 +72,7 @@ def errors_of(found, quantity):
 def dropout_masks(case, call):
     """Return what the outputs of all layers but the last are multiplied by in training call number `call`.
 
-    By the independent generator: a list of (T, B, D*H_l); None where nothing is dropped, and for call None, which is
-    inference.
+    By the independent generator: a list of (T, B, D*H_l); None where nothing is dropped, and in inference (None).
     """
     if call is None or not case.masked:
         return None
@@ -84,11 +82,7 @@ def dropout_masks(case, call):
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
     """Return (result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number
-    `call` (None: in inference), and the function backward(result, dy, dhy, dcy).
-
-    sequences: lengths, resets, padding_value. The LSTM that is written as equations is the LSTM, the other such cell
-    has a reference of its own.
-    """
+    `call` (None: in inference), and the function backward(result, dy, dhy, dcy); sequences: lengths, resets, ..."""
     options = {"masks": dropout_masks(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
@@ -108,9 +102,9 @@ def drawn(case, call):
 
 
 def reference_results(instance, call=None):
-    """Return results of `numbarnn.reference`, forward and backward, by quantity; forward alone where the case is.
+    """Return results of `numbarnn.reference` by quantity, of training call number `call`, or of inference.
 
-    Of training call number `call`, or of inference. ArithmeticError: one holds a NaN that the case does not bring.
+    ArithmeticError: one holds a NaN that the case does not bring.
     """
     case = instance.case
     options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}

@@ -1,9 +1,9 @@
-"""The picture of a plan: when each task runs, one row per layer and direction, one colour per kind of task."""
+"""The picture of a plan: when each task runs, one row per layer and direction, one color per kind of task."""
 
 from numbarnn.bench import console
 from numbarnn.schedules.estimate import product_us
 
-COLOURS = {"steps": "tab:blue", "input": "tab:orange", "dropout": "tab:green", "remake": "tab:olive",
+COLORS = {"steps": "tab:blue", "input": "tab:orange", "dropout": "tab:green", "remake": "tab:olive",
            "weights": "tab:purple"}  # fmt: skip
 STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row; rows are 1 apart, layer 0 the lowest
 # For schedules whose steps nobody estimates: what a product costs for each of its steps, if a step costs 1. A drawing
@@ -65,10 +65,10 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
         bars.setdefault((kind, lanes.index(lane)), []).append((start, length))
     for (kind, row), ranges in bars.items():
         bottom, height = STEPS_BAR if kind == "steps" else PRODUCT_BAR
-        axis.broken_barh(ranges, (row + bottom, height), facecolor=COLOURS[kind], edgecolor="white", linewidth=0.3)
-    for kind in COLOURS:
+        axis.broken_barh(ranges, (row + bottom, height), facecolor=COLORS[kind], edgecolor="white", linewidth=0.3)
+    for kind in COLORS:
         if any(of == kind for of, _ in bars):
-            axis.broken_barh([], (0, 0), facecolor=COLOURS[kind], label=kind)
+            axis.broken_barh([], (0, 0), facecolor=COLORS[kind], label=kind)
     both = any(direction for _, direction in lanes)
     names = [f"layer {layer}" + (f" {'→←'[direction]}" if both else "") for layer, direction in lanes]
     axis.set(yticks=range(len(lanes)), yticklabels=names, ylim=(-0.5, len(lanes) - 0.5), xlabel=unit, xlim=(0, None))

@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import numbarnn
@@ -18,31 +17,23 @@ from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
-from numbarnn.engines.cpu import openblas, openmp, vectors
+from numbarnn.engines.cpu import openblas, vectors
 
 FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
-# What is looked for: the name shown -> (distributions that bring it, the last one installed counts; the extra that has
-# it; None: pip install).
+# The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
-    "numpy": (("numpy",), None),
-    "numba": (("numba",), None),
-    "numba-cuda": (("numba-cuda",), None),
-    "OpenBLAS wheel": (("scipy-openblas32",), None),
-    "CuPy": (("cupy", "cupy-cuda13x", "cupy-cuda12x"), "cuda12"),
-    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "cudnn"),
-    "PyTorch": (("torch",), "torch"),
-    "onnx": (("onnx",), "onnx"),
-    "onnxruntime": (("onnxruntime-gpu", "onnxruntime"), None),
-    "safetensors": (("safetensors",), "safetensors"),
-    "greenlet": (("greenlet",), "sim"),
-    "rich": (("rich",), "cli"),
-    "matplotlib": (("matplotlib",), "cli"),
-}
+    "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
+    "numba": "numba [sim]", "numba-cuda": "numba-cuda [sim]",
+    "CuPy": "cupy cupy-cuda13x cupy-cuda12x", "cuDNN": "nvidia-cudnn-cu13 nvidia-cudnn-cu12 [cudnn]",
+    "PyTorch": "torch [torch]", "onnx": "onnx [onnx]", "onnxruntime": "onnxruntime-gpu onnxruntime",
+    "safetensors": "safetensors [safetensors]", "greenlet": "greenlet [sim]", "rich": "rich [cli]",
+    "matplotlib": "matplotlib [cli]",
+}  # fmt: skip
 MORE = {"cuDNN": "  (CUDA 13: pip install nvidia-cudnn-cu13)"}
 
 
 def add_arguments(parser):
-    """Options of `numbarnn info`."""
+    """Add the options of `numbarnn info`."""
     parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
     console.add_json_argument(parser, "all of it")
 
@@ -71,10 +62,10 @@ def run(args):
 
 def how_to_install(name):
     """Return the command that installs one of PACKAGES."""
-    (*_, distribution), extra = PACKAGES[name]
     if name == "CuPy":
         return install.for_gpus()
-    return (install.command(extra) if extra else f"pip install {distribution}") + MORE.get(name, "")
+    last = PACKAGES[name].split()[-1]
+    return (install.command(last[1:-1]) if last[0] == "[" else f"pip install {last}") + MORE.get(name, "")
 
 
 def devices(found):
@@ -83,7 +74,6 @@ def devices(found):
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
     core += f", steps with {cpu['vectors']}" if cpu["vectors"] else ""
-    core += f"; modules of numbarnn.torch on {cpu['module_threads']} threads" if cpu["module_threads"] else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
     for i, gpu in enumerate(found["gpus"]):
         about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
@@ -92,16 +82,15 @@ def devices(found):
 
 
 def collect():
-    """Return everything that `numbarnn info` tells, as plain values; benchmarks record it beside their times."""
+    """Return everything that `numbarnn info` shows, as plain values; benchmarks record it beside their times."""
     runs = engines.why_not("cpu") is None
     lines = run_tool("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     cpu = {
         "model": cpu_model(), "cores": core_count(), "openblas_core": openblas.core_name() if runs else None,
-        "vectors": vectors.description() if runs else None, "module_threads": module_threads() if runs else None,
-        "forced": os.environ.get(FORCED_CORE),
+        "vectors": vectors.description() if runs else None, "forced": os.environ.get(FORCED_CORE),
     }  # fmt: skip
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "numbarnn": numbarnn.__version__,
         "commit": commit(), "python": platform.python_version(), "platform": platform.platform(),
         "versions": versions(), "cpu": cpu, "gpus": gpus(), "driver": lines[0].strip() if lines else None,
         "engines": engines_here(),
@@ -111,8 +100,8 @@ def collect():
 def versions():
     """Return name -> version of each package in PACKAGES, None where it is not installed."""
     found = dict.fromkeys(PACKAGES)
-    for name, (distributions, _) in PACKAGES.items():
-        for distribution in distributions:
+    for name, distributions in PACKAGES.items():
+        for distribution in distributions.partition(" [")[0].split():
             with suppress(metadata.PackageNotFoundError):
                 found[name] = metadata.version(distribution)
     return found | {"cuDNN": found["cuDNN"] or ctypes.util.find_library("cudnn")}
@@ -148,21 +137,8 @@ def core_count():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def module_threads():
-    """Return whose threads modules of numbarnn.torch use on the CPU, "PyTorch's" or "numbarnn's".
-
-    None without PyTorch, or where its OpenMP library is not in its folder: importing PyTorch, to find out, takes
-    seconds.
-    """
-    found = find_spec("torch")
-    libraries = sorted(Path(found.origin).parent.glob("lib/lib*omp*.so*")) if found and found.origin else []
-    if not libraries:
-        return None
-    return "PyTorch's" if openmp.functions_of(str(libraries[0])) else "numbarnn's"
-
-
 def forced_core_notice():
-    """Return what to tell where the environment makes OpenBLAS take a processor family; None where it does not."""
+    """Return what to say where the environment makes OpenBLAS take a processor family; None where it does not."""
     forced = os.environ.get(FORCED_CORE)
     about = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
     return None if forced is None else about
@@ -173,19 +149,16 @@ def gpus():
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [
-        {"name": name, "compute_capability": capability, "memory_bytes": int(memory[0]) * 2**20}
-        for name, capability, *memory in rows
-        if len(memory) == 1 and memory[0].isdecimal()
-    ]
+        {"name": row[0], "compute_capability": row[1], "memory_bytes": int(row[2]) * 2**20}
+        for row in rows if len(row) == 3 and row[2].isdecimal()
+    ]  # fmt: skip
 
 
 def engines_here():
     """Return engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
+    missing = {name: engines.why_not(name) for name in ("cpu", "cuda")} | {"sim": install.simulator_lacks()}
     how = {"cpu": "pip install scipy-openblas32", "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}"}
-    missing = {name: engines.why_not(name) for name in how} | {"sim": install.simulator_lacks()}
+    how = {name: how[name] if missing[name] else None for name in how}
     use = "in a process of its own: numbarnn check --device sim, or set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-    how["sim"] = use if missing["sim"] is None else install.command("sim")
-    return {
-        name: {"runs": reason is None, "missing": reason, "how": how[name] if reason or name == "sim" else None}
-        for name, reason in missing.items()
-    }
+    how["sim"] = install.command("sim") if missing["sim"] else use
+    return {name: {"runs": reason is None, "missing": reason, "how": how[name]} for name, reason in missing.items()}

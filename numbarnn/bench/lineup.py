@@ -3,7 +3,7 @@
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
 float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors. Where TF32 is allowed,
-float16's floor counts: products read as many bits of each number. Other cells: `custom_cells`.
+float16's floor counts: products read as many bits of each number. Other cells: `custom_cells`; single steps: `stream`.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,9 @@ from numbarnn.bench import accuracy
 from numbarnn.bench.peers import onnx_peer, torch_peer
 from numbarnn.bench.peers.contender import installed, made_again
 from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
-from numbarnn.bench.peers.torch_peer import COMPILED, TORCH
-from numbarnn.bench.shapes import FORWARD, WHOLE, quantities
+from numbarnn.bench.shapes import FORWARD, quantities
 
-OTHER_FORM = "it is timed as a stack over sequences of one length"
+OTHER_FORM = "it is timed over sequences of one length"
 NO_SKIP = "it has no skip input: with an identity for W it would multiply once more"
 
 
@@ -49,6 +48,17 @@ class LineUp:
     left_out: dict = field(default_factory=dict)  # name -> why it has no times
     limit_of: Callable = limit  # (case, PyTorch's error) -> the largest one that passes
 
+    @classmethod
+    def of_torch(cls, case, truth, what, torch, parameters=(), lacks=""):
+        """Begin with PyTorch, a rival if its results can be trusted and it lacks nothing."""
+        wanted = quantities(what, parameters)
+        line = cls(case, truth, {name: value for name, value in torch.results(torch.call()).items() if name in wanted})
+        if reason := disagreement(line.compare(torch, largest_trusted)) or lacks:
+            line.left_out[torch.name] = reason
+        else:
+            line.rivals.append(torch)
+        return line
+
     def compare(self, contender, limit_of=None):
         """Return a contender's results against float64, as rows: contender, quantity, error, PyTorch's error, limit,
         ok, message."""
@@ -78,30 +88,20 @@ def line_up(instance, truth, what, where):
 
     Where layer 0 has no W, PyTorch computes with an identity for W. Its results are compared, but it gets no time.
     """
-    case, train, device = instance.case, what != FORWARD, where.device
+    case, train, device, skips = instance.case, what != FORWARD, where.device, instance.case.input_mode == "skip"
     torch = made_again(lambda: torch_peer.torch_contender(instance, train, device))
-    wanted, skips = quantities(what, instance.parameters), case.input_mode == "skip"
-    returned = torch.results(torch.call())
-    line = LineUp(case, truth, {name: value for name, value in returned.items() if name in wanted})
-    if reason := disagreement(line.compare(torch, largest_trusted)) or NO_SKIP * skips:
-        line.left_out[TORCH] = reason
-    else:
-        line.rivals.append(torch)
+    line = LineUp.of_torch(case, truth, what, torch, instance.parameters, NO_SKIP * skips)
     if device == "cuda":
         contenders, refusals = cudnn_contenders(instance, what)
         line.left_out |= refusals
         for contender in contenders:
             line.add(contender.name, lambda contender=contender: contender)
-    elif what == FORWARD and not skips and case.dtype == "float32" and installed("onnx", "onnxruntime"):
-        if case.chain or case.lengths:
+    elif not train and not skips and case.dtype == "float32" and installed("onnx", "onnxruntime"):
+        if case.lengths:
             line.left_out[onnx_peer.NAME] = OTHER_FORM
         else:
             make = lambda: onnx_peer.onnxruntime_contender(instance, where.threads)  # noqa: E731
             line.add(onnx_peer.NAME, lambda: made_again(make))
-    if where.compiled and skips:
-        line.left_out[COMPILED] = NO_SKIP
-    elif where.compiled and what in WHOLE:
-        line.add(COMPILED, lambda: torch_peer.torch_compiled_contender(instance, train, device))
     return line
 
 

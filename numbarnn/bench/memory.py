@@ -1,9 +1,7 @@
 """How much memory a call takes, by the figures of the system and of the drivers' pools; absent where nobody tells.
 
-On the CPU it is how far the resident size of this process rises while a contender that was made anew makes its first
-call: what the call allocates and writes. Code is compiled by then; memory that engines and the C library keep for later
-calls is given back first. On a GPU it is what is allocated for a contender that is made anew and makes one call,
-weights and inputs too, by pools that count: CuPy's, one for each contender, and PyTorch's.
+METHOD says what is measured. Code is compiled by then, and memory that engines and the C library keep for later calls
+is given back first.
 """
 
 import ctypes

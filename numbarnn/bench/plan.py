@@ -1,6 +1,5 @@
 """`numbarnn plan`: what a schedule would do with a problem on a GPU, and why; needs no GPU."""
 
-import argparse
 from dataclasses import asdict
 
 from numbarnn import engines
@@ -16,13 +15,12 @@ from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
-TILE_AS_JSON = {"rows_per_unit": "groups", "n8": "tiles"}  # fields by the names that readers of the JSON know
 DEVICE = "device"  # the profile that is the one of the GPU in this machine
 OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
 
 
 def add_arguments(parser):
-    """Options of `numbarnn plan`."""
+    """Add the options of `numbarnn plan`."""
     add, count = parser.add_argument, console.positive_int
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
@@ -37,31 +35,17 @@ def add_arguments(parser):
     add("--proj-size", type=count, default=0, metavar="P", help=about)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
-    add("--dropout", type=probability, default=0.0, metavar="P", help="probability between layers, in training")
+    add("--dropout", type=float, default=0.0, metavar="P", help="probability between layers, in training")
     about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
     add("--checkpoint-every", type=count, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
     add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
-    add("--plot", type=picture_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)")
+    add(
+        "--plot", type=console.json_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)"
+    )
     console.add_json_argument(parser, "the answer")
-
-
-def probability(text):
-    """An argparse type: a dropout probability, as layers take it."""
-    try:
-        return checks.probability(float(text), "--dropout")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a probability, got {text!r} ({error})") from error
-
-
-def picture_path(text):
-    """An argparse type: a file that can be written, of a kind that matplotlib draws."""
-    path = console.json_path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(PICTURES)}; got {text!r}")
-    return path
 
 
 def run(args):
@@ -78,6 +62,8 @@ def run(args):
         raise console.WrongArguments(said) from reason
     except RuntimeError as reason:
         raise console.CannotRun(str(reason)) from reason
+    if args.plot and args.plot.suffix.lower() not in PICTURES:
+        raise console.WrongArguments(f"--plot: expected a file that ends in {', '.join(PICTURES)}; got '{args.plot}'")
     picture = gantt.figure(explanations) if args.plot else None
     console.say("\n".join([describe(problem), *wider(problem)]))
     if costs:
@@ -106,13 +92,13 @@ def problem_of(args):
     else:
         profile = engines.get("cuda").profile
     cell, hidden, inputs, directions = args.cell, args.hidden, args.input_size or args.hidden[0], 1 + args.bidirectional
-    projection = checks.proj_size(args.proj_size, cell, hidden)
+    projection, dropout = checks.proj_size(args.proj_size, cell, hidden), checks.probability(args.dropout, "--dropout")
     checks.recurrent_matrix(cell, hidden, projection)
     widths = tuple(w["H"] for _, w in sizes_of_layers(cell.parameters, inputs, hidden, directions, projection))
     checks.larger_states(cell, hidden, widths, "linear")
     problem = Problem(
         "cuda", cell, input_size=inputs, hidden_sizes=widths, directions=directions, steps=args.steps, batch=args.batch,
-        dtype=args.dtype, training=not args.inference, dropout=args.dropout, profile=profile, projection=projection,
+        dtype=args.dtype, training=not args.inference, dropout=dropout, profile=profile, projection=projection,
         checkpoint_every=args.checkpoint_every, bias=cell.bias or "double", units=hidden if widths != hidden else (),
     )  # fmt: skip
     _ = problem.space  # says if the equations cannot have these sizes
@@ -141,8 +127,7 @@ def print_pass(explanation):
     console.say(f"\n{explanation}\n")
     if not taken.launches:
         return
-    parts = ("exchange", "read", "multiply", "add")
-    parts += ("within",) if any(launch.estimate.rounds for launch in taken.launches) else ()
+    parts = ["exchange", "read", "multiply", "add", *["within"] * any(one.estimate.rounds for one in taken.launches)]
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
     columns += ["a step", "most of it", *parts, "steps"]
     rows = [
@@ -154,11 +139,11 @@ def print_pass(explanation):
         ]
         for launch in taken.launches
     ]  # fmt: skip
-    numbers = {*columns} - {"launch", "by", "most of it"}
-    console.print_table("Launches; expected µs, and of a step", columns, rows, numbers)
+    console.print_table(
+        "Launches; expected µs, and of a step", columns, rows, {*columns} - {"launch", "by", "most of it"}
+    )
     products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
-    expected = f"{taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products over all steps"
-    console.say(f"Expected: {expected}.")
+    console.say(f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products.")
 
 
 def max_registers(launch, profile):
@@ -166,34 +151,27 @@ def max_registers(launch, profile):
     return min(255, profile.registers // launch.tile.threads)
 
 
-def _fields(one, *names):
-    return {name: getattr(one, name) for name in names}
-
-
 def as_json(problem, explanations):
-    """Return everything that is printed, and all tasks with the numbers of those they need."""
+    """Return everything that is printed, as dicts."""
     names = "dtype", "input_size", "hidden_sizes", "directions", "steps", "batch", "training", "dropout"
-    described = _fields(problem, *names) | {"cell": problem.cell.name, "profile": asdict(problem.profile)}
-    option = lambda one: _fields(one, "schedule", "reason") | {"launches_us": one.microseconds}  # noqa: E731
-    passes = []
-    for explanation in explanations:
-        taken = explanation.taken
-        tasks = zip(taken.plan.tasks, taken.plan.needs, strict=True)
-        passes.append({
-            "pass": "backward" if explanation.backward else "forward", "why": explanation.why, **option(taken),
-            "launches": [_launch(problem, launch) for launch in taken.launches],
-            "others": [option(one) | {"runs": one.plan is not None} for one in explanation.others],
-            "tasks": [_fields(task, "kind", "layer", "direction", "first", "last") | {"needs": needs}
-                      for task, needs in tasks],
-        })  # fmt: skip
-    return {"problem": described, "passes": passes}
+    described = {name: getattr(problem, name) for name in names}
+    passes = [
+        {
+            "pass": "backward" if one.backward else "forward", "why": one.why, "schedule": one.taken.schedule,
+            "reason": one.taken.reason, "launches_us": one.taken.microseconds,
+            "launches": [_launch(problem, launch) for launch in one.taken.launches],
+            "others": [{"schedule": other.schedule, "reason": other.reason, "runs": other.plan is not None}
+                       for other in one.others],
+        }
+        for one in explanations
+    ]  # fmt: skip
+    return {"problem": described | {"cell": problem.cell.name, "profile": asdict(problem.profile)}, "passes": passes}
 
 
 def _launch(problem, launch):
-    cut = {TILE_AS_JSON.get(name, name): value for name, value in asdict(launch.tile).items()}
-    return _fields(launch, "first", "last", "blocks", "shared_bytes", "microseconds") | {
+    names = "first", "last", "blocks", "shared_bytes", "microseconds"
+    return {name: getattr(launch, name) for name in names} | {
         "threads": launch.tile.threads, "max_registers": max_registers(launch, problem.profile),
-        "cut": cut | {"resident": launch.tile.resident}, "estimate": asdict(launch.estimate),
-        "weights": [one._asdict() for one in residences(problem, launch)], "step_us": launch.estimate.step,
-        "bound": launch.estimate.bound,
+        "tile": asdict(launch.tile), "estimate": asdict(launch.estimate), "step_us": launch.estimate.step,
+        "bound": launch.estimate.bound, "weights": [one._asdict() for one in residences(problem, launch)],
     }  # fmt: skip

@@ -1,22 +1,14 @@
-"""Kernels that are tiled for a problem and a device: `numbarnn kernels` and the tests compile those of a few problems.
-
-There are as many persistent kernels as there are tiles, too many to compile all. Between them these problems have
-- every dtype, every way to multiply, and rows that are aligned and not;
-- every built-in cell, and cells with fewer gates of ah than of ax, or none, with sums over units or further products;
-- projections, one layer and several, one direction and two.
-The minimal kernel is here, too.
-"""
+"""Persistent kernels, which are tiled for a problem and a device, made and compiled without a GPU."""
 
 from functools import cache
 
 import numpy as np
 
 from numbarnn import cells
-from numbarnn.cells.library import additive_network, layer_norm_gru, layer_norm_lstm, peephole_lstm, sru
 from numbarnn.common.precision import compute_dtype
 from numbarnn.cuda.launch import Kernel
 from numbarnn.engines.gpu import profiles
-from numbarnn.kernels import minimal
+from numbarnn.kernels import catalog, minimal
 from numbarnn.kernels.catalog import ShippedKernel, zeros
 from numbarnn.kernels.persistent import backward, ends, forward
 from numbarnn.kernels.persistent.columns import Block, Warp
@@ -29,52 +21,28 @@ STEPS = 100
 
 
 def problem(cell, dtype, hidden_sizes, batch, directions=1, training=True, dropout=0.0, **options):
-    """A Problem of so many layers; I = H."""
+    """Return a Problem of so many layers; I = H."""
     cell, size = cells.get(cell), hidden_sizes[0]
     return Problem("cuda", cell, dtype, size, hidden_sizes, directions, STEPS, batch, training, dropout, **options)
 
 
+#: Of every dtype of persistent kernels; compiled in a minute.
 PROBLEMS = (
     problem("lstm", "float16", (768,), 16),
-    problem("lstm", "float16", (1024,), 64),
-    problem("lstm", "float16", (512,) * 4, 64, dropout=0.2),
-    problem("lstm", "float32", (512,), 64),
-    problem("lstm", "float32", (512,), 64, training=False),
-    problem("lstm", "float32", (64, 64, 64), 8, dropout=0.2),
-    problem("lstm", "float16", (768,), 16, padded=True),
-    problem(peephole_lstm, "float16", (768,), 16),
-    problem(additive_network, "float16", (768, 768), 16),
-    problem(sru, "float32", (512,), 64),
-    problem("gru", "float32", (256,), 16, directions=2),
     problem("gru", "bfloat16", (130, 67), 16),
-    problem("rnn_relu", "float16", (512,), 1),
     problem("rnn_tanh", "float32", (100,), 17),
-    problem("rnn_relu", "float32", (256,), 16, splits_tf32=True),
-    # Blocks exchange sums over units: the one that leaves fewest registers, and two layers in a launch.
-    problem(layer_norm_lstm, "float32", (512,), 64),
-    problem(layer_norm_gru, "float16", (512, 512), 16),
-    problem("gru_reset_before", "float16", (512,), 16),  # and what a further product multiplies
-    problem("lstm", "float16", (512,), 64, projection=256, padded=True),  # and what a projection does
-    problem("lstm", "float32", (64, 64), 8, dropout=0.2, projection=32),
 )
-THREE = PROBLEMS[0], PROBLEMS[11], PROBLEMS[13]  # every dtype of persistent kernels; compiled in a minute
-# Of 32 MiB, larger than registers or shared memory alone, which an A100 does not hold.
-SM_90_PROBLEMS = (problem("rnn_tanh", "float16", (4096,), 64), problem("lstm", "float16", (2048,), 16, training=False))
 
 
 def profile_for(cc):
-    """The DeviceProfile that stands for devices of a compute capability."""
+    """Return the DeviceProfile that stands for devices of a compute capability."""
     return profiles.get("h200" if cc >= (9, 0) else "a100")
 
 
-@cache
-def persistent_kernels(cc, problems=None):
-    """The ShippedKernels of some problems, as the planner tiles them for a device of a compute capability.
-
-    By default those of `PROBLEMS` and, from compute capability 9.0 on, of `SM_90_PROBLEMS`.
-    """
+def kernels_of(problems, cc):
+    """Return the ShippedKernels of some problems, as the planner tiles them for a device of a compute capability."""
     shipped = {}
-    for each in problems or PROBLEMS + (SM_90_PROBLEMS if cc >= (9, 0) else ()):
+    for each in problems:
         for is_backward in (False, True) if each.training else (False,):
             for launch in planner.plan_launches(each, profile_for(cc), is_backward):
                 one = persistent_kernel(each, launch)
@@ -82,15 +50,20 @@ def persistent_kernels(cc, problems=None):
     return tuple(shipped.values())
 
 
+def shipped_kernels(cc):
+    """Return the kernels that the command knows by name: the catalog's, those of PROBLEMS, and the minimal one."""
+    return [*catalog.shipped_kernels(), *kernels_of(PROBLEMS, cc), minimal_kernel()]
+
+
 @cache
 def minimal_kernel():
-    """The ShippedKernel of `kernels.minimal`, for 64 units."""
+    """Return the ShippedKernel of `kernels.minimal`, for 64 units."""
     arguments = zeros("float32", 64), zeros("float32", 1, 1, 64), zeros("float32", 64, 64)
     return ShippedKernel(Kernel(minimal.make_rnn(64)), "float32", "", minimal.THREADS, arguments)
 
 
 def persistent_kernel(problem, launch):
-    """The ShippedKernel of a `planner.Launch` of a problem."""
+    """Return the ShippedKernel of a `planner.Launch` of a problem."""
     cell, dtype, layers, D = problem.cell, problem.dtype, len(launch.layer_range), problem.directions
     places, options = layers * D, planner.variant(problem, launch)
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)
@@ -122,14 +95,14 @@ def persistent_kernel(problem, launch):
 
 
 def _ends(problem, layers, numbers):
-    """The `ends.States` and `ends.Leaving` of a launch that runs so many layers."""
+    """Return the `ends.States` and `ends.Leaving` of a launch that runs so many layers."""
     h, word = (numbers,) * (1 if len(set(problem.hidden_sizes)) == 1 else layers), np.zeros(1, np.int64)
     c = h if problem.cell.num_private else ()
     return ends.States(h, c, h, c), ends.Leaving(word, np.int64(0), word)
 
 
 def _words(problem, launch):
-    """What tells the launch from others of the same kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
+    """Return what distinguishes the launch of a kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
     layers = launch.layer_range
     words = [] if len(layers) == problem.layers else [f"layer{'_'.join(map(str, layers))}_of"]
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]

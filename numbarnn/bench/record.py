@@ -14,38 +14,29 @@ from pathlib import Path
 import numpy as np
 
 import numbarnn
-from numbarnn import cells, engines
+from numbarnn import cells
 from numbarnn.bench import info, memory, timing
+from numbarnn.bench.cases import half_lengths
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import torch
 from numbarnn.bench.peers.cudnn_peer import PREFIX
 from numbarnn.bench.peers.torch_peer import TORCH
-from numbarnn.bench.sequences import half_lengths
 from numbarnn.bench.shapes import PRODUCTS
 
 RESULTS = Path(__file__).parent / "results"  # the records that come with numbarnn
 # What runs during a call, by device: parts of the package.
 TIMED = {"cpu": ("cells", "common", "compile", "engines", "programs", "schedules")}
 TIMED["cuda"] = (*TIMED["cpu"], "cuda", "kernels")
-# What PyTorch and cuDNN are asked for, by pass, as recorded with the times.
-TORCH_METHOD = {
-    "forward": "module.eval() under torch.no_grad(): on a GPU cuDNN's inference call",
-    "forward+backward": "module.train(): forward and y.backward(dy), which gives dx, dhx, dcx and all weight gradients",
-    "torch.compile": "with --compile, the modules for one step (LSTMCell, ...) of all layers, in a loop over time",
-    "loop": "of a cell that PyTorch does not have: a loop over time of eager operations (bench.peers.torch_loop)",
-    "allow_tf32": "as each row's tf32 says (3x: False); PyTorch's own default is True for cuDNN "
-    "(torch.backends.cudnn.allow_tf32)",
-}
-CUDNN_METHOD = {
-    "forward": "cudnnRNNForward, CUDNN_FWD_MODE_INFERENCE",
-    "forward+backward": "cudnnRNNForward, CUDNN_FWD_MODE_TRAINING; cudnnRNNBackwardData_v8; cudnnRNNBackwardWeights_v8 "
-    "into zeros, which are set before",
-    "forward in training, backward data, backward weights": "the same functions apart, each again and again with the "
-    "reserve space of one forward; backward: data and weights",
-    "how": "weights packed and spaces allocated before; layout and whether it is one CUDA graph: each row's notes",
-    "tf32": "CUDNN_FMA_MATH without and with 3x, CUDNN_DEFAULT_MATH with; and as a contender of its own "
-    "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, which rounds to float16",
-}
+# What peers are asked for, as recorded with the times.
+TORCH_METHOD = (
+    "forward: module.eval() under torch.no_grad(); forward+backward: module.train(), y.backward(dy), which gives dx, "
+    "dhx, dcx and all weight gradients; one step: under torch.inference_mode(); allow_tf32: as each row's tf32 says"
+)
+CUDNN_METHOD = (
+    "forward: CUDNN_FWD_MODE_INFERENCE; forward+backward: CUDNN_FWD_MODE_TRAINING, gradients of weights into zeros; "
+    "parts apart: again and again with the reserve space of one forward; weights packed and spaces allocated before; "
+    "CUDNN_FMA_MATH without TF32 and with 3x; with it CUDNN_DEFAULT_MATH, and CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION"
+)
 
 
 def row(**known):
@@ -59,24 +50,21 @@ def row(**known):
         agreement           rows of `lineup.compare`
         plan                what numbarnn ran, and why
         seconds             contender -> its time per call in each round, by the host's clock; device_seconds: the GPU's
-        median_s            contender -> median over rounds; device_median_s likewise
+        p99_seconds         contender -> of single steps the 99th percentile in each round
+        median_s            contender -> median over rounds; device_median_s, p99_s likewise
         ratio               contender -> median over rounds of numbarnn's time / the contender's; device_ratio likewise
         best_cudnn          the fastest of cuDNN's algorithms, by the GPU's clock
         host_behind         contender -> rounds in which the GPU may have waited for the host; None: nobody looked
         notes, left_out     contender -> how it is called, why it has no times
         peak_bytes          contender -> memory of a call, as the record's method says
-        compile_s           contender -> seconds of the first call of one that compiles; no time has it in it
-
-    Rows of single steps (`stream`) have more.
     """
-    found = {name: {} for name in ("seconds", "device_seconds", "notes", "left_out", "peak_bytes", "compile_s")}
+    found = {name: {} for name in ("seconds", "device_seconds", "p99_seconds", "notes", "left_out", "peak_bytes")}
     found |= {"ok": False, "refusal": None, "agreement": [], "plan": None}
     found |= {"tf32": False, "input_mode": "linear", "form": (), "host_behind": {}} | known
     for kind in ("", "device_"):
-        seconds = found[f"{kind}seconds"]
-        found = {f"{kind}median_s": medians(seconds), f"{kind}ratio": ratios(seconds)} | found
-    own = {name: middle for name, middle in medians(found["device_seconds"]).items() if is_cudnn(name)}
-    return {"best_cudnn": min(own, key=own.get, default=None)} | found
+        found |= {f"{kind}median_s": medians(found[f"{kind}seconds"]), f"{kind}ratio": ratios(found[f"{kind}seconds"])}
+    own = {name: middle for name, middle in found["device_median_s"].items() if is_cudnn(name)}
+    return found | {"p99_s": medians(found["p99_seconds"]), "best_cudnn": min(own, key=own.get, default=None)}
 
 
 def medians(seconds):
@@ -115,19 +103,17 @@ def kernels_digest(device):
     return digest.hexdigest()[:16]
 
 
-def as_record(rows, where, load, torch_method=TORCH_METHOD):
+def as_record(rows, where, load):
     """Return everything measured, and what it was measured on; load: a `Load` made before the first row."""
     found, load, device = info.collect(), load.as_record(), where.device
     known = found["commit"] != "unknown"  # without git
     turn_s = timing.GPU_TURN_S if device == "cuda" else timing.TURN_S
-    method = load | {"rounds": where.rounds, "turn_s": turn_s, "threads": where.threads, "torch": torch_method}
+    method = load | {"torch": TORCH_METHOD, "rounds": where.rounds, "turn_s": turn_s, "threads": where.threads}
     if device == "cuda":
         direct = cudnn.default_session().library.version_text if cudnn.why_not() is None else None
-        of_torch = torch.backends.cudnn.version()
-        method |= {"cudnn": CUDNN_METHOD | {"version": direct, "version_in_torch": of_torch}}
-    else:
-        method |= {"peak_flops": {dtype: cpu_peak(dtype) for dtype in ("float32", "float64")}}
-    if where.memory and any(row["peak_bytes"] for row in rows):
+        versions = {"version": direct, "version_in_torch": torch.backends.cudnn.version()}
+        method |= {"cudnn": versions | {"how": CUDNN_METHOD}}
+    if any(row["peak_bytes"] for row in rows):
         method["memory"] = memory.METHOD[device]
     machine = machine_doubt(load, found["cpu"]["cores"])
     return {
@@ -151,6 +137,16 @@ def read(path):
     return found if isinstance(found, dict) and "kernels" in found else None
 
 
+def work_of(row):
+    """Return floating-point operations of a row's call, those of its products; None of a cell that is not built in."""
+    if row["cell"] not in cells.CELLS:
+        return None
+    (T, B, inputs, H, L), D = (row["shape"][letter] for letter in "TBIHL"), 1 + ("bidirectional" in row["form"])
+    vectors = int(half_lengths(T, B).sum()) if "lengths" in row["form"] else T * B
+    columns = (0 if row["input_mode"] == "skip" else inputs) + H + (L - 1) * (D + 1) * H  # of W and R of all layers
+    return PRODUCTS[row["what"]] * 2 * vectors * D * cells.get(row["cell"]).num_gates * H * columns
+
+
 # ------------------------------------------------------------------------------------ what speaks against a time
 BUSY = 0.3  # cores per core that others may keep busy
 NOISY = 0.1  # half of a contender's rounds may lie that far apart, relative to their median
@@ -163,29 +159,23 @@ class Load:
 
     def __init__(self):
         self.average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        self._begin = time.monotonic(), busy_seconds(), own_seconds()
+        self._begin = self._now()
+
+    def _now(self):
+        """Return (time, seconds that all cores have worked, those of this process), or None where it is not Linux."""
+        if not (stat := Path("/proc/stat")).exists():
+            return None
+        user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+        busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        return np.array([time.monotonic(), busy, sum(os.times()[:4])])  # with the processes that it has waited for
 
     def as_record(self):
         """Return how many processes wanted a core during the minute before, and cores that others kept busy since."""
-        (begin, busy, own), elsewhere = self._begin, None
-        if busy is not None:
-            elsewhere = (busy_seconds() - busy - (own_seconds() - own)) / max(time.monotonic() - begin, 1e-3)
-            elsewhere = max(0.0, elsewhere)
+        elsewhere = None
+        if self._begin is not None:
+            seconds, busy, own = self._now() - self._begin
+            elsewhere = max(0.0, float((busy - own) / max(seconds, 1e-3)))
         return {"load_average_before": self.average, "cores_busy_elsewhere": elsewhere}
-
-
-def busy_seconds():
-    """Return the seconds that all cores together have worked since the system started; None where it is not Linux."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    user, nice, system, _, _, irq, softirq, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def own_seconds():
-    """Return the seconds that this process and those that it has waited for have worked."""
-    return sum(os.times()[:4])
 
 
 def machine_doubt(load, cores):
@@ -213,8 +203,7 @@ def doubts(row, names, machine=None):
     the host's clock, and by the GPU's where nobody has looked whether the GPU waited for the host (before 2026-11-22).
     """
     by_gpu = row.get("device_seconds") or {}
-    times, behind = by_gpu or row["seconds"], row.get("host_behind")
-    found = []
+    times, behind, found = by_gpu or row["seconds"], row.get("host_behind"), []
     for name in (name for name in names if name in times):
         rounds = len(times[name])
         if rounds < LEAST_ROUNDS:
@@ -229,28 +218,3 @@ def doubts(row, names, machine=None):
     if machine and (not by_gpu or behind is None):
         found.append(machine)
     return found
-
-
-# ------------------------------------------------------------------------------------------------- operations of a call
-PEAK_SIZE, PEAK_RUNS = 1024, 8  # of the matrices whose product is timed
-
-
-def cpu_peak(dtype="float32"):
-    """Return floating-point operations per second of the CPU engine's product of large matrices, the most of several
-    runs: two for each multiply-add."""
-    engine, (a, b, out), seconds = engines.get("cpu"), np.ones((3, PEAK_SIZE, PEAK_SIZE), dtype), []
-    for _ in range(PEAK_RUNS):
-        begin = time.perf_counter()
-        engine.multiply(out, a, b)
-        seconds.append(time.perf_counter() - begin)
-    return 2 * PEAK_SIZE**3 / min(seconds)
-
-
-def work_of(row):
-    """Return floating-point operations of a row's call, those of its products; None of a cell that is not built in."""
-    if row["cell"] not in cells.CELLS:
-        return None
-    (T, B, inputs, H, L), D = (row["shape"][letter] for letter in "TBIHL"), 1 + ("bidirectional" in row["form"])
-    vectors = int(half_lengths(T, B).sum()) if "lengths" in row["form"] else T * B
-    columns = (0 if row["input_mode"] == "skip" else inputs) + H + (L - 1) * (D + 1) * H  # of W and R of all layers
-    return PRODUCTS[row["what"]] * 2 * vectors * D * cells.get(row["cell"]).num_gates * H * columns

@@ -1,35 +1,26 @@
 """`numbarnn report FILE...`: results of `numbarnn bench` as one page with tables and pictures, a section each.
 
-Without a file it shows the newest results of each device among those that come with numbarnn. `--against` compares the
-first file with a former result of the same problems. It compares ratios to peers, which ran beside numbarnn both times:
-a slower machine slows both, and is not taken for slower code.
+Without a file it shows the newest results of each device among those that come with numbarnn.
 """
 
 import io
 import itertools
-import webbrowser
+from collections import namedtuple
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from numbarnn.bench import console, record
 from numbarnn.bench.shapes import SHORT, STEP, with_tf32
-from numbarnn.bench.tables import stream_columns, timing_columns
+from numbarnn.bench.tables import columns_of, sizes_text
 
-SLOWER = 1.1  # times a former ratio that count as a loss
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
+COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
-NAMES = {"torch": "PyTorch", "torch cell": "PyTorch's cell"}
 LEGEND = (
-    "A time is the median over rounds; a ratio is the median over rounds of numbarnn's time divided by the peer's in "
-    "the same round, so that a slow moment of the machine hits both. Below 1 numbarnn is faster. In doubt, by the "
-    "benchmark's own rule: ? in tables, hollow in pictures."
-)
-STEPS = (
-    "Median / 99th percentile of single calls, the state carried from one to the next. Ratios are the stepper's median "
-    "of a round divided by the peer's in the same round, the median over rounds."
+    "A time is the median over rounds, of single steps with the 99th percentile; a ratio is the median over rounds of "
+    "numbarnn's time divided by the peer's in the same round, so that a slow moment of the machine hits both. Below 1 "
+    "numbarnn is faster. In doubt, by the benchmark's own rule: ? in tables, hollow in pictures."
 )
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 76em; padding: 0 1em; color: #222; }
@@ -47,79 +38,49 @@ svg { max-width: 100%; height: auto; }
 
 
 def add_arguments(parser):
-    """Options of `numbarnn report`."""
+    """Add the options of `numbarnn report`."""
     about = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
-    existing = console.existing_file
-    parser.add_argument("files", nargs="*", type=existing, metavar="FILE", help=about + "the newest of each device")
-    page = Path("numbarnn_report.html")
-    about = f"the page to write; default {page}"
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=about + "the newest of each device")
+    about, page = "the page to write; default numbarnn_report.html", Path("numbarnn_report.html")
     parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
-    about = f"a former result: say what became slower, by more than {SLOWER - 1:.0%}%; exit status 1 if something did"
-    parser.add_argument("--against", type=existing, metavar="FILE", help=about)
 
 
 def run(args):
-    """Write the page; returns 1 where something became slower than in the former result."""
-    results = [read(file, option="FILE") for file in args.files] or newest()
-    if args.against:
-        return say_changes(read(args.against, option="--against"), results[0])
+    """Write the page; returns 0."""
+    results = list(map(read, args.files)) or newest()
     text = html(results)
     for result in results:
         console.say(f"{result.name}: {verdict(result)}")
     console.write_bytes(args.html, text.encode())
     console.say(f"written: {args.html}")
-    if args.open:
-        webbrowser.open(args.html.resolve().as_uri())
     return 0
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-class Entry(NamedTuple):
-    """A row of a record, as the page shows it.
-
-    seconds: numbarnn's median: by the GPU's clock where there is one, else by the host's; None: there are no times.
-    ratios: peer -> median over rounds of numbarnn's time (of single steps the stepper's) / its time; cuDNN is its
-    fastest algorithm. doubts: what speaks against the times.
-    """
-
-    row: dict
-    seconds: float | None
-    ratios: dict
-    doubts: list
+# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and what speaks against its times.
+Entry = namedtuple("Entry", "row ratios doubts")
+# A record, the name of its file, and the Entry of each of its rows by `key_of`.
+Result = namedtuple("Result", "name record entries")
 
 
 def key_of(row):
     """Return what a row times, in words: "lstm 25,16,512,512,1 float32 fwd"."""
-    sizes = ",".join(map(str, [*row["shape"].values(), *row["form"]])) + " skip" * (row["input_mode"] == "skip")
-    words = [row["cell"], sizes, with_tf32(row["dtype"], row["tf32"]), SHORT[row["what"]]]
+    words = [row["cell"], sizes_text(row), with_tf32(row["dtype"], row["tf32"]), SHORT[row["what"]]]
     return " ".join([*words, *([row["schedule"]] if row["schedule"] != "auto" else [])])
-
-
-def entry_of(row, machine_doubt):
-    """Return the `Entry` of a row."""
-    seconds = row["device_seconds"] or row["seconds"]
-    if not row["ok"]:
-        return Entry(row, None, {}, [])
-    found = row.get("stepper_ratio") or record.ratios(seconds)
-    own = float(np.median(seconds["numbarnn"]))
-    doubts = record.doubts(row, record.judged(row), machine_doubt)
-    ratios = {"cuDNN" if record.is_cudnn(name) else NAMES.get(name, name): ratio for name, ratio in found.items()
-              if not record.is_cudnn(name) or name == row["best_cudnn"]}  # fmt: skip
-    return Entry(row, own, ratios, doubts)
-
-
-class Result(NamedTuple):
-    """A record; the name of its file; and the `Entry` of each of its rows by `key_of`."""
-
-    name: str
-    record: dict
-    entries: dict
 
 
 def result_of(name, found):
     """Return the `Result` of a record."""
-    return Result(name, found, {key_of(row): entry_of(row, found["doubt"]) for row in found["results"]})
+    entries = {}
+    for row in found["results"]:
+        ratios, doubts = {}, []
+        if row["ok"]:
+            doubts = record.doubts(row, record.judged(row), found["doubt"])
+            for peer, ratio in record.ratios(row["device_seconds"] or row["seconds"]).items():
+                if not record.is_cudnn(peer) or peer == row["best_cudnn"]:
+                    ratios["cuDNN" if record.is_cudnn(peer) else {"torch": "PyTorch"}.get(peer, peer)] = ratio
+        entries[key_of(row)] = Entry(row, ratios, doubts)
+    return Result(name, found, entries)
 
 
 def newest():
@@ -132,45 +93,13 @@ def newest():
     return [result_of(*one) for one in found.values()]
 
 
-def read(file, option):
-    """Return the `Result` of a file that the user named by an `option`; an error where it holds something else."""
-    said = f"{option} {file} is no result of numbarnn bench"
+def read(file):
+    """Return the `Result` of a file; WrongArguments where it holds something else."""
     try:
-        if found := record.read(file):
-            return result_of(file.stem, found)
+        return result_of(file.stem, record.read(file))
     except Exception as error:  # whatever a file may hold that numbarnn bench has not written
-        raise console.WrongArguments(f"{said}: {type(error).__name__}: {error}") from error
-    raise console.WrongArguments(said)
-
-
-def changes(former, now):
-    """Return (key, peer, ratio before, ratio now, whether both can be trusted) of what two `Result`s share."""
-    both = ((key, former.entries[key], entry) for key, entry in now.entries.items() if key in former.entries)
-    return [
-        (key, peer, old.ratios[peer], entry.ratios[peer], not entry.doubts and not old.doubts)
-        for key, old, entry in both for peer in entry.ratios if peer in old.ratios
-    ]  # fmt: skip
-
-
-def say_changes(former, now):
-    """Print the table of ratios before and now; returns 1 where a trusted one was lost."""
-    found = changes(former, now) if former.record["device"] == now.record["device"] else []
-    if not found:
-        raise console.WrongArguments(
-            f"--against {former.name} and {now.name} have no device, problem and peer in common: compare results "
-            "of one machine"
-        )
-    rows = []
-    for key, peer, before, after, trusted in found:
-        result = "in doubt" if not trusted else "SLOWER" if after / before > SLOWER else "ok"
-        rows.append([key, peer, f"{before:.2f}", f"{after:.2f}", f"{after / before:.2f}", result])
-    numbers = ["before", "now", "now / before"]
-    title = f"Ratios to peers of the same run: {former.name} before, {now.name} now"
-    console.print_table(title, ["problem", "peer", *numbers, "result"], rows, right=numbers)
-    results = [row[-1] for row in rows]
-    lost, doubted = results.count("SLOWER"), results.count("in doubt")
-    console.say(f"numbarnn report: {lost} of {len(found)} slower; {doubted} in doubt")
-    return int(lost > 0)
+        said = f"FILE {file} is no result of numbarnn bench: {type(error).__name__}: {error}"
+        raise console.WrongArguments(said) from error
 
 
 # ----------------------------------------------------------------------------------------------------------- the page
@@ -198,33 +127,32 @@ def verdict(result):
 
 def section(result):
     """Return the parts of the page about one result."""
-    about, gpu = result.record, result.record["device"] == "cuda"
-    whole, steps = ({key: one for key, one in result.entries.items() if (one.row["what"] == STEP) == is_step}
-                    for is_step in (False, True))  # fmt: skip
+    about, entries, gpu = result.record, result.entries, result.record["device"] == "cuda"
     parts = [f"<h2>{escape(result.name)}: {escape(about['device_name'])}</h2>"]
-    if any(entry.ratios for entry in whole.values()):
-        parts += ["<h3>Ratios</h3>", ratios_picture(whole)]
-    if whole:
-        columns = timing_columns([entry.row for entry in whole.values()], gpu)
-        if peaks := about["method"].get("peak_flops"):
-            columns["of peak"] = lambda row: of_peak(row, peaks)
-        parts += [f"<h3>Milliseconds by the {'GPU' if gpu else 'host'}'s clock</h3>", numbers(whole, columns)]
-    if steps:
-        parts += ["<h3>One step at a time, microseconds of single calls</h3>", f"<p>{escape(STEPS)}</p>"]
-        parts.append(numbers(steps, stream_columns([entry.row for entry in steps.values()])))
-    return [*parts, "<h3>Where and how</h3>", machine(about["environment"]), f"<p>{escape(circumstances(about))}</p>"]
+    if any(entry.ratios for entry in entries.values()):
+        parts += ["<h3>Ratios</h3>", ratios_picture(entries)]
+    steps = any(entry.row["what"] == STEP for entry in entries.values())
+    title = "One step at a time, microseconds" if steps else f"Milliseconds by the {'GPU' if gpu else 'host'}'s clock"
+    columns = columns_of([entry.row for entry in entries.values()], gpu)
+    rows = [
+        [key + " ?" * bool(entry.doubts), *(text(entry.row) for text in columns.values())]
+        if entry.row["ok"] else [key, entry.row["refusal"], *[""] * (len(columns) - 1)]
+        for key, entry in entries.items()
+    ]  # fmt: skip
+    parts += [f"<h3>{title}</h3>", table(["problem", *columns], rows)]
+    return [*parts, "<h3>Where and how</h3>", table((), machine(about)), f"<p>{escape(circumstances(about))}</p>"]
 
 
 def ratios_picture(entries):
-    """Return an SVG of ratios to peers, a line per problem, a colour and mark per peer, hollow where it is in doubt."""
+    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow where it is in doubt."""
     figure = console.figure("the page of numbarnn report", figsize=(9.5, 1.3 + 0.23 * len(entries)))
     axis = figure.subplots()
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
-    for colour, peer in zip(itertools.cycle(COLOURS), peers):
-        style = {"marker": MARKERS.get(peer, "^"), "color": colour, "linestyle": "none", "markersize": 5}
+    for color, peer in zip(itertools.cycle(COLORS), peers):
+        style = {"marker": MARKERS.get(peer, "^"), "color": color, "linestyle": "none", "markersize": 5}
         for line, entry in enumerate(entries.values()):
             if peer in entry.ratios:
-                axis.plot(entry.ratios[peer], line, markerfacecolor="none" if entry.doubts else colour, **style)
+                axis.plot(entry.ratios[peer], line, markerfacecolor="none" if entry.doubts else color, **style)
         axis.plot([], [], label=f"against {peer}", **style)
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set(xscale="log", ylim=(len(entries) - 0.4, -0.6))
@@ -247,41 +175,23 @@ def table(columns, rows):
     return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in lines), "</table></div>"])
 
 
-def of_peak(row, peaks):
-    """Return the share of the machine's operations per second that the products of a row's call take."""
-    seconds, work = row["median_s"].get("numbarnn"), record.work_of(row)
-    return f"{work / seconds / peaks[row['dtype']]:.0%}" if seconds and work and row["dtype"] in peaks else "-"
-
-
-def numbers(entries, columns):
-    """Return the table of entries: the columns that the command has printed; a question mark where it is in doubt."""
-    rows = [
-        [key + " ?" * bool(entry.doubts), *(text(entry.row) for text in columns.values())]
-        if entry.row["ok"] else [key, entry.row["refusal"], *[""] * (len(columns) - 1)]
-        for key, entry in entries.items()
-    ]  # fmt: skip
-    return table(["problem", *columns], rows)
-
-
-def machine(found):
-    """Return the table of a machine and its software, from `info.collect`."""
+def machine(about):
+    """Return the rows of the table of a record's machine and its software."""
+    found = about["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
-    return table((), [
-        ["date", found["date"]],
+    return [
         ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}"],
         ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
         *(["GPU", gpu["name"]] for gpu in found["gpus"]),
         ["driver", found["driver"] or "none"],
         ["versions", f"Python {found['python']}, {versions}"],
-    ])  # fmt: skip
+    ]
 
 
 def circumstances(found):
     """Return how a record was taken, in a sentence."""
-    method = found["method"]
-    commit = f" at commit {found['commit'][:8]}" if found["clean"] is not None else ""
-    changed = ", with changes that were not committed" if found["clean"] is False else ""
-    said = f"Recorded {found['date'][:10]}{commit}{changed}; {method['rounds']} rounds"
+    method, changed = found["method"], ", with changes that were not committed" if found["clean"] is False else ""
+    said = f"Recorded {found['date'][:10]}{changed}; {method['rounds']} rounds"
     said += f", {method['threads']} threads" if found["device"] == "cpu" else ""
     said += f". Memory: {method['memory']}" if "memory" in method else ""
     return said + (f". The machine was busy: {found['doubt']}." if found["doubt"] else ".")

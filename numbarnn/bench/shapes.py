@@ -1,9 +1,8 @@
 """What `numbarnn bench` takes times of: passes, sizes as they are written as arguments, and named sets of them."""
 
 import argparse
+from functools import partial
 from typing import NamedTuple
-
-from numbarnn.bench import console
 
 # ------------------------------------------------------------------------------------ passes, by their names in records
 FORWARD, TRAINING, STEP = "forward", "forward+backward", "one step"
@@ -27,17 +26,13 @@ def needed(what):
 
 def quantities(what, parameters):
     """Return the names of what a pass computes; parameters: names of those."""
-    need, outputs = needed(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING) else ()
+    need, outputs = needed(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
     return {*outputs, *(("dx", "dhx", "dcx") if "x" in need else ()), *(parameters if "weights" in need else ())}
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes
 #: What a shape may say besides its sizes -> the options of a `cases.Case`.
-FORMS = {
-    "bidirectional": {"bidirectional": True},
-    "lengths": {"lengths": "half"},  # of T/2 to T steps
-    "chain": {"chain": True},  # layers of which each is called, one after the other
-}
+FORMS = {"bidirectional": {"bidirectional": True}, "lengths": {"lengths": "half"}}  # of T/2 to T steps
 
 
 class Shape(NamedTuple):
@@ -64,34 +59,22 @@ class Shape(NamedTuple):
         return {name: value for word in self.form for name, value in FORMS[word].items()}
 
 
-def deepbench(*groups):
-    """Shapes of DeepBench (code/kernels/rnn_problems.h): one layer, I = H; groups of (hidden sizes, batches, steps)."""
-    return tuple(
-        Shape(T, B, H, H, 1) for sizes, batches, steps in groups for H in sizes for B in batches for T in steps
-    )
-
-
 def parse_shape(text, forms=tuple(FORMS)):
-    """An argparse type: "25,16,512,512,1" or, with a word of `forms`, "8,128,1024,1024,3,chain" -> Shape."""
+    """An argparse type: "25,16,512,512,1" or, with a word of `forms`, "50,16,512,512,1,bidirectional" -> Shape."""
     expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1"
     expected += f", and perhaps words of {', '.join(forms)};" if forms else ";"
     parts = [part.strip() for part in text.split(",")]
-    words = tuple(parts[5:])
-    if len(set(words)) < len(words) or not set(words) <= set(forms):
+    words, sizes = tuple(parts[5:]), [part for part in parts[:5] if part.isdecimal() and int(part)]
+    if len(sizes) != 5 or len(set(words)) < len(words) or not set(words) <= set(forms):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
-    try:
-        return Shape(*console.whole_numbers(",".join(parts[:5]), expected, 5), words)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}") from None
+    return Shape(*map(int, sizes), words)
 
 
-def parse_sizes(text):
-    """An argparse type: five sizes alone -> Shape."""
-    return parse_shape(text, ())
+parse_sizes = partial(parse_shape, forms=())  # of five sizes alone
 
 
 def shapes(text):
-    """Shapes as on a command line, with blanks between."""
+    """Return shapes as on a command line, with blanks between."""
     return tuple(map(parse_shape, text.split()))
 
 
@@ -108,8 +91,8 @@ SETS = {
         "100,64,512,512,4 8,128,1024,1024,3"
     ),
     # Appleyard, Kocisky and Blunsom 2016 (arXiv 1604.01946): four layers of an LSTM. FlashRNN (arXiv 2412.07752): one
-    # layer, long sequences. A question in a forum: a stack of three layers, or three layers of which each is called.
-    "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3 8,128,1024,1024,3,chain"),
+    # layer, long sequences. A question in a forum: three layers of a batch of 128.
+    "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3"),
     # Braun 2018 (arXiv 1806.01818), LSTMs of several frameworks, by the tables of github.com/stefbraun/rnn_benchmarks:
     # 1x320/CE-short, 1x320/CE-long, 4x320/CE-long, 4x320/CTC-long; speech of 123 features. The paper's times include
     # a dense layer, the loss and an optimizer, these do not.
@@ -118,38 +101,41 @@ SETS = {
     ),
 }
 
+
+def _deepbench(*groups):
+    """Shapes of DeepBench (code/kernels/rnn_problems.h): one layer, I = H; groups of (hidden sizes, batches, steps)."""
+    return tuple(
+        Shape(T, B, H, H, 1) for sizes, batches, steps in groups for H in sizes for B in batches for T in steps
+    )
+
+
 _LSTM, _GRU = (512, 1024, 2048), (2816, 2048, 1536, 2560)
 _GRU_STEPS = (1500, 750, 375, 187)
 #: DeepBench's problems, each cell with its own shapes: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
 DEEPBENCH = {
     "deepbench-train": {
-        "rnn_relu": deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
-        "lstm": deepbench(
+        "rnn_relu": _deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
+        "lstm": _deepbench(
             ((*_LSTM, 4096), (16, 32, 64, 128), (25,)), ((1536,), (8, 16, 32), (50,)), ((256,), (16, 32, 64), (150,))
         ),
-        "gru": deepbench((_GRU, (32,), _GRU_STEPS), ((512,), (32,), (1,)), ((1024,), (32, 64), (1500,))),
+        "gru": _deepbench((_GRU, (32,), _GRU_STEPS), ((512,), (32,), (1,)), ((1024,), (32, 64), (1500,))),
     },
     "deepbench-server": {
-        "lstm": deepbench((_LSTM, (1, 2, 4), (25,)), ((1536,), (1, 2, 4), (50,)), ((256,), (1, 2, 4), (150,))),
-        "gru": deepbench((_GRU, (1, 2, 4), _GRU_STEPS), ((512,), (1, 2, 4), (1,)), ((1024,), (1, 2, 4), (1500,))),
+        "lstm": _deepbench((_LSTM, (1, 2, 4), (25,)), ((1536,), (1, 2, 4), (50,)), ((256,), (1, 2, 4), (150,))),
+        "gru": _deepbench((_GRU, (1, 2, 4), _GRU_STEPS), ((512,), (1, 2, 4), (1,)), ((1024,), (1, 2, 4), (1500,))),
     },
     "deepbench-device": {
-        "rnn_relu": deepbench(((32,), (1,), (672,)), ((64,), (1,), (96,))),
-        "lstm": deepbench(((256,), (1,), (150,))),
+        "rnn_relu": _deepbench(((32,), (1,), (672,)), ((64,), (1,), (96,))),
+        "lstm": _deepbench(((256,), (1,), (150,))),
     },
 }
 #: (input mode, passes) of its sets: it leaves the input product out (CUDNN_SKIP_INPUT); of inference it times forward.
 SEMANTICS = {name: ("skip", APART if name == "deepbench-train" else (FORWARD,)) for name in DEEPBENCH}
 
-#: Words of --tf32 -> layers' `allow_tf32`.
-TF32 = {"off": False, "on": True, "3x": "3x"}
+#: Words of --tf32 -> layers' `allow_tf32`; and what is said of float32 with it.
+TF32, TF32_NAMES = {"off": False, "on": True, "3x": "3x"}, {False: "", True: "TF32", "3x": "3xTF32"}
 
 
-def tf32_name(tf32):
-    """What is said of float32 with an `allow_tf32`; empty where nothing is."""
-    return {False: "", True: "TF32", "3x": "3xTF32"}[tf32]
-
-
-def with_tf32(dtype, tf32):
-    """A dtype's name, and after it what is said of float32 with an `allow_tf32`."""
-    return f"{dtype} {tf32_name(tf32)}".rstrip()
+def with_tf32(dtype, tf32, between=" "):
+    """Return a dtype's name, and after it what is said of float32 with an `allow_tf32`."""
+    return between.join(filter(None, [dtype, TF32_NAMES[tf32]]))

@@ -8,6 +8,7 @@ compared before any time is taken, and where they are wrong there is no time. A 
 row that says why, and a peer that cannot is named with its reason. What speaks against a time is in its row.
 """
 
+from contextlib import ExitStack
 from functools import partial
 
 from numbarnn import engines
@@ -18,7 +19,7 @@ from numbarnn.bench.custom_cells import CustomInstance, named_cells
 from numbarnn.bench.lineup import attempt, disagreement, line_up, said
 from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.contender import installed, made_again, torch
-from numbarnn.bench.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, TF32, WHOLE, parse_shape
+from numbarnn.bench.shapes import DEEPBENCH, FORWARD, SEMANTICS, SETS, STEP, TF32, WHOLE, parse_shape
 from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
@@ -29,10 +30,10 @@ USUAL_CELLS = ["lstm", "gru"]
 
 
 def add_arguments(parser):
-    """Options of `numbarnn bench`."""
+    """Add the options of `numbarnn bench`."""
     add, shapes = parser.add_argument, parser.add_mutually_exclusive_group()
     about = "steps, batch, input size, hidden size, layers; behind them words: bidirectional, lengths (of T/2 to T "
-    about += "steps), chain (layers of which each is called); may be given several times"
+    about += "steps); may be given several times"
     shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
     sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
     sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
@@ -44,8 +45,6 @@ def add_arguments(parser):
     shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
     about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
     add("--stream", action="store_true", help=about + "shapes with T=1, by default those of the set stream")
-    about = "also torch.compile: PyTorch's cells for one step, in a loop over time; it compiles for ten seconds or more"
-    add("--compile", action="store_true", help=about + " for each row, which no time has in it")
     about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
     add("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
     about = f"from {', '.join(PEERS_CELLS)}; a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run: they are "
@@ -56,7 +55,8 @@ def add_arguments(parser):
     about = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
     console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    add("--threads", type=console.thread_count, metavar="N", help="CPU threads for every contender; default all cores")
+    about = "CPU threads for every contender; default all cores"
+    add("--threads", type=console.positive_int, metavar="N", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
@@ -81,45 +81,36 @@ def run(args):
     if not todo:
         said = f"--only {' '.join(args.only)} leaves nothing: rows are called 'lstm 25,16,512,512,1 float32'"
         raise console.WrongArguments(said)
-    if args.stream:
-        time_one, show, method = stream.time_stream, tables.print_streams, stream.TORCH_METHOD
-    else:
-        semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
-        time_one, show, method = partial(time_case, semantics=semantics), tables.print_timings, record.TORCH_METHOD
-    load, rows, title = record.Load(), [], f"bench on {where.device}"
-    with console.Progress() as progress:
-        progress.start(title, len(todo))
-        for arguments in todo:
-            rows += time_one(*arguments, args.schedule, where)
-            progress.update(title)
+    semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
+    semantics = ("linear", (STEP,)) if args.stream else semantics
+    load, rows = record.Load(), []
+    for arguments in console.progress(todo, f"bench on {where.device}"):
+        rows += time_case(*arguments, args.schedule, where, semantics)
     doubt = record.machine_doubt(load.as_record(), info.core_count())
-    show(rows, where, doubt)
+    tables.print_rows(rows, where, doubt, args.stream and -(-stream.CALLS // where.rounds) * where.rounds)
     if where.device == "cpu" and (notice := info.forced_core_notice()):
         console.say(notice)
     if doubt:
         by = "these times" if where.device == "cpu" else "times by the host's clock"
         console.say(f"the machine was busy with something else ({doubt}): {by} are in doubt")
     if args.json:
-        console.write_json(args.json, record.as_record(rows, where, load, method))
+        console.write_json(args.json, record.as_record(rows, where, load))
     return 0 if all(row["ok"] and not disagreement(row["agreement"]) for row in rows) else 1
 
 
 def problems_of(args):
     """Return (cell, shape) of each problem that is asked for; WrongArguments where there is none."""
-    if args.stream:
-        shapes = stream.shapes_of(args)
-    elif args.shape or args.set in SETS:
-        shapes = args.shape or SETS[args.set]
-    else:
+    if args.set in DEEPBENCH and not (args.stream or args.shape):
         own = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or own if cell in own]
         if not cells:
             asked = ",".join(map(str, args.cell))
             raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(own)}: got --cell {asked}")
         return [(cell, shape) for cell in cells for shape in own[cell]]
-    cells, formed = args.cell or USUAL_CELLS, next((shape for shape in shapes if shape.form), None)
-    if (args.stream or formed) and (others := [cell for cell in cells if cell not in PEERS_CELLS]):
-        got = "--stream" if args.stream else f"--shape {formed}"
+    shapes, cells = stream.shapes_of(args) if args.stream else args.shape or SETS[args.set], args.cell or USUAL_CELLS
+    formed = next((f"--shape {shape}" for shape in shapes if shape.form), None)
+    got, others = "--stream" if args.stream else formed, [cell for cell in cells if cell not in PEERS_CELLS]
+    if got and others:
         raise console.WrongArguments(f"--cell {others[0]} is timed over whole sequences, in one direction: got {got}")
     return [(cell, shape) for cell in cells for shape in shapes]
 
@@ -137,7 +128,7 @@ def set_up(args):
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # float32 that is float32
     if device == "cpu":
         engines.get("cpu").set_num_threads(threads)
-    return timing.Machine(device, threads, rounds, compiled=args.compile, gpu_clock=device == "cuda")
+    return timing.Machine(device, threads, rounds, gpu_clock=device == "cuda")
 
 
 def choose_device(wanted):
@@ -160,22 +151,18 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
         why = about | {"ok": False, "refusal": said(exception)}
         return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
 
-    if cell not in PEERS_CELLS:
-        instance = CustomInstance(cell, shape, dtype, where.device)
-        make, lined_up = instance.contender, instance.line_up
-    else:
-        sizes = shape.T, shape.B, shape.I, (shape.H,) * shape.L
-        case = Case(cell, *sizes, gradients="y", dtype=dtype, allow_tf32=tf32, input_mode=mode, **shape.options)
-        try:
-            instance = make_instance(case)
-            exact = torch_peer.torch_contender(instance.float64, passes != (FORWARD,), where.device)
-            truth = exact.results(exact.call())
-        except Exception as exception:
-            return refused(exception, *passes)
-        make, lined_up = partial(peers.numbarnn_pass, instance), partial(line_up, instance, truth)
+    try:
+        make, lined_up = entrants(cell, shape, dtype, tf32, where, semantics)
+    except console.WrongArguments:
+        raise
+    except Exception as exception:
+        return refused(exception, *passes)
     rows = []
     for what in passes:
-        with torch_peer.torch_tf32(tf32):
+        with ExitStack() as stack:
+            stack.enter_context(torch_peer.torch_tf32(tf32))
+            if what == STEP:
+                stack.enter_context(torch.inference_mode())
             try:
                 line = lined_up(what, where)
             except Exception as exception:
@@ -185,22 +172,36 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
     return rows
 
 
+def entrants(cell, shape, dtype, tf32, where, semantics):
+    """Return functions of a case: (pass, device, schedule) -> numbarnn's contender, and (pass, where) -> `LineUp`."""
+    if cell not in PEERS_CELLS:
+        instance = CustomInstance(cell, shape, dtype, where.device)
+        return instance.contender, instance.line_up
+    (mode, passes), steps = semantics, stream.STEPS if STEP in semantics[1] else shape.T
+    options = {"gradients": "y", "dtype": dtype, "allow_tf32": tf32, "input_mode": mode} | shape.options
+    instance = make_instance(Case(cell, steps, shape.B, shape.I, (shape.H,) * shape.L, **options))
+    trains = any(what not in (FORWARD, STEP) for what in passes)
+    exact = torch_peer.torch_contender(instance.float64, trains, where.device)
+    truth = exact.results(exact.call())
+    if STEP in passes:
+        return partial(stream.stepper_stream, instance), partial(stream.line_up, instance, truth)
+    return partial(peers.numbarnn_contender, instance), partial(line_up, instance, truth)
+
+
 def time_pass(make, line, about, schedules, where):
     """Return the rows of one pass, one per schedule.
 
     make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
     """
-    ours = {
-        schedule: attempt(lambda schedule=schedule: made_again(partial(make, about["what"], where.device, schedule)),
-                          line.compare)
-        for schedule in schedules
-    }  # fmt: skip
+    what, steps = about["what"], stream.CALLS if about["what"] == STEP else 0
+    ours = {schedule: attempt(partial(made_again, partial(make, what, where.device, schedule)), line.compare)
+            for schedule in schedules}  # fmt: skip
     everybody = {contender.name: contender for contender, _, _ in ours.values() if contender}
     turns, peak_bytes = {}, {}
     if everybody:
         everybody |= {rival.name: rival for rival in line.rivals}
-        turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock)
-        if where.memory:  # after the times: what engines keep for calls is given back
+        turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock, steps)
+        if where.memory and not steps:  # after the times: what engines keep for calls is given back
             peak_bytes = memory.peaks(everybody, where.device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
@@ -211,10 +212,10 @@ def time_pass(make, line, about, schedules, where):
             own = {shown: turns[name] for shown, name in names.items()}
             clocked = {name: turn for name, turn in own.items() if turn.device}
             found |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in own.items()}}
+            found |= {"p99_seconds": {name: turn.tail for name, turn in own.items() if turn.tail}}
             found |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
             found |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
             found |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
-            found |= {"compile_s": {one.name: one.compile_s for one in line.rivals if one.compile_s is not None}}
             found |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
         rows.append(record.row(**found))
     return rows

@@ -10,7 +10,7 @@ before each turn in which the others' threads go to sleep. Two times are taken:
              so that launching costs nothing: what the GPU needs. `behind` counts the rounds in which the GPU began
              before the host had made its calls, and may have waited for it.
 
-Single calls (`single_calls`) are timed one by one: who takes a step at a time waits for each, and for the slowest.
+Steps of a stream are timed one by one: who takes a step at a time waits for each, and for the slowest (`tail`).
 """
 
 import time
@@ -27,6 +27,7 @@ TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
 GPU_TURN_S = 0.03  # the same on a GPU, whose times scatter less
 CALLS_PER_TURN = (1, 2000)
 SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
+TAIL = 99  # the percentile beside the median of single steps
 HEAD_STARTS_S = 0.02, 0.08  # for how long, at most, the GPU is kept busy before the calls timed by its own clock
 SLACK = 1.5  # the GPU is kept busy for so many times what the host needs for its calls
 GPU_CLOCK_HZ = 2e9  # no GPU's clock is much faster
@@ -38,32 +39,39 @@ class Machine(NamedTuple):
     device: str  # "cpu" or "cuda"
     threads: int  # on the CPU, of every contender
     rounds: int  # how often each has a turn
-    memory: bool = True  # tell memory of calls, too, which on a GPU takes longer than the turns
-    compiled: bool = False  # torch.compile is a peer
+    memory: bool = True  # measure memory of calls, too, which on a GPU takes longer than the turns
     gpu_clock: bool = False  # take times by the clock of a GPU, too, by the events of PyTorch
 
 
 @dataclass
 class Turns:
-    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`."""
+    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`; of single
+    steps also their TAIL."""
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)
+    tail: list = field(default_factory=list)
     behind: int = 0
 
 
-def take_turns(contenders, rounds, gpu=False):
-    """Name of a contender (they differ) -> its `Turns`; gpu: they run on the default stream of PyTorch and CuPy."""
-    plans = {contender.name: calls_per_turn(contender, gpu) for contender in contenders}
+def take_turns(contenders, rounds, gpu=False, steps=0):
+    """Return name of a contender (they differ) -> its `Turns`.
+
+    gpu: they run on the default stream of PyTorch and CuPy, and its clock counts. steps: so many single ones of each,
+    or more, by the host's clock.
+    """
+    plans = {one.name: (-(-steps // rounds), 1) if steps else calls_per_turn(one, gpu) for one in contenders}
     turns = {contender.name: Turns() for contender in contenders}
     for number in range(rounds):
         for contender in contenders if number % 2 == 0 else contenders[::-1]:
-            if not gpu:
+            if steps or not gpu:
                 time.sleep(GAP_S)
             samples, at_once = plans[contender.name]
-            turn = turns[contender.name]
-            turn.call.append(one_turn(contender, samples, at_once))
-            if gpu:
+            turn, seconds = turns[contender.name], one_turn(contender, samples, at_once)
+            turn.call.append(float(np.median(seconds)))
+            if steps:
+                turn.tail.append(float(np.percentile(seconds, TAIL)))
+            elif gpu:
                 seconds, ahead = device_time(contender, at_once, turn.call[-1])
                 turn.device.append(seconds)
                 turn.behind += not ahead
@@ -71,12 +79,12 @@ def take_turns(contenders, rounds, gpu=False):
 
 
 def calls_per_turn(contender, gpu=False):
-    """How many samples a turn takes, and how many calls each sample times at once."""
+    """Return how many samples a turn takes, and how many calls each sample times at once."""
     turn_s = GPU_TURN_S if gpu else TURN_S
     begin = time.perf_counter()
     timed(contender, 1)
-    enough = 1 + int(turn_s / 4 / max(time.perf_counter() - begin, 1e-7))
-    per_call = timed(contender, min(enough, CALLS_PER_TURN[1])) / min(enough, CALLS_PER_TURN[1])
+    enough = min(1 + int(turn_s / 4 / max(time.perf_counter() - begin, 1e-7)), CALLS_PER_TURN[1])
+    per_call = timed(contender, enough) / enough
     calls = int(np.clip(turn_s / per_call, *CALLS_PER_TURN))
     if gpu:
         return 1, calls
@@ -85,40 +93,15 @@ def calls_per_turn(contender, gpu=False):
 
 
 def one_turn(contender, samples, at_once):
-    """Median over samples of the seconds per call, after a few calls that are not timed."""
+    """Return the seconds per call of each sample, after a few calls that are not timed."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < WARM_S:
         timed(contender, 1)
-    return float(np.median([timed(contender, at_once) / at_once for _ in range(samples)]))
-
-
-def single_calls(streams, rounds, calls):
-    """Stream's name -> seconds of single steps, an array (rounds, calls each): `calls` in all, at least."""
-    seconds = {stream.name: np.empty((rounds, -(-calls // rounds))) for stream in streams}
-    for number in range(rounds):
-        for stream in streams if number % 2 == 0 else streams[::-1]:
-            time.sleep(GAP_S)
-            time_steps(stream, seconds[stream.name][number])
-    return seconds
-
-
-def time_steps(stream, seconds):
-    """Fill an array with the seconds of steps, after a few that are not timed."""
-    step, wait, inputs, clock, state = stream.step, stream.synchronize, stream.inputs, time.perf_counter, stream.initial
-    begin = clock()
-    while clock() - begin < WARM_S:
-        _, state = step(inputs[0], state)
-        wait()
-    for number in range(len(seconds)):
-        x = inputs[number % len(inputs)]
-        begin = clock()
-        _, state = step(x, state)
-        wait()
-        seconds[number] = clock() - begin
+    return [timed(contender, at_once) / at_once for _ in range(samples)]
 
 
 def timed(contender, calls):
-    """Seconds for some calls, from an idle device to an idle device."""
+    """Return seconds for some calls, from an idle device to an idle device."""
     contender.synchronize()
     begin = time.perf_counter()
     for _ in range(calls):
@@ -128,7 +111,7 @@ def timed(contender, calls):
 
 
 def device_time(contender, calls, call_s):
-    """(seconds per call by the GPU's clock, whether the host was ahead of the GPU until it had made its calls).
+    """Return (seconds per call by the GPU's clock, whether the host was ahead of the GPU until it had made its calls).
 
     As many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
     """

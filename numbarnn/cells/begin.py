@@ -50,11 +50,7 @@ class Chrono:
 
 
 def checked(value):
-    """The value as cells keep it: a float, or a function of (shape, rng).
-
-    Raises:
-        ValueError, TypeError: it is neither, nor a name in `BY_NAME`, nor an array.
-    """
+    """The value as cells keep it: a float, or a function of (shape, rng)."""
     expected = f"value must be a number, an array, a function of (shape, rng) or one of {', '.join(BY_NAME)}"
     if isinstance(value, str):
         if value not in BY_NAME:
@@ -70,16 +66,8 @@ def checked(value):
 
 
 def draw(value, shape, key, name):
-    """What a parameter begins with: a number, or an array of its shape.
-
-    Args:
-        value: as `checked` returns it. shape: the parameter's.
-        key: ints, from which its random numbers follow, with its name: other parameters change nothing about it.
-        name: of the parameter.
-
-    Raises:
-        ValueError: the function does not fit the shape.
-    """
+    """What a parameter begins with: a number, or an array of its shape; `value` as `checked` returns it. Random numbers
+    follow from the ints of `key` and the parameter's name: other parameters change nothing about them."""
     if isinstance(value, float):
         return value
     rng = np.random.default_rng([*key, crc32(getattr(value, "alike", name).encode())])

@@ -62,12 +62,8 @@ class Stage:
 class Noise:
     """A random number per unit, sequence and step: 0 with probability `rate`, else `kept`; in inference always `mean`.
 
-    Attributes:
-        rate: probability of 0.
-        kept, mean: see above.
-        each_step: anew in each step; else one for all steps of a sequence in a direction.
-        threshold: random words of 32 bits below it make 0.
-        form: the `NoiseForm`.
+    With `each_step` there is another one in each step; else one for all steps of a sequence in a direction. Random
+    words of 32 bits below `threshold` make 0.
     """
 
     rate: float
@@ -75,22 +71,13 @@ class Noise:
     mean: float = 1.0
     each_step: bool = True
 
-    @property
-    def threshold(self):
-        return round(self.rate * 2**32)
-
-    @property
-    def form(self):
-        return NoiseForm(self.each_step, self.kept == 1.0, self.mean == 1.0)
+    threshold = property(lambda self: round(self.rate * 2**32))
+    form = property(lambda self: NoiseForm(self.each_step, self.kept == 1.0, self.mean == 1.0))
 
 
 class NoiseForm(NamedTuple):
     """What compiled code has of a `Noise`; all else are arguments (`Chances`), so that it is the same for all rates.
-
-    Attributes:
-        each_step: as of the `Noise`.
-        kept_is_one, mean_is_one: whether `kept`, `mean` are 1, as zoneout's and dropout's: then nothing is multiplied.
-    """
+    Where `kept` or `mean` is 1, as zoneout's and dropout's, nothing is multiplied."""
 
     each_step: bool
     kept_is_one: bool

@@ -432,7 +432,7 @@ def columns(matrix: Value, count: int) -> Value:
         (nr.columns(p.U, 8) @ p.V) @ h    # or nr.columns(p.U, 8) @ (p.V @ h): U (H, 8), V (8, H), and 8 may be a number
                                           # of the cell, `def f(x, h, p, rank=8)`
 
-    Steps multiply with the product, formed once per call: what is saved are parameters, not arithmetic.
+    Steps multiply with the product, derived once per call: what is saved are parameters, not arithmetic.
 
     Args:
         matrix: a parameter, or each of a group.

@@ -2,8 +2,8 @@
 
 Kernels read, per layer and direction, matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and parameters per unit.
 Users set what their equations name: `p.W.i`, `p.peep`, `p.scalar.alpha`. As a rule the rows of W are the matrices that
-multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.formed` says by `Term`s what the
-rows are instead; `numbarnn.weights.formed` computes them, and takes gradients back.
+multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.derived` says by `Term`s what the
+rows are instead; `numbarnn.weights.derived` computes them, and takes gradients back.
 """
 
 from collections.abc import Mapping
@@ -55,11 +55,7 @@ class Constant:
         return self if self.function is None else Constant(function=self.function, shape=shape)
 
     def of(self, sizes):
-        """The array of a layer of these sizes, letter -> int.
-
-        Raises:
-            ValueError: a function returns no array of numbers, or one of another shape.
-        """
+        """The array of a layer of these sizes, letter -> int; ValueError if a function returns no such array."""
         if self.function is None:
             return self.array
         array = np.asarray(self.function(sizes["H"]), np.float64)
@@ -101,7 +97,7 @@ class Layout:
             for W_hr.
         own: name -> shape of each parameter that is an array of its own: (H,) per unit, () of the layer, or a matrix. A
             size is a letter, as in `numbarnn`, or an int.
-        formed: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
+        derived: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
             not read the parameters themselves.
         equal: what a layer's sizes have to fulfil, as `Equal`s.
         states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
@@ -110,7 +106,7 @@ class Layout:
 
     rows: Mapping = field(default_factory=dict)
     own: Mapping = field(default_factory=dict)
-    formed: Mapping = field(default_factory=dict)
+    derived: Mapping = field(default_factory=dict)
     equal: tuple = ()
     states: tuple = ()
 
@@ -160,11 +156,7 @@ def walked(terms):
 
 
 def declared_columns(term, columns):
-    """How many columns a matrix has, an int, if that is said of its parameters; else None.
-
-    Args:
-        columns: name of a parameter -> its columns.
-    """
+    """How many columns a matrix has, if `columns`, name of a parameter -> int, says it; else None."""
     if term.op == "parameter":
         return columns.get(term.data)
     if term.op == "product":
@@ -174,25 +166,25 @@ def declared_columns(term, columns):
     return next((found for part in term.args if (found := declared_columns(part, columns)) is not None), None)
 
 
-_SYMBOLS = {"add": " + ", "sub": " - ", "mul": " * ", "divide": " / ", "product": " @ "}
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
+
+
+def operation_text(op, texts):
+    """An operation of a `Term` as equations have it, of the texts of its arguments."""
+    if op in SYMBOLS:
+        return f"({f' {SYMBOLS[op]} '.join(texts)})"
+    return f"{texts[0]}.T" if op == "transpose" else f"-{texts[0]}"
 
 
 def term_text(term):
     """A term as equations have it."""
-    if term.op in _SYMBOLS:
-        return f"({_SYMBOLS[term.op].join(map(term_text, term.args))})"
-    if term.op in ("transpose", "neg"):
-        (inner,) = map(term_text, term.args)
-        return f"{inner}.T" if term.op == "transpose" else f"-{inner}"
-    if term.op == "constant":
-        return str(term.data)
+    if term.args:
+        return operation_text(term.op, list(map(term_text, term.args)))
+    if term.op in ("parameter", "fill"):
+        return f"p.{term.data}"
     if term.op == "number":
         return f"{term.data:g}"
-    return (
-        f"p.{term.data}"
-        if term.op in ("parameter", "fill")
-        else {"eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
-    )
+    return {"constant": str(term.data), "eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
 
 
 def as_text(parts):

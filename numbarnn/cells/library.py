@@ -54,14 +54,10 @@ def lstm(x, h, c, p, zoneout_h=0.0, zoneout_c=0.0, dropout_g=0.0, drop_R=0.0):
 
 @cell
 def gru(x, h, p, zoneout_h=0.0, dropout_n=0.0, drop_R=0.0):
-    """Gated recurrent unit, its reset gate applied after the product.
+    """Gated recurrent unit, its reset gate applied after the product; n is dropped with probability dropout_n,
+    zoneout_h, drop_R: see `lstm`.
 
     Cho et al. 2014, arXiv:1406.1078, in cuDNN's form.
-
-    Args:
-        zoneout_h: probability that h stays what it was.
-        dropout_n: probability that n is dropped.
-        drop_R: probability that an element of R is dropped.
     """
     R = drop_connect(p.R, drop_R)
     r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)
@@ -223,13 +219,9 @@ def slstm(x, h, c, n, m, p, heads=1):
 # gamma and `shift` beta.
 @cell
 def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
-    """LSTM with its products of x, those of h, and c normalised; gains begin at 1.
+    """LSTM with its products of x, those of h, and c normalised; gains begin at 1. zoneout_h, drop_R: see `lstm`.
 
     Ba et al. 2016, arXiv:1607.06450.
-
-    Args:
-        zoneout_h: probability that h stays what it was.
-        drop_R: probability that an element of R is dropped.
     """
     R, gain_x, gain_h = drop_connect(p.R, drop_R), initial(p.gain_x, 1), initial(p.gain_h, 1)
     x_i, x_f, x_g, x_o = layer_norm(p.W.i @ x, p.W.f @ x, p.W.g @ x, p.W.o @ x)
@@ -245,13 +237,10 @@ def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
 
 @cell
 def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
-    """GRU with its products of x and those of h normalised; reset gate after the product; gains begin at 1.
+    """GRU with its products of x and those of h normalised; reset gate after the product; gains begin at 1. zoneout_h,
+    drop_R: see `lstm`.
 
     Ba et al. 2016, arXiv:1607.06450.
-
-    Args:
-        zoneout_h: probability that h stays what it was.
-        drop_R: probability that an element of R is dropped.
     """
     R, gain_x, gain_h = drop_connect(p.R, drop_R), initial(p.gain_x, 1), initial(p.gain_h, 1)
     x_r, x_z, x_n = layer_norm(p.W.r @ x, p.W.z @ x, p.W.n @ x)

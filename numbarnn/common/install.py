@@ -20,14 +20,21 @@ def command(extra):
     return f'pip install "numbarnn[{extra}] @ {address}"' if address else f'pip install "numbarnn[{extra}]"'
 
 
+def compiler_lacks(extra="sim"):
+    """Say that Numba's CUDA compiler is not installed, and the command that installs it; None if it is."""
+    if find_spec("numba") and find_spec("numba_cuda"):
+        return None
+    return f"numba-cuda, the compiler of kernels, is not installed: {command(extra)}"
+
+
 def for_gpus():
     """`command` of what a GPU needs."""
     return f"{command('cuda12')} (or [cuda13], whichever your driver supports)"
 
 
 def simulator_lacks():
-    """What is not installed of that which the simulator needs, with the cure; None: nothing."""
-    return None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}"
+    """Say what the simulator needs and is not installed, and the command that installs it; None if nothing."""
+    return compiler_lacks() or (None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}")
 
 
 def _is_clone(root):

@@ -128,7 +128,7 @@ def simulated():
     second, which the CPU engine does without.
     """
     said = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
-    if "numba" not in sys.modules and said in ("0", "1") and not os.path.exists(".numba_config.yaml"):
+    if sys.modules.get("numba") is None and said in ("0", "1") and not os.path.exists(".numba_config.yaml"):
         return said == "1"
     from numba.core import config
 

@@ -24,6 +24,8 @@ def _gpu_problem():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
         return f"CuPy is not installed: {install.for_gpus()}"
+    if lacks := install.compiler_lacks("cuda12"):
+        return lacks
     import cupy
 
     try:
@@ -38,9 +40,7 @@ def why_not(name: str) -> str | None:
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
     if name == "sim":
-        if not simulated():
-            return "set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-        return install.simulator_lacks()
+        return install.simulator_lacks() or (None if simulated() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts")
     return _gpu_problem()
 
 

@@ -3,7 +3,7 @@
 What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
 compares the list with what layers launch. Three kinds of cells are without end, so one example of each stands for all,
 without its masked kernels: LSTMs with cell clip, cells with sums over units, cells that draw random numbers. Persistent
-kernels, which are made for one problem each, are listed in `numbarnn.bench.planned`.
+kernels, which are made for one problem each, are made in `numbarnn.bench.planned`.
 
 New kernels: write a function dtype -> ShippedKernels, and append it to LISTS.
 """

@@ -212,8 +212,8 @@ class CheckpointedBackward:
         if need.weights and dw is None:
             self.dw = self.engine.zeros((p.space.size,), known_dtype(p.dtype))
         self.d_formed = None
-        if p.space.formed_size and self.dw is not None:
-            self.d_formed = self.engine.zeros((p.space.formed_size,), known_dtype(p.dtype))
+        if p.space.derived_size and self.dw is not None:
+            self.d_formed = self.engine.zeros((p.space.derived_size,), known_dtype(p.dtype))
         self.dhx = tape.empty_state(state_shapes(p.output_sizes, p.directions, p.batch))
         self.dcx, privates = None, tuple(p.cell.num_private * H for H in p.hidden_sizes)
         if p.cell.num_private:

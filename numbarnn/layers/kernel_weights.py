@@ -1,6 +1,6 @@
 """What kernels read of the parameters of a stack of layers: its flat buffer, and what is made of it."""
 
-from numbarnn.weights.formed import FormedWeights
+from numbarnn.weights.derived import DerivedWeights
 
 
 class KernelWeights:
@@ -28,24 +28,24 @@ class ReadWeights:
     """What kernels read of one flat buffer of parameters.
 
     Args:
-        engine, problem, no_bias: of the `KernelWeights`. parameters: the flat buffer. allocate: see `FormedWeights`.
+        engine, problem, no_bias: of the `KernelWeights`. parameters: the flat buffer. allocate: see `DerivedWeights`.
 
     Attributes:
         parameters: the flat buffer.
-        formed: a `FormedWeights`; None where kernels read nothing but the parameters.
+        formed: a `DerivedWeights`; None where kernels read nothing but the parameters.
         flat: the buffer that kernels know weights by: the parameters, or that of `formed`.
     """
 
     def __init__(self, engine, problem, no_bias, parameters, allocate=None):
         self._of_stack, self.parameters, self.formed = (engine, problem, no_bias), parameters, None
-        if problem.space.formed_size:
+        if problem.space.derived_size:
             options = problem.dtype, problem.weights_in_one, allocate
-            self.formed = FormedWeights(problem.space, engine, parameters, *options)
+            self.formed = DerivedWeights(problem.space, engine, parameters, *options)
         self.flat = parameters if self.formed is None else self.formed.flat
 
     def arrays(self):
         """Name of a program's buffer -> array, of all that it reads."""
-        apart = {} if self.formed is None else {"formed": self.formed.formed}
+        apart = {} if self.formed is None else {"formed": self.formed.derived}
         return {"flat": self.flat, "no_bias": self._of_stack[-1]} | apart
 
     def form(self):
@@ -55,7 +55,7 @@ class ReadWeights:
             self.formed.form()
 
     def pull_back(self, dw, d_formed, accumulate):
-        """After a program, turn the gradients of what is formed into those of the parameters, see `FormedWeights`."""
+        """After a program, turn the gradients of what is formed into those of the parameters, see `DerivedWeights`."""
         self.formed.pull_back(dw, d_formed, accumulate)
 
     def of_copy(self, parameters, allocate=None):

@@ -170,7 +170,7 @@ class PlannedCalls:
         plan = self._plans.get(key)
         if plan is None:
             plan = self.schedule.plan_backward(self.problem, need.weights, need.x)
-            if need.frozen and not self.problem.space.formed_size:  # of what is made of parameters all are needed
+            if need.frozen and not self.problem.space.derived_size:  # of what is made of parameters all are needed
                 plan = plan.without_weights(need.frozen)
             self._plans[key] = plan
         return plan

@@ -146,8 +146,8 @@ class Backward(Builder):
         whole = spec.forward.whole or p
         make = self.input if spec.adds else self.new
         self.dw, self.d_formed = make("dw", (whole.space.size,)), None
-        if whole.space.formed_size:
-            self.d_formed = self.input("d_formed", (whole.space.formed_size,))
+        if whole.space.derived_size:
+            self.d_formed = self.input("d_formed", (whole.space.derived_size,))
 
     def _make_gates(self):
         p, cell, tape, B = self.problem, self.problem.cell, self.tape, self.problem.batch

@@ -67,7 +67,7 @@ def segment_problem(problem, chain, steps):
         of_chain = slice(chain.first, chain.last)
         own |= {"directions": 1, "dropout": 0.0, "copied": problem.copied_gates[of_chain]}
         own |= {"hidden_sizes": problem.hidden_sizes[of_chain], "units": problem.units[of_chain]}
-        own["flat_size"] = problem.space.size + problem.space.formed_size
+        own["flat_size"] = problem.space.size + problem.space.derived_size
         if chain.first > 0:
             own |= {"input_size": 2 * problem.output_sizes[chain.first - 1], "input_mode": "linear"}
         elif problem.input_mode == "given":

@@ -123,10 +123,10 @@ class Forward(Builder):
         p, spec = self.problem, self.spec
         whole = spec.whole or p
         space, cell = whole.space, whole.cell
-        apart = space.formed_size and not p.weights_in_one
-        self.flat = self.input("flat", (space.size + (0 if apart else space.formed_size),))
-        formed = self.input("formed", (space.formed_size,)) if apart else self.flat[space.size :]
-        self.formed = formed if space.formed_size else None
+        apart = space.derived_size and not p.weights_in_one
+        self.flat = self.input("flat", (space.size + (0 if apart else space.derived_size),))
+        formed = self.input("formed", (space.derived_size,)) if apart else self.flat[space.size :]
+        self.formed = formed if space.derived_size else None
         zeros = self.input("no_bias", (max(cell.num_gates, cell.num_ah) * max(whole.hidden_sizes),))
         self.weights = []
         for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):

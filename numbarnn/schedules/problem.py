@@ -120,7 +120,7 @@ class Problem:
         if self.copied is not None:
             return self.copied
         cell, units = self.cell, self.units or self.hidden_sizes
-        products = cell.parameters.formed.get("W", ())
+        products = cell.parameters.derived.get("W", ())
         count = sum(term.op == "eye" for term in products)
         layers = sizes_of_layers(cell.parameters, self.input_size, units, self.directions, self.projection)
         return tuple(count if sizes["I"] == wide["I"] == wide["H"] else 0 for sizes, wide in layers)

@@ -60,16 +60,8 @@ def stream_of(tensor):
 
 # ------------------------------------------------------------------------------------------------------------ weights
 def weights_of(network, weights):
-    """The parameters as one flat array, in the memory they have if they are views of one buffer, else gathered.
-
-    The last buffer's array is kept, with which views of it are.
-
-    Args:
-        network: the `Network`. weights: all parameters, or one flat tensor.
-
-    Raises:
-        ValueError: there are too few or too many, or of another size.
-    """
+    """The parameters, or one flat tensor of all, as one flat array: in the memory they have if they are views of one
+    buffer, else gathered. The last buffer's array is kept, with which views of it are."""
     first, known = weights[0], network.last_weights  # one read: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
     if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
@@ -86,11 +78,7 @@ def weights_of(network, weights):
 
 
 class LastWeights(NamedTuple):
-    """A buffer of parameters.
-
-    Attributes:
-        places: addresses of the parameters, or of the flat tensor. array: all of them.
-    """
+    """A buffer of parameters: the addresses of these, or of the flat tensor, and the array of all."""
 
     places: list
     dtype: torch.dtype

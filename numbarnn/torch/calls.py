@@ -22,13 +22,8 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
 
 
-def _ignore_warnings_of_traces():
-    """What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them. PyTorch does the
-    same for its own modules."""
-    warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
-
-
-_ignore_warnings_of_traces()
+# What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them.
+warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
 
 
 def run(network, x, hx, cx, weights, **about):
@@ -88,8 +83,8 @@ def call(network, about, x, h, private, weights, checked=True):
 
 
 def backward_may_follow(x, hx, cx, weights):
-    """Whether what backward reads has to be kept. A program of `torch.jit.trace` may run with gradients or without:
-    there it is kept if a tensor has one."""
+    """Whether what backward reads has to be kept; in a program of `torch.jit.trace`, which may run with gradients or
+    without, if a tensor has one."""
     if is_in_forward_mode():
         return True
     if not torch.is_grad_enabled() and not torch.jit.is_tracing():
@@ -118,18 +113,14 @@ _is_differentiated_inside._dynamo_marked_constant = True
 
 def requires_grad(x, hx, cx, weights):
     """Whether any of these has a gradient."""
-    if weights[0].requires_grad or x.requires_grad:
-        return True
-    if (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad):
-        return True
-    return any([weight.requires_grad for weight in weights])  # a list: torch.compile reads it
+    states = (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
+    gradients = [weight.requires_grad for weight in weights]  # a list: torch.compile reads it
+    return x.requires_grad or states or any(gradients)
 
 
 def goes_by_operators(x, weights):
     """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
-    if torch.compiler.is_compiling():
-        return True
-    if type(x) not in PLAIN or type(weights[0]) not in PLAIN or x.is_meta:
+    if torch.compiler.is_compiling() or type(x) not in PLAIN or type(weights[0]) not in PLAIN or x.is_meta:
         return True
     if torch._C._get_tracing_state() is not None:
         return True
@@ -138,10 +129,7 @@ def goes_by_operators(x, weights):
 
 def _by_operators(network, about, x, hx, cx, weights, keep):
     """y, hy, cy and all private states by `operators.rnn_forward`."""
-    lengths, resets = (
-        one if one is None or isinstance(one, torch.Tensor) else torch.as_tensor(one)
-        for one in (about.lengths, about.resets)
-    )
+    lengths, resets = (None if one is None else torch.as_tensor(one) for one in (about.lengths, about.resets))
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
             "torch.onnx.export knows no operator for numbarnn's modules: let torch.nn compute them again with "
@@ -248,10 +236,7 @@ recurrence = super(torch.autograd.Function, Recurrence).apply
 
 
 class Once(torch.autograd.Function):
-    """Gradients as they are, that say of what there are no further gradients.
-
-    Args of apply: the gradients, a tuple; what they were computed from.
-    """
+    """Gradients as they are, a tuple, that say of what there are no further gradients: of the tensors behind them."""
 
     @staticmethod
     def forward(ctx, gradients, *tensors):

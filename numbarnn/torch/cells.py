@@ -26,7 +26,6 @@ class CellBase(Computed, torch.nn.RNNCellBase):
     `flatten_parameters`.
 
     Args:
-        cell: its name in `numbarnn.cells.CELLS`.
         input_size, hidden_size: I, H; of a size of 0 torch.nn's own function computes what little there is.
         bias: True, False, or one of "double", "none", "input", "recurrent".
         device, dtype: of the parameters.
@@ -35,13 +34,15 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         TypeError, ValueError: an argument is not what it must be.
     """
 
+    cell: str  # its name in `numbarnn.cells.CELLS`
+
     def __init__(
-        self, cell: str, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
+        self, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNCellBase's, which makes parameters outside of a flat buffer
         checks.size_types(input_size, hidden_size)
-        self.cell, self.input_size, self.hidden_size, self.bias = cell, input_size, hidden_size, bias
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self._set_up()
         for name in _NAMES:
             shape = self._shapes.get(name)
@@ -63,12 +64,10 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         ends = {"weight_ih": (I,), "weight_hh": (H,)}
         return {name: (rows, *ends.get(name, ())) for name in found}
 
-    _OWN = ("cell", "_computation")  # attributes that torch.nn's cells do not have
+    _OWN = ("_computation",)  # attributes that torch.nn's cells do not have
 
     def _take_over(self):
         """Be what a torch.nn cell was, with its attributes."""
-        kind = type(self).__name__.removesuffix("Cell").lower()
-        self.cell = f"rnn_{self.nonlinearity}" if kind == "rnn" else kind
         self._start_anew()
 
     def _is_torchs(self):
@@ -122,7 +121,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             hx = state if state is None or len(names) > 1 else state[0]
             form, found = self._computation.again(self, x, hx, False)
             _, state = found or self._computation.run(self, x, state, About(), form=form)
-        return with_each(state, _unbatched if not batched else _unstepped)
+        return with_each(state, lambda one: one.squeeze(0) if batched else one[0, 0])
 
     def _of_size_0(self, x, state):
         """The state after a step where I or H is 0, by torch.nn's function; x and states with an axis for T."""
@@ -131,45 +130,30 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             given[2:] = [given[0].new_zeros(len(given[0])) if one is None else one for one in given[2:]]
         zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.states)
         state = zero if state is None else [one[0] for one in state]
-        function = getattr(_VF, f"{self.cell}_cell")
-        found = function(x[0], state if len(state) > 1 else state[0], *given)
+        found = getattr(_VF, f"{self.cell}_cell")(x[0], state if len(state) > 1 else state[0], *given)
         return with_each(found, lambda one: one[None])
 
 
-def _unstepped(state):
-    return state.squeeze(0)
-
-
-def _unbatched(state):
-    return state[0, 0]
-
-
 class LSTMCell(CellBase):
-    """`torch.nn.LSTMCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: (h, c)."""
+    """`torch.nn.LSTMCell`, computed by numbarnn; arguments: see `CellBase`. State: (h, c)."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__("lstm", input_size, hidden_size, bias, device, dtype)
+    cell = "lstm"
 
 
 class GRUCell(CellBase):
-    """`torch.nn.GRUCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: h."""
+    """`torch.nn.GRUCell`, computed by numbarnn; arguments: see `CellBase`. State: h."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: Bias = True, device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__("gru", input_size, hidden_size, bias, device, dtype)
+    cell = "gru"
 
 
 class RNNCell(CellBase):
-    """`torch.nn.RNNCell`, computed by numbarnn; arguments: see `CellBase`, without cell. State: h.
+    """`torch.nn.RNNCell`, computed by numbarnn; arguments: see `CellBase`. State: h.
 
     Args:
         nonlinearity: "tanh" or "relu".
     """
+
+    cell = property(lambda self: f"rnn_{self.nonlinearity}")
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: Bias = True, nonlinearity: Literal["tanh", "relu"] = "tanh",
@@ -177,5 +161,5 @@ class RNNCell(CellBase):
     ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
-        super().__init__(f"rnn_{nonlinearity}", input_size, hidden_size, bias, device, dtype)
         self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, bias, device, dtype)

@@ -11,11 +11,7 @@ from numbarnn.weights import BIAS_MODES
 
 
 def sizes(input_size, hidden_size, num_layers=1, proj_size=0):
-    """Raise what torch.nn raises of sizes that cannot be; `hidden_size` may be one int per layer besides.
-
-    Raises:
-        TypeError, ValueError: a size is not what it must be.
-    """
+    """Raise what torch.nn raises of sizes that cannot be; `hidden_size` may be one int per layer besides."""
     hidden = hidden_size if isinstance(hidden_size, list | tuple) else [hidden_size]
     size_types(input_size, *hidden)
     for name, size in (("input_size", input_size), *(("hidden_size", one) for one in hidden)):
@@ -45,11 +41,7 @@ def nested(x, batch_first):
 
 
 def options(bias, batch_first, dropout, num_layers):
-    """Raise what torch.nn raises of options that cannot be; `bias` may be a bias mode's name besides.
-
-    Raises:
-        TypeError, ValueError: an option is not what it must be.
-    """
+    """Raise what torch.nn raises of options that cannot be; `bias` may be a bias mode's name besides."""
     if isinstance(dropout, bool) or not isinstance(dropout, numbers.Number) or not 0 <= dropout <= 1:
         raise ValueError(
             f"dropout should be a number in range [0, 1] representing the probability of an element being zeroed, "
@@ -89,16 +81,8 @@ def layers_of(hidden_size, num_layers):
 
 
 def fitted_input(input_size, x, state, weights):
-    """x and the state with the dtype of the weights; raise what torch.nn raises where x does not fit the module.
-
-    Args:
-        x: (T, B, I).
-        weights: a tensor of the parameters' dtype and device.
-
-    Raises:
-        ValueError: x is of another dtype, without autocast.
-        RuntimeError: x is of another size, or on another device; T is 0.
-    """
+    """x (T, B, I) and the state with the dtype of the weights; raise what torch.nn raises where x does not fit
+    these."""
     if x.shape[2] != input_size:
         raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {input_size}, got {x.shape[2]}")
     if x.device != weights.device:
@@ -118,36 +102,8 @@ def fitted_input(input_size, x, state, weights):
     return with_each((x, state), lambda one: one.to(weights.dtype))
 
 
-def refuse_state(state, expected, name, x):
-    """Raise what torch.nn raises if a state does not fit x.
-
-    Args:
-        expected: its shape.
-        name: "hidden", "hidden[0]", ...
-
-    Raises:
-        RuntimeError: its shape, dtype or device is another. TypeError: it is no tensor.
-    """
-    if not isinstance(state, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor of shape {expected}, not {state!r}")
-    if state.shape != expected:
-        raise RuntimeError(f"Expected {name} size {expected}, got {list(state.shape)}")
-    if state.dtype != x.dtype or state.device != x.device:
-        raise RuntimeError(
-            f"Input and hidden tensors are not of the same dtype and device: input is {x.dtype} on {x.device}, {name} "
-            f"is {state.dtype} on {state.device}"
-        )
-
-
 def cell_state(kind, state, names):
-    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c).
-
-    Args:
-        kind: the module's name. names: of the cell's states.
-
-    Raises:
-        TypeError: there is another number of states. ValueError: one has too many dimensions, or none.
-    """
+    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c)."""
     if len(state) != len(names):
         raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not {len(state)} items")
     for number, one in enumerate(state):
@@ -157,14 +113,7 @@ def cell_state(kind, state, names):
 
 
 def cell_sizes(x, state, input_size, hidden_size):
-    """Raise what torch.nn's cells raise if sizes do not fit.
-
-    Args:
-        x: (1, B, I). state: each (1, B, H).
-
-    Raises:
-        RuntimeError: x or a state has another size.
-    """
+    """Raise what torch.nn's cells raise if sizes do not fit: of x (1, B, I), or of states, each (1, B, H)."""
     batch = x.shape[1]
     if x.shape[2] != input_size:
         raise RuntimeError(f"input has inconsistent input_size: got {x.shape[2]} expected {input_size}")

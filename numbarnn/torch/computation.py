@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 
 from numbarnn.layers import private
@@ -42,19 +41,17 @@ class Computation:
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
-        self.shapes = {name: places[name].shape for name in _in_order(whole.space, suffix)}
+        self.shapes = {name.removesuffix(suffix): shape for name, shape in whole.space.shapes.items()}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
         self.layers = [
             [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
             for layer in range(whole.num_layers) for direction in range(whole.directions)
         ]  # fmt: skip
         self.suffix = suffix
-        self.flat = FlatParameters(
-            [
-                [_renamed(part.name, layer).removesuffix(suffix) for part in own.parts]
-                for layer, own in enumerate(self._networks)
-            ]
-        )
+        self.flat = FlatParameters([
+            [part.name.replace("_l0", f"_l{layer}" if by_layer else "_l0").removesuffix(suffix) for part in own.parts]
+            for layer, own in enumerate(self._networks)
+        ])  # fmt: skip
 
     def initial(self):
         """(name, first element, last, value) of the parameters of which the cell's equations say what they begin with;
@@ -67,25 +64,13 @@ class Computation:
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
-        """Of a call without lengths, resets and states of every step: its form, see `repeated`, and (y, the final
-        state) if it has the form of the last one, else None.
-
-        Args:
-            x, hx: as the module's caller gave them.
-        """
+        """Of a call without lengths, resets and states of every step, as the module's caller gave it: its form, see
+        `repeated`, and (y, the final state) if it has the form of the last one, else None."""
         if self.by_layer or self.stack.has_narrow:
             return None, None
         network, weights = self._networks[0], self.flat.of(module)[0]
         form = repeated.form_of(network, batch_first, x, hx, weights)
         return form, form and repeated.again(network, form, batch_first, x, hx, weights)
-
-    def _batch_first(self, module, x, state, about, drop, form):
-        """`run` of x (B, T, I). Steps are computed time first, and y is a view with batch first, as torch.nn returns
-        it: what is drawn at random in the form of y, for a Dropout after the module for instance, is the same then."""
-        resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
-        about = about._replace(resets=resets, batch_first=False)
-        y, state, *more = self.run(module, repeated.time_first(x), state, about, drop, form)
-        return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
 
     def run(self, module, x, state, about, drop=None, form=None):
         """(y, the final state, with `output_states` the private states of every step).
@@ -97,56 +82,48 @@ class Computation:
             drop: y of a layer -> what the next one gets; None: as it is.
             form: of `again`, of a call that is to be remembered.
         """
+        # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: what is drawn at
+        # random in the form of y, for a Dropout after the module for instance, is the same then.
         if about.batch_first:
-            return self._batch_first(module, x, state, about, drop, form)
-        if self.stack.has_narrow:
-            return self._of_narrow_states(module, x, state, about, drop)
-        return self._run(module, x, state, about, drop, form)
-
-    def _run(self, module, x, state, about, drop, form=None):
-        """The same with y and states as wide as engines have them."""
-        weights = self.flat.of(module)
-        first, inputs = weights[0][0], self.stack.input_size
-        if x.dtype is not first.dtype or x.shape[2] != inputs or x.device != first.device or not x.numel():
-            x, state = checks.fitted_input(inputs, x, state, first)
-        batch = x.shape[1]
+            resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
+            about = about._replace(resets=resets, batch_first=False)
+            y, state, *more = self.run(module, repeated.time_first(x), state, about, drop, form)
+            return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
+        weights, stack = self.flat.of(module), self.stack
+        first = weights[0][0]
+        if x.dtype is not first.dtype or x.shape[2] != stack.input_size or x.device != first.device or not x.numel():
+            x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
-            states.check(self.stack, state, batch, x)
-        if not batch:
-            y, state, *more = self._of_no_sequences(x, state, weights, about)
+            states.check(stack, state, x.shape[1], x)
+            state = states.widened(stack, state) if stack.has_narrow else state
+        if not x.shape[1]:
+            y, state, *every = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:
-            y, state, *more = _layer_by_layer(self._networks, weights, (x, state), about, drop)
+            y, state, *every = _layer_by_layer(self._networks, weights, (x, state), about, drop)
         else:
-            y, state, *more = _through(self._networks[0], weights[0], x, state, about)
+            y, state, *every = _through(self._networks[0], weights[0], x, state, about)
             if form:
                 repeated.remember(self._networks[0], form)
-        return y, state if len(state) > 1 else state[0], *more
-
-    def _of_narrow_states(self, module, x, state, about, drop):
-        """The same where states have other sizes than h."""
-        stack = self.stack
-        if state is not None:
-            state = states.for_engines(stack, state, x.shape[1], x)
-        y, state, *every = self._run(module, x, state, about, drop)
-        if every:
-            every = [private.steps_for_callers(every[0], stack, first=1)]
-        return [*private.steps_for_callers([y], stack), private.for_callers(torch, state, stack), *every]
+        if stack.has_narrow:
+            (y,), state = private.steps_for_callers([y], stack), private.for_callers(torch, state, stack)
+            every = [private.steps_for_callers(one, stack, first=1) for one in every]
+        return y, state if len(state) > 1 else state[0], *every
 
     def _of_no_sequences(self, x, state, weights, about):
         """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
-        whole, given = self.stack, []
+        stack, given = self.stack, []
         with_each(state, lambda one: given.append(one.sum()))
         nothing = x.sum() + sum(given) + sum(part.sum() * 0 for own in weights for part in own)
 
-        def empty(shape):
-            return [empty(one) for one in shape] if isinstance(shape, list) else nothing.new_zeros(shape) + nothing
+        def empty(rows, width):
+            return nothing.new_zeros(rows, 0, width) + nothing
 
-        def of_every_step(width):
-            return empty((*x.shape[:2], whole.directions * width))
-
-        every = [of_every_step(whole.widths[-1]) for _ in self.states[1:]]
-        results = [of_every_step(whole.output_widths[-1]), tuple(map(empty, states.shapes(whole, 0))), tuple(every)]
-        return results if about.output_states else results[:2]
+        final, D = [], stack.directions
+        for widths in stack.state_widths:
+            whole = empty(len(widths) * D, widths[0]) if stack.equal_widths else [empty(D, width) for width in widths]
+            final.append(whole)
+        steps = [empty(len(x), D * widths[-1]) for widths in stack.state_widths]
+        return [steps[0], tuple(final), tuple(steps[1:])][: 3 if about.output_states else 2]
 
 
 class Computed:
@@ -194,11 +171,6 @@ class Computed:
         self._start_anew()
 
 
-def _in_order(space, suffix):
-    """Names of a `WeightSpace`'s parameters in torch.nn's order."""
-    return [name.removesuffix(suffix) for name in space.views(np.broadcast_to(np.float32(0), space.size))]
-
-
 def _options_by_layer(options, whole):
     """[layer] -> options of a stack of that layer alone."""
     return [
@@ -210,11 +182,6 @@ def _options_by_layer(options, whole):
     ]  # fmt: skip
 
 
-def _renamed(name, layer):
-    """The name of a one-layer stack's parameter in a module whose layer that is."""
-    return name.replace("_l0", f"_l{layer}") if layer else name
-
-
 def _through(network, weights, x, state, about):
     """[y, state, with `output_states` the private states of every step] of x and a state through a network."""
     h, *private = (None,) if state is None else state
@@ -222,22 +189,19 @@ def _through(network, weights, x, state, about):
 
 
 def _layer_by_layer(networks, weights, given, about, drop):
-    """The same through networks of one layer each.
+    """The same through networks of one layer each, of given (x, state).
 
-    Args:
-        weights: [layer] -> its parameters. given: (x, state).
-        drop: y of a layer -> what the next one gets; None: as it is.
+    `weights` are one list per layer; `drop` makes of a layer's y what the next one gets, None: as it is.
     """
     y, state = given
-    final, about, of_last = [], about._replace(output_states=False), about
+    final, of_last, about = [], about, about._replace(output_states=False)
     for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
         if layer:
             (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
             y = drop(y) if drop else y
-        if layer == len(networks) - 1:
-            about = of_last
+        about = of_last if layer == len(networks) - 1 else about
         own_state = states.of_layer(state, layer, network.stack.directions)
         y, found, *more = _through(network, own, y, own_state, about)
         final.append(found)
     equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
-    return [y, states.of_layers(final, equal), *more]
+    return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

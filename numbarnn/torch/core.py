@@ -47,9 +47,7 @@ class About(NamedTuple):
 
     def shape_of(self, x, hx):
         """The `planned.Shape` of a call."""
-        steps, batch, _ = x.shape
-        if self.batch_first:
-            steps, batch = batch, steps
+        steps, batch = x.shape[1::-1] if self.batch_first else x.shape[:2]
         ends = self.lengths is not None, self.resets is not None
         return Shape(steps, batch, *ends, self.batch_first, self.output_states, hx is None)
 
@@ -71,18 +69,19 @@ class Prepared(NamedTuple):
 
 def prepare(network, about, x, hx, weights, keep):
     """The `Prepared` call of what `check` has found right; keep: backward may follow."""
-    shape, sequences = about.shape_of(x, hx), EVERY_STEP
+    shape = about.shape_of(x, hx)
     prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
-    engine = prepared.call.engine
+    if not (shape.padded or shape.resets or shape.keeps_states):
+        return prepared
+    sequences = EVERY_STEP
     with stream_of(x):
         if shape.padded or shape.resets:
             lengths, resets = about.lengths, about.resets
             lengths = lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
             ends = lengths, array_of(resets) if isinstance(resets, torch.Tensor) else resets
-            sequences = checked(engine, *ends, about.padding_value, shape.steps, shape.batch, about.batch_first)
-        if shape.keeps_states:
-            sequences = replace(sequences, every_state=True)
-    return prepared if sequences is EVERY_STEP else prepared._replace(sequences=sequences)
+            sizes = shape.steps, shape.batch, about.batch_first
+            sequences = checked(prepared.call.engine, *ends, about.padding_value, *sizes)
+    return prepared._replace(sequences=replace(sequences, every_state=True) if shape.keeps_states else sequences)
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):
@@ -101,6 +100,11 @@ def _flat(network, weights):
     return weights_of(network, weights)
 
 
+def _rounded(results, dtype):
+    """Results in a call's dtype, None where they are computed in it."""
+    return results if dtype is None else with_each(results, lambda one: one.to(dtype))
+
+
 def forward(network, prepared, x, hx, cx):
     """y, hy, cy (None without private states), all private states (None if nobody asked), reserve (None unless
     backward may follow).
@@ -112,15 +116,13 @@ def forward(network, prepared, x, hx, cx):
     if dtype is not None:
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
-        state = hx, cx
         if network.uneven:
-            x, state = array_of(x), _apart(network, array_of(hx), array_of(cx))
-        (y, hy, cy, *more), reserve = calls.forward(call, x, state, sequences)
-        reserve = tensor_of(reserve)
+            x, hx, cx = array_of(x), *_apart(network, array_of(hx), array_of(cx))
+        (y, hy, cy, *more), reserve = calls.forward(call, x, (hx, cx), sequences)
         if network.uneven:
             hy, cy = _joined(calls, hy), _joined(calls, cy)
         results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
-    return *(results if dtype is None else with_each(results, lambda one: one.to(dtype))), reserve
+        return *_rounded(results, dtype), tensor_of(reserve)
 
 
 def backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
@@ -137,53 +139,47 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
     if dtype is not None:
         x, gradients = with_each((x, gradients), torch.Tensor.float)
     with stream_of(reserve):
-        if weights is not None:
-            flat = weights_of(network, weights) if dtype is None else _flat(network, weights)
-            if flat is not call.weights.parameters:
-                call = calls.call(flat, call.seed)
-        given = Given(*gradients)
+        flat = call.weights.parameters if weights is None else _flat(network, weights)
+        if flat is not call.weights.parameters:
+            call = calls.call(flat, call.seed)
         if network.uneven:
             x, reserve, dy, dhy, dcy, d_states = map(array_of, (x, reserve, *gradients))
-            given = Given(dy, *_apart(network, dhy, dcy), d_states)
-        dx, *states, dw = calls.backward(call, x, reserve, given, need)
+            gradients = dy, *_apart(network, dhy, dcy), d_states
+        dx, *states, dw = calls.backward(call, x, reserve, Given(*gradients), need)
         if network.uneven:
             states = [_joined(calls, one) for one in states]
         dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]
-        results = tensor_of(dx), dhx, dcx, tensor_of(dw)
-    return results if dtype is None else with_each(results, lambda one: one.to(dtype))
+        return _rounded((tensor_of(dx), dhx, dcx, tensor_of(dw)), dtype)
 
 
+# ------------------------------------------------------------------------------- states of layers that differ in size
 def state_shapes(network, batch):
     """The shapes of h and of all private states together, as `forward` takes them."""
-    stack, D = network.stack, network.stack.directions
+    stack, D, N = network.stack, network.stack.directions, network.private
     if network.uneven:
-        widths = sum(stack.output_widths), network.private * sum(stack.widths)
-        return [(D, batch, width) for width in widths]
-    widths = stack.output_widths[0], network.private * stack.widths[0]
-    return [(stack.num_layers * D, batch, width) for width in widths]
+        return [(D, batch, width) for width in (sum(stack.output_widths), N * sum(stack.widths))]
+    return [(stack.num_layers * D, batch, width) for width in (stack.output_widths[0], N * stack.widths[0])]
 
 
 def _apart(network, h, c):
-    """Arrays of h and of all private states of layers that differ in size as the engines have them: lists."""
-    stack = network.stack
-    return _by_layer(h, stack.output_widths), _by_layer(c, [network.private * width for width in stack.widths])
-
-
-def _by_layer(state, widths):
-    """A list of copies of a state's columns."""
-    if state is None:
-        return None
-    ends = np.cumsum(widths).tolist()
-    return [state[:, :, end - width : end].copy() for end, width in zip(ends, widths, strict=True)]
+    """Arrays of h and of all private states, side by side, as the engines have them: lists of one per layer."""
+    found = []
+    for state, widths in (
+        (h, network.stack.output_widths),
+        (c, [network.private * one for one in network.stack.widths]),
+    ):
+        ends = np.cumsum(widths).tolist()
+        parts = zip(ends, widths, strict=True)
+        found.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
+    return found
 
 
 def _joined(calls, state):
-    """The reverse; also of h of one width in all layers, as with a projection, which is one array (L*D, B, P) there."""
+    """The reverse of one; also of h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
     if state is None:
         return None
     if type(state) is not list:
-        directions = calls.problem.directions
-        state = [state[first : first + directions] for first in range(0, len(state), directions)]
+        state = calls.engine.array_module.split(state, len(state) // calls.problem.directions)
     return calls.engine.array_module.concatenate(state, axis=2)
 
 

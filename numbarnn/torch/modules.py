@@ -97,10 +97,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
         checks.sizes(input_size, hidden_size, num_layers, proj_size)
         self.cell = cells.get(cell)
         self.mode = self.cell.name.upper() if self.cell.name in cells.CELLS else self.cell.name
-        self.input_size, self.hidden_size = input_size, hidden_size
+        self.input_size, self.hidden_size, self.proj_size = input_size, hidden_size, proj_size
         self.num_layers = checks.layers_of(hidden_size, num_layers)
-        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size = bidirectional, proj_size
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         self.input_mode, self.cell_clip, self.clip_propagate_nan = input_mode, cell_clip, clip_propagate_nan
         self.schedule, self.allow_tf32, self.checkpoint_every = schedule, allow_tf32, checkpoint_every
         self._set_up()
@@ -224,15 +223,14 @@ class Recurrent(Computed, torch.nn.RNNBase):
         """`forward` of x (T, I), as of a batch of one."""
         if input.dim() != 2:
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        axis, resets = 0 if self.batch_first else 1, about.resets
+        axis = 0 if self.batch_first else 1
         if hx is not None:
             hx = states.taken(self._computation.states, hx, batched=False)
-        options = {"lengths": about.lengths, "padding_value": about.padding_value, "output_states": about.output_states}
-        options["resets"] = None if resets is None else torch.as_tensor(resets).unsqueeze(axis)
-        hx = hx[0] if hx is not None and len(hx) == 1 else hx
-        output, state, *more = Recurrent.forward(self, input.unsqueeze(axis), hx, **options)
-        more = [with_each(one, lambda value: value.squeeze(axis)) for one in more]
-        return output.squeeze(axis), with_each(state, _without_batch), *more
+        if about.resets is not None:
+            about = about._replace(resets=torch.as_tensor(about.resets).unsqueeze(axis))
+        output, state, *more = self._computation.run(self, input.unsqueeze(axis), hx, about, self._drop())
+        output, *more = with_each([output, *more], lambda value: value.squeeze(axis))
+        return output, with_each(state, lambda one: one.squeeze(1)), *more
 
     def _packed(self, sequence, hx, about):
         """`forward` of a `PackedSequence`: y is packed as x is, states are in the order of the sequences before."""
@@ -260,10 +258,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
         y, state, *more = self._computation.run(self, x, hx, about, drop and drop_packed)
         if ranks is not None:
             state = with_each(state, lambda one: one.index_select(1, ranks))
-        y, *more = (
-            with_each(one, lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks)) for one in (y, *more)
-        )
-        return (y, state, *more)
+        y, *more = with_each([y, *more], lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks))
+        return y, state, *more
 
     def _drop(self):
         """What happens to a layer's output on its way to the next layer, a function; None: nothing, or the network does
@@ -273,10 +269,6 @@ class Recurrent(Computed, torch.nn.RNNBase):
         if not self._computation.by_layer and self._computation.dropout != self.dropout:
             self._start_anew()  # dropout was another one so far
         return partial(torch.nn.functional.dropout, p=self.dropout) if self._computation.by_layer else None
-
-
-def _without_batch(state):
-    return state.squeeze(1)
 
 
 class LSTM(Recurrent):

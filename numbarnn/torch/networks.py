@@ -130,11 +130,7 @@ class Network:
 
     @classmethod
     def of_key(cls, key):
-        """The network of a key, always the same one.
-
-        Raises:
-            ValueError: its cell is not known in this process, or has other equations.
-        """
+        """The network of a key, always the same one; ValueError if its cell is unknown here, or has other equations."""
         found = _networks.get(key)
         if found is None:
             arguments = json.loads(key)
@@ -155,28 +151,10 @@ class Network:
 
     def stack_for(self, tensor, draws=True):
         """The `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws nothing in
-        training.
-
-        Raises:
-            TypeError: no engine computes with such tensors; names the cure.
-        """
-        kind = computes_in(tensor), tensor.device, draws or not self.draws
-        found = self._stacks.get(kind)
-        if found is None:
-            found = self._stacks[kind] = self._stack_for(*kind)
-        return found
-
-    def planned_calls(self, *about):
-        """The `PlannedCalls` of one of the network's stacks; arguments are theirs."""
-        found = self._planned.get(about)
-        if found is None:
-            if len(self._planned) >= SHAPES:
-                self._planned = {}
-            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are cut apart before
-            found = self._planned[about] = PlannedCalls(*about, arrays)
-        return found
-
-    def _stack_for(self, dtype, device, draws):
+        training. TypeError, with the cure, where no engine computes with such tensors."""
+        kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
+        if (found := self._stacks.get(kind)) is not None:
+            return found
         name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
         if name is None:
             raise TypeError(
@@ -188,6 +166,16 @@ class Network:
         if why_not(engine):
             raise RuntimeError(f"tensors on {str(device)!r} cannot be computed with: {why_not(engine)}")
         where = engine if device.index is None else f"{engine}:{device.index}"
-        if draws:
-            return self._make(name, where, self._cell)
-        return self._make(name, where, self._quiet, dropout=0.0)
+        cell, changes = (self._cell, {}) if draws else (self._quiet, {"dropout": 0.0})
+        self._stacks[kind] = self._make(name, where, cell, **changes)
+        return self._stacks[kind]
+
+    def planned_calls(self, *about):
+        """The `PlannedCalls` of one of the network's stacks; arguments are theirs."""
+        found = self._planned.get(about)
+        if found is None:
+            if len(self._planned) >= SHAPES:
+                self._planned = {}
+            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are cut apart before
+            found = self._planned[about] = PlannedCalls(*about, arrays)
+        return found

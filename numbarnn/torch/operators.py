@@ -11,6 +11,7 @@ Results share no memory: y is copied out of the reserve.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -47,15 +48,14 @@ def rnn_forward(
     prepared = core.prepare(found, about, x, hx, weights, keep)
     *results, reserve = core.forward(found, prepared, x, hx, cx)
     reserve = reserve if keep else None
-    y, hy, cy, states = (one.clone() if _stands_in(one, reserve) else one for one in results)
+
+    def own(result):
+        """A result, or a copy of it if it is a part of the reserve."""
+        inside = None not in (result, reserve) and 0 <= result.data_ptr() - reserve.data_ptr() < reserve.nbytes
+        return result.clone() if inside else result
+
+    y, hy, cy, states = map(own, results)
     return y, hy, _nothing(x, cy), _nothing(x, states), _nothing(x, reserve, torch.uint8)
-
-
-def _stands_in(result, reserve):
-    """Whether a result is a part of the reserve, at any place of it: a storage of its own may begin there."""
-    if result is None or reserve is None:
-        return False
-    return 0 <= result.data_ptr() - reserve.data_ptr() < reserve.nbytes
 
 
 def _nothing(like, result, dtype=None):
@@ -138,11 +138,8 @@ def set_up(ctx, inputs, output):
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments.
-
-    Args:
-        results: the gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all.
-    """
+    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments, of the
+    gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all."""
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more
@@ -184,21 +181,14 @@ def _select(argument, dim, number):
     return argument.select(dim, number) if isinstance(dim, int) else argument
 
 
-def _one_after_another(operator):
+def _one_after_another(operator, info, in_dims, *arguments):
     """The rule that calls the operator for each of a batch."""
-
-    def rule(info, in_dims, *arguments):
-        calls = [
-            operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
-            for number in range(info.batch_size)
-        ]
-        results = tuple(map(torch.stack, zip(*calls, strict=True)))
-        return results, (0,) * len(results)
-
-    return rule
-
-
-_each_forward = _one_after_another(rnn_forward)
+    calls = [
+        operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
+        for number in range(info.batch_size)
+    ]
+    results = tuple(map(torch.stack, zip(*calls, strict=True)))
+    return results, (0,) * len(results)
 
 
 @rnn_forward.register_vmap
@@ -207,7 +197,7 @@ def _(info, in_dims, *arguments):
     of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, *_ = in_dims
     others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
     if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
-        return _each_forward(info, in_dims, *arguments)
+        return _one_after_another(rnn_forward, info, in_dims, *arguments)
     count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, where sequences are counted
 
     def folded(tensor, dim, into):
@@ -217,19 +207,16 @@ def _(info, in_dims, *arguments):
         tensor = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         return tensor.movedim(0, into).flatten(into, into + 1)
 
-    options = network, padding_value, batch_first, every_state, keep
     ends = folded(lengths, of_lengths, 0), folded(resets, of_resets, axis)
-    results = rnn_forward(
-        folded(x, of_x, axis), folded(hx, of_hx, 1), folded(cx, of_cx, 1), weights, *ends, seed, *options
-    )
-    y, hy, cy, states, reserve = results
+    x, hx, cx = folded(x, of_x, axis), folded(hx, of_hx, 1), folded(cx, of_cx, 1)
+    results = rnn_forward(x, hx, cx, weights, *ends, seed, network, padding_value, batch_first, every_state, keep)
     has_c = Network.of_key(network).private > 0
-    sizes = [(y, axis), (hy, 1), (cy, 1 if has_c else None), (states, axis if every_state else None), (reserve, None)]
-    results = tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in sizes)
-    return results, tuple(dim for _, dim in sizes)
+    dims = axis, 1, 1 if has_c else None, axis if every_state else None, None
+    results = zip(results, dims, strict=True)
+    return tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in results), dims
 
 
-rnn_backward.register_vmap(_one_after_another(rnn_backward))
+rnn_backward.register_vmap(partial(_one_after_another, rnn_backward))
 
 
 # ----------------------------------------------------------------------------------------------------------- autocast

@@ -36,14 +36,12 @@ def form_of(network, batch_first, x, hx, weights):
     Args:
         x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.
     """
-    if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or x.is_nested:
+    if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or x.is_nested or x.dim() != 3:
         return None
     if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
         return None
-    first, shape = weights[0], x.shape
-    if len(shape) != 3:
-        return None
-    form = [batch_first, shape, x.dtype, first.dtype, first.is_cpu]
+    first = weights[0]
+    form = [batch_first, x.shape, x.dtype, first.dtype, first.is_cpu]
     if hx is not None:
         state = hx if network.private else (hx,)
         if not isinstance(state, tuple | list) or len(state) != 1 + network.private:
@@ -65,7 +63,9 @@ def again(network, form, batch_first, x, hx, weights):
     h, c = (hx, None) if hx is None or not network.private else hx
     keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
     if keep not in last.prepared:
-        last.prepared[keep] = _prepared(network, core.About(), x, h, weights, keep)
+        prepared, known = core.prepare(network, core.About(), x, h, weights, keep), network.last_weights
+        is_theirs = prepared.dtype is None and known is not None and prepared.call.weights.parameters is known.array
+        last.prepared[keep] = prepared if is_theirs else None
     prepared = last.prepared[keep]
     if prepared is None:
         return None
@@ -81,15 +81,7 @@ def time_first(x):
     return x.transpose(0, 1).contiguous()
 
 
-def _prepared(network, about, x, hx, weights, keep):
-    """The `core.Prepared` call of parameters that are views of one buffer, else None."""
-    prepared, known = core.prepare(network, about, x, hx, weights, keep), network.last_weights
-    is_theirs = prepared.dtype is None and known is not None and prepared.call.weights.parameters is known.array
-    return prepared if is_theirs else None
-
-
 def remember(network, form):
     """Let a call that was found right be the last one."""
-    last = network.last_call
-    if last is None or last.form != form:
+    if network.last_call is None or network.last_call.form != form:
         network.last_call = Last(form, {})

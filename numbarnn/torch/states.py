@@ -9,18 +9,14 @@ from torch import Tensor
 
 from numbarnn.layers import private
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks
 
 
 def taken(names, hx, batched):
-    """The state of a call's argument, with an axis for the batch.
+    """The state of a call's argument, with an axis for the batch; torch.nn's errors where it is none.
 
     Args:
         names: of the cell's states.
         hx: h, or a tuple of all states; of one sequence, unless `batched`, without the axis of the batch.
-
-    Raises:
-        TypeError, RuntimeError: it is no such tuple; a state has too many dimensions, or too few.
     """
     if len(names) > 1:
         if not isinstance(hx, tuple | list) or len(hx) != len(names):
@@ -41,46 +37,34 @@ def taken(names, hx, batched):
     return state if batched else with_each(state, lambda one: one.unsqueeze(1))
 
 
-def shapes(stack, batch):
-    """[state] -> its shape as engines have it, or a list of one per layer where these differ."""
-    D = stack.directions
-    if stack.equal_widths:
-        return [(stack.num_layers * D, batch, widths[0]) for widths in stack.state_widths]
-    return [[(D, batch, width) for width in widths] for widths in stack.state_widths]
-
-
 def check(stack, state, batch, x):
-    """Raise what torch.nn raises of a state that does not fit x of that batch; see `numbarnn.torch.checks`."""
-    if stack.equal_widths:
-        rows, widths = stack.num_layers * stack.directions, (stack.output_widths[0], stack.widths[0])
-        for number, one in enumerate(state):
-            fits = isinstance(one, Tensor) and one.shape == (rows, batch, widths[number > 0])
-            if not fits or one.dtype is not x.dtype or one.device != x.device:
-                break
-        else:
-            return
-    for number, (one, shape) in enumerate(zip(state, shapes(stack, batch), strict=True)):
-        name = f"hidden[{number}]" if len(state) > 1 else "hidden"
-        if not isinstance(shape, list):
-            checks.refuse_state(one, shape, name, x)
-            continue
-        if not isinstance(one, list | tuple) or len(one) != len(shape):
-            raise RuntimeError(f"Expected {name} to be a list of one tensor per layer, of shapes {shape}, got {one!r}")
-        for layer, (part, size) in enumerate(zip(one, shape, strict=True)):
-            checks.refuse_state(part, size, f"{name}[{layer}]", x)
-
-
-def for_engines(stack, state, batch, x):
-    """A state of callers, checked, as wide as engines have it, as `check` takes it; see `numbarnn.layers.private`."""
-    D = stack.directions
+    """Raise what torch.nn raises of a state that does not fit x of that batch."""
     for number, (one, sizes) in enumerate(zip(state, stack.state_sizes, strict=True)):
-        if len(set(sizes)) == 1:
-            checks.refuse_state(one, (len(sizes) * D, batch, sizes[0]), f"hidden[{number}]", x)
+        name, D = f"hidden[{number}]" if len(state) > 1 else "hidden", stack.directions
+        if len(set(sizes)) == 1 and (stack.equal_widths or stack.has_narrow):
+            _check_part(one, (len(sizes) * D, batch, sizes[0]), name, x)
             continue
-        if not isinstance(one, list | tuple) or len(one) != len(sizes):
-            raise RuntimeError(f"Expected hidden[{number}] to be a list of one tensor per layer, got {one!r}")
-        for layer, (part, size) in enumerate(zip(one, sizes, strict=True)):
-            checks.refuse_state(part, (D, batch, size), f"hidden[{number}][{layer}]", x)
+        shapes = [(D, batch, size) for size in sizes]
+        if not isinstance(one, list | tuple) or len(one) != len(shapes):
+            raise RuntimeError(f"Expected {name} to be a list of one tensor per layer, of shapes {shapes}, got {one!r}")
+        for layer, (part, shape) in enumerate(zip(one, shapes, strict=True)):
+            _check_part(part, shape, f"{name}[{layer}]", x)
+
+
+def _check_part(state, shape, name, x):
+    if not isinstance(state, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape {shape}, not {state!r}")
+    if state.shape != shape:
+        raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
+    if state.dtype != x.dtype or state.device != x.device:
+        raise RuntimeError(
+            f"Input and hidden tensors are not of the same dtype and device: input is {x.dtype} on {x.device}, {name} "
+            f"is {state.dtype} on {state.device}"
+        )
+
+
+def widened(stack, state):
+    """A state of callers as wide as engines have it; see `numbarnn.layers.private`."""
 
     def widen(_, part, width):
         return torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
@@ -95,8 +79,3 @@ def of_layer(state, layer, directions):
         return None
     rows = slice(layer * directions, (layer + 1) * directions)
     return tuple(one[rows] if isinstance(one, Tensor) else one[layer] for one in state)
-
-
-def of_layers(found, equal):
-    """The state of all layers, from one per layer, which may be of equal sizes."""
-    return tuple(torch.cat(one) if equal else list(one) for one in zip(*found, strict=True))

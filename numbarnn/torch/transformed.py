@@ -26,19 +26,18 @@ def is_vmapped():
 
 
 def each(function, tensors):
-    """What a function returns of these tensors, of which some may be None. Under autograd's vmap a tensor stands for
-    several: the function is called for one after another. It knows torch.func's vmap itself."""
+    """What a function, which knows torch.func's vmap, returns of these tensors or Nones. Under autograd's vmap a tensor
+    stands for several: the function is called for one after another."""
     several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
     if not any(several):
         return function(*tensors)
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
-    apart = [
-        torch._remove_batch_dim(one, level, -1, 0) if more else one for one, more in zip(tensors, several, strict=True)
-    ]
+    apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
+             for one, more in zip(tensors, several, strict=True)]  # fmt: skip
+    count = len(apart[several.index(True)])
     found = [
-        function(*(one[number] if more else one for one, more in zip(apart, several, strict=True)))
-        for number in range(len(apart[several.index(True)]))
+        function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
     ]
     return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*found, strict=True)]
 

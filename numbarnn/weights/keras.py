@@ -14,35 +14,30 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.weights import gates
-from numbarnn.weights.network import (
-    GRU_FORMS,
-    agreed,
-    cell_name,
-    host,
-    infer,
-    named,
-    refuse,
-    type_name,
-    with_both_biases,
-    with_input_matrix,
-)
-from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind, custom_network
+from numbarnn.weights.network import GRU_FORMS, agreed, cell_name, completed, host, infer, named, refuse, type_name
+from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights, or their `onnx_cells.CustomNetwork`.
-
-    Arguments and errors are those of `numbarnn.convert.from_keras`; where nothing tells, reset_after is True.
-    """
+    """The `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`; where nothing tells,
+    reset_after is True."""
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
-    cell = _asked(cell, reset_after)
-    items = [source] if _is_layer(source) or _is_weights(source) else source
-    if not items:
+    cell = None if cell is None else cell_name(cell)
+    if reset_after is not None:
+        form = "gru" if reset_after else "gru_reset_before"
+        if cell not in (None, form):
+            raise ValueError(
+                f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}: leave one of them out"
+            )
+        cell = form
+    if not (_is_layer(source) or source):
         raise ValueError("weights must have at least one layer, but are empty")
+    several = not _is_layer(source) and any(isinstance(entry, tuple | list) or _is_layer(entry) for entry in source)
+    items = source if several else [source]  # one layer, or its list of arrays
     if cell in ("rnn_tanh", "rnn_relu"):
         if activation not in (None, cell.removeprefix("rnn_")):
             raise ValueError(f"activation {activation!r} is not that of cell {cell!r}: leave cell out")
@@ -71,26 +66,13 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, or their `CustomNetwork` where no built-in cell has their activations.
-
-    Args:
-        functions: of `_functions`. parts: (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
-    """
-    (activation, recurrent), operator, has_bias = functions, cell.split("_")[0].upper(), "b_w" in parts[0, 0]
+    """The `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order; of a cell made for them
+    where no built-in one has their activations, `_functions`' result."""
+    (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
-    if kind in BUILT_IN:
-        return infer(named(parts), BUILT_IN[kind], "the state dict made of Keras' weights")
-    kind = replace(kind, bias=has_bias)
-
-    def parameters(part):
-        theirs = {name: gates.to_order(array, cell, gates.ONNX) for name, array in part.items()}
-        if has_bias:
-            of_w = theirs.pop("b_w")
-            theirs["B"] = np.concatenate([of_w, theirs.pop("b_r", np.zeros_like(of_w))])
-        return kind.parameters(**theirs)
-
-    return custom_network(kind, {place: parameters(part) for place, part in parts.items()}, "layers")
+    cell = BUILT_IN.get(kind) or replace(kind, bias="b_w" in parts[0, 0])
+    return infer(named(parts), cell, "the state dict made of Keras' weights")
 
 
 def _functions(activation, recurrent_activation, where):
@@ -109,32 +91,16 @@ def _functions(activation, recurrent_activation, where):
     return tuple(found)
 
 
-def _asked(cell, reset_after):
-    """The cell's name that the two arguments ask for; None if neither is given."""
-    cell = None if cell is None else cell_name(cell)
-    if reset_after is None:
-        return cell
-    form = "gru" if reset_after else "gru_reset_before"
-    if cell not in (None, form):
-        raise ValueError(f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}: leave one of them out")
-    return form
-
-
 def _is_layer(value):
     return hasattr(value, "get_weights") and hasattr(value, "get_config")
-
-
-def _is_weights(value):
-    """Whether it is one layer's list of arrays, not a list of such lists or of layers."""
-    many = isinstance(value, tuple | list) and bool(value)
-    return many and not any(isinstance(entry, tuple | list) or _is_layer(entry) for entry in value)
 
 
 def _layer_cell(layer, where):
     """Return (cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
-        _only(where, "merge_mode", config["merge_mode"], "concat")
+        if config["merge_mode"] != "concat":
+            raise ValueError(f"{where} has merge_mode={config['merge_mode']!r}, but numbarnn has only 'concat'")
         pair = [_layer_cell(getattr(layer, name), f"{where}, {name}") for name in ("forward_layer", "backward_layer")]
         if pair[0] != pair[1]:
             raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
@@ -145,8 +111,8 @@ def _layer_cell(layer, where):
             f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
             + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
         )
-    if not where.endswith("backward_layer"):
-        _only(where, "go_backwards", config["go_backwards"], False)
+    if config["go_backwards"] and not where.endswith("backward_layer"):
+        raise ValueError(f"{where} has go_backwards={config['go_backwards']!r}, but numbarnn has only False")
     version = getattr(sys.modules.get(made.__module__.split(".")[0]), "__version__", "3")
     names = {"hard_sigmoid": "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"}
     functions = [config[name] for name in ("activation", "recurrent_activation") if name in config]
@@ -155,11 +121,6 @@ def _layer_cell(layer, where):
         return f"rnn_{functions[0]}", (functions[0], None)
     cell = "gru_reset_before" if made.__name__ == "GRU" and not config["reset_after"] else CLASSES[made.__name__]
     return cell, tuple(functions)
-
-
-def _only(where, option, value, supported):
-    if value != supported:
-        raise ValueError(f"{where} has {option}={value!r}, but numbarnn has only {supported!r}")
 
 
 def _split(arrays, cell, where, activation):
@@ -217,13 +178,11 @@ def _told(shape, bias, where, activation):
 def write(network):
     """What `set_weights` of each Keras layer takes, a list of arrays per layer: see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_input_matrix(network)
-    network = with_both_biases(network) if network.cell == "gru" else network
+    network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]
     for layer, direction in network.pseudo_layers():
-        parts = [network.part(kind, layer, direction) for kind in ("W", "R", "b_w", "b_r")]
-        parts = [gates.to_order(array, network.cell, gates.KERAS) for array in parts if array is not None]
-        W, R, *biases = parts
+        parts = network.parts(layer, direction).values()
+        W, R, *biases = (gates.to_order(array, network.cell, gates.KERAS) for array in parts)
         layers[layer] += [np.ascontiguousarray(W.T), np.ascontiguousarray(R.T)]
         if biases:
             layers[layer].append(np.stack(biases) if network.cell == "gru" else sum(biases[1:], start=biases[0]))

@@ -12,9 +12,11 @@ from importlib import import_module
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.cells.layout import BIAS_MODES, STACKED
 from numbarnn.common import install
 from numbarnn.common.precision import DTYPES, numpy_dtype
-from numbarnn.weights.space import BIAS_MODES, WeightSpace, parameter_name
+from numbarnn.weights import space
+from numbarnn.weights.space import WeightSpace, parameter_name
 
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
@@ -31,7 +33,8 @@ class Network:
     """A stack of recurrent layers as data.
 
     Attributes:
-        cell: the cell's name. input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
+        cell: the cell's name; or an `onnx_cells.Kind`, of which a cell is made.
+        input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
         bias: one of `BIAS_MODES`. input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
         proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
@@ -48,18 +51,23 @@ class Network:
     cell_clip: tuple[float, float] | None = None
 
     directions = property(lambda self: 2 if self.bidirectional else 1)
-    num_gates = property(lambda self: cells.get(self.cell).num_gates)
+    gates = property(lambda self: gates_of(self.cell))
+    like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell that has its gates.")
+    name = property(lambda self: getattr(self.cell, "name", self.cell), doc="What the cell is called.")
     dtype = property(lambda self: type_of(self.parameters))  # TypeError where they are not of one dtype
 
     @cached_property
     def space(self):
         """The names and shapes of its parameters."""
-        sizes = self.num_gates, self.input_size, self.hidden_sizes, self.directions
-        return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode)
+        sizes = len(self.gates), self.input_size, self.hidden_sizes, self.directions
+        per_unit = getattr(self.cell, "per_unit", ())
+        return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode, per_unit=per_unit)
 
-    def part(self, kind, layer, direction=0):
-        """Return the parameter of that kind ("W", "R", "W_hr", "b_w", "b_r"), or None where there is none."""
-        return self.parameters.get(parameter_name(kind, layer, direction))
+    def parts(self, layer, direction=0):
+        """Return kind ("W", "R", "W_hr", "b_w", "b_r"), or the name of a peephole -> array, of all there are."""
+        flat = STACKED | {name: name for name in getattr(self.cell, "per_unit", ())}
+        names = {kind: space.named(name, layer, direction) for kind, name in flat.items()}
+        return {kind: self.parameters[name] for kind, name in names.items() if name in self.parameters}
 
     def pseudo_layers(self):
         """Return (layer, direction) in cuDNN's order."""
@@ -108,7 +116,7 @@ def package(name, purpose):
 def named(parts):
     """Return a state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
     return {
-        parameter_name(kind, layer, direction): array
+        space.named(STACKED.get(kind, kind), layer, direction): array
         for (layer, direction), arrays in parts.items()
         for kind, array in arrays.items()
         if array is not None
@@ -119,6 +127,11 @@ def type_name(value):
     """Return what to call a value's type in an error: there are several frameworks' classes of the name GRU."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def gates_of(cell):
+    """Return the gates of a `Kind`, or of a cell given by its name, in our order."""
+    return (cell if hasattr(cell, "gates") else cells.get(cell)).gates
 
 
 def cell_name(cell):
@@ -142,7 +155,7 @@ def infer(parameters, cell=None, what="state_dict"):
 
     Args:
         parameters: name -> array (NumPy's or a framework's).
-        cell: the cell's name; None where the number of gates tells (4: "lstm", 3: "gru"). Nothing in a state dict
+        cell: as of a `Network`; None where the number of gates tells (4: "lstm", 3: "gru"). Nothing in a state dict
             tells an RNN's activation, nor that a GRU is "gru_reset_before".
         what: what to call the state dict in errors.
 
@@ -167,8 +180,8 @@ def infer(parameters, cell=None, what="state_dict"):
                 f"weight_hh_l0 of {what} has shape {shape}, from which no cell follows (an LSTM has 4 rows per unit, a "
                 "GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
             )
-    cell, kinds = cell_name(cell), {match[1] for match in found}
-    hidden = tuple(arrays[name].shape[0] // cells.get(cell).num_gates for name in expected)
+    cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in found}
+    hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)
     own = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
     network = Network(
         cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in found),
@@ -176,53 +189,42 @@ def infer(parameters, cell=None, what="state_dict"):
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
         proj_size=projection[0] if projection else 0,
     )  # fmt: skip
-    return _checked(network, what)
-
-
-def _checked(network, what):
-    """Return the network with its parameters in order, if names and shapes are those of a network of its kind."""
-    expected = network.space.shapes
-    arrays = network.parameters
-    shapes = {name: array.shape for name, array in arrays.items()}
+    expected, shapes = network.space.shapes, {name: array.shape for name, array in arrays.items()}
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in shapes]
     problems += [f"unknown {name}" for name in shapes if name not in expected]
     wrong = {name: shape for name, shape in expected.items() if shapes.get(name, shape) != shape}
     problems += [f"{name} has shape {shapes[name]}, expected {shape}" for name, shape in wrong.items()]
     if network.proj_size and network.cell != "lstm":
         problems.append(f"weight_hr: only an LSTM has a projection, not {network.cell}")
-    if 0 in (network.input_size, *network.hidden_sizes):
-        problems.append(f"sizes of 0: input_size {network.input_size}, hidden_size {network.hidden_sizes}")
+    if 0 in (network.input_size, *hidden):
+        problems.append(f"sizes of 0: input_size {network.input_size}, hidden_size {hidden}")
     if problems:
         raise ValueError(
-            f"{what} does not fit {network.cell} of input_size {network.input_size}, hidden_size "
-            f"{network.hidden_sizes}, {network.directions} direction(s): {'; '.join(problems)}"
+            f"{what} does not fit {network.name} of input_size {network.input_size}, hidden_size {hidden}, "
+            f"{network.directions} direction(s): {'; '.join(problems)}"
         )
     return replace(network, parameters={name: arrays[name] for name in expected})
 
 
-# ---------------------------------------------------------------- the same network in forms that other formats have
-def with_input_matrix(network):
-    """Return the same network with a W of layer 0 that changes no bit of y: the identity for every gate where it skips
-    W, for the direction's own columns where W x is given."""
-    if network.input_mode == "linear":
-        return network
-    identity, D = np.eye(network.input_size, dtype=network.dtype), network.directions
-    own = [np.tile(identity, (network.num_gates, 1))] * D if network.input_mode == "skip" else np.split(identity, D)
-    added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
-    return _checked(replace(network, input_mode="linear", parameters=added | network.parameters), "the network")
+# ---------------------------------------------------------------- what other formats have and lack
+def completed(network, both_biases=True):
+    """Return the same network with what other formats have in any case; no bit of y changes.
 
-
-def with_both_biases(network):
-    """Return the same network with two biases, one of them zero, in place of a single one."""
-    if network.bias in ("none", "double"):
-        return network
-    (given,) = BIAS_MODES[network.bias]
-    other = "b_r" if given == "b_w" else "b_w"
-    zeros = {
-        parameter_name(other, layer, direction): np.zeros_like(network.part(given, layer, direction))
-        for layer, direction in network.pseudo_layers()
-    }
-    return _checked(replace(network, bias="double", parameters=network.parameters | zeros), "the network")
+    Layer 0 has a W: the identity for every gate where it skips W, for the direction's own columns where W x is given.
+    With `both_biases` a second one, zero, stands beside a single one.
+    """
+    added, D = {}, network.directions
+    if network.input_mode != "linear":
+        identity = np.eye(network.input_size, dtype=network.dtype)
+        skips = network.input_mode == "skip"
+        own = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
+        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
+    if both_biases and network.bias in ("input", "recurrent"):
+        (given,) = BIAS_MODES[network.bias]
+        for place in network.pseudo_layers():
+            other = parameter_name("b_r" if given == "b_w" else "b_w", *place)
+            added[other] = np.zeros_like(network.parts(*place)[given])
+    return infer(added | network.parameters, network.cell, "the network") if added else network
 
 
 def refuse(network, target, **without):

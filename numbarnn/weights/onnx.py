@@ -16,7 +16,7 @@ import numpy as np
 
 from numbarnn.weights import gates
 from numbarnn.weights.network import infer, named, package, type_name
-from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, GATES, Kind, custom_network
+from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
@@ -39,8 +39,8 @@ class Layer(NamedTuple):
 
     Attributes:
         name: what the node is called. nodes: the `Node`s. direction: "forward", "reverse" or "bidirectional".
-        cell: the built-in cell's name, or a `Kind`. layout: 0 (time first) or 1 (batch first).
-        arrays: one dict per direction: {"W", "R", "b_w", "b_r"} in numbarnn's order, or of a `Kind` its parameters.
+        cell: as of a `Network`. layout: 0 (time first) or 1 (batch first).
+        arrays: one dict per direction, as `Network.parts`.
         sizes: I, H. outer: the first two sizes of X, None where the model leaves them open.
     """
 
@@ -70,10 +70,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, or what is their `CustomNetwork`, and the option batch_first.
-
-    Arguments and errors are those of `numbarnn.convert.from_onnx`.
-    """
+    """The `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
     model = _load(model)
     whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
@@ -88,7 +85,10 @@ def read(model, node=None, reverse_as_forward=False):
             f"the nodes are no stack, as they lie in several graphs: choose with node=, by name or number, of "
             f"{_listed(chosen)}"
         )
-    layers = _paired([_layer(one, graph) for one, _ in chosen], graph)
+    layers = []
+    for one in (_layer(node, graph) for node, _ in chosen):
+        pair = _as_one(graph, layers[-1], one) if layers else None
+        layers[len(layers) - (pair is not None) :] = [pair or one]
     if back := [one.name for one in layers if one.direction == "reverse" and not reverse_as_forward]:
         raise ValueError(
             f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction: pass "
@@ -103,11 +103,12 @@ def read(model, node=None, reverse_as_forward=False):
     for below, above in pairwise(layers):
         _check_fed(graph, below, above)
     first = layers[0]
+    x = np.arange(6.0 * first.sizes[0]).reshape(2, 3, -1)
+    turned = [graph.value(first.nodes[0].x, {name: x}).array for name in whole.inputs]  # X, if time came second
+    batch_first = any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in turned)
     parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
-    found = {"batch_first": first.layout == 1 or _turns_input(whole, graph, first)}
-    if isinstance(first.cell, Kind):
-        return custom_network(first.cell, parts, "nodes"), found
-    return infer(named(parts), first.cell, "the state dict made of the nodes' weights"), found
+    network = infer(named(parts), first.cell, "the state dict made of the nodes' weights")
+    return network, {"batch_first": first.layout == 1 or batch_first}
 
 
 def _load(model):
@@ -155,15 +156,6 @@ def _choose(recurrent, wanted):
     return chosen
 
 
-def _paired(layers, graph):
-    """Return layers, of which two of one direction each on the same x are one where their results are concatenated."""
-    made = []
-    for one in layers:
-        pair = _as_one(graph, made[-1], one) if made else None
-        made[len(made) - (pair is not None) :] = [pair or one]
-    return made
-
-
 def _as_one(graph, below, above):
     """The bidirectional layer that two layers are; None of others."""
     if below.cell != above.cell or below.layout != above.layout or {len(below.arrays), len(above.arrays)} != {1}:
@@ -171,13 +163,14 @@ def _as_one(graph, below, above):
     (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
     if root != other or x is None or not np.array_equal(x, other_x):
         return None
-    below, above = (one._replace(nodes=(one.nodes[0]._replace(backward=turned),))
-                    for one, turned in ((below, backward), (above, also)))  # fmt: skip
-    goes_back = [(one.direction == "reverse") != one.nodes[0].backward for one in (below, above)]
-    if goes_back == [True, False]:
-        below, above = above, below
-    elif goes_back != [False, True]:
+    by_direction = {}  # whether it goes from the last step to the first -> layer
+    for one, turned in ((below, backward), (above, also)):
+        by_direction[(one.direction == "reverse") != turned] = one._replace(
+            nodes=(one.nodes[0]._replace(backward=turned),)
+        )
+    if len(by_direction) == 1:
         return None
+    below, above = by_direction[False], by_direction[True]
     made = below._replace(
         direction="bidirectional", nodes=below.nodes + above.nodes, arrays=below.arrays + above.arrays
     )
@@ -210,13 +203,6 @@ def _is_concatenated(graph, layer):
                 if is_whole and (first - second == first.size).all():
                     return True
     return False
-
-
-def _turns_input(whole, graph, layer):
-    """Whether X, of time first, is an input of the model with axes of batch and time exchanged."""
-    x = np.arange(6.0 * layer.sizes[0]).reshape(2, 3, -1)
-    found = [graph.value(layer.nodes[0].x, {name: x}).array for name in whole.inputs]
-    return any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in found)
 
 
 def _check_fed(graph, below, above):
@@ -260,12 +246,19 @@ def _layer(node, graph):
         if value not in HARMLESS.get(name, ()):
             raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
-    _check_shapes(given, node.op_type, directions, hidden, where)
+    units, inputs = hidden or given["R"].shape[-1], given["W"].shape[-1]
+    rows = len(kind.gates) * units
+    shapes = {"W": (rows, inputs), "R": (rows, units), "B": (2 * rows,), "P": (3 * units,)}
+    wrong = [f"{name} {array.shape}, not {(directions, *shapes[name])}" for name, array in given.items()
+             if array.shape != (directions, *shapes[name])]  # fmt: skip
+    if wrong:
+        raise ValueError(
+            f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
+        )
     parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
-    arrays, sizes = tuple(_part(cell, part) for part in parts), (given["W"].shape[-1], given["R"].shape[-1])
-    names = Node(node.input[0], tuple(node.output))
-    outer = graph.sizes(names.x)[:2]
-    return Layer(label(node), (names,), direction, cell, layout, arrays, sizes, outer)
+    names = (Node(node.input[0], tuple(node.output)),)
+    arrays, outer = tuple(_part(kind, part) for part in parts), graph.sizes(node.input[0])[:2]
+    return Layer(label(node), names, direction, cell, layout, arrays, (inputs, units), outer)
 
 
 def _kind(operator, attributes, directions, where):
@@ -278,20 +271,18 @@ def _kind(operator, attributes, directions, where):
     found = [_activation(name, constants, where) for name in names]
     if left := [f"{name}={values}" for name, values in zip(("alpha", "beta"), constants, strict=True) if values]:
         raise ValueError(f"{where} has more constants than its activations {names} take: activation_{', '.join(left)}")
-    own, other = found[: len(default)], found[len(default) :]
-    if other and other != own:
+    forward, backward = found[: len(default)], found[len(default) :]
+    if backward and backward != forward:
         raise ValueError(
-            f"{where} has activations {own} forward and {other} backward, but a layer's directions have one cell: make "
-            "a node of each direction"
+            f"{where} has activations {forward} forward and {backward} backward, but a layer's directions have one "
+            "cell: make a node of each direction"
         )
     clip = attributes.pop("clip", None)
     if clip is not None and not clip > 0:
         raise ValueError(f"{where} has clip={clip}, but a bound must be positive")
-    flags = {name: attributes.pop(name) != 0 for name in _FLAGS[operator] if name in attributes}
-    return Kind(operator, tuple(own), clip, **flags)
-
-
-_FLAGS = {"LSTM": ("input_forget",), "GRU": ("linear_before_reset",), "RNN": ()}
+    own = {"LSTM": "input_forget", "GRU": "linear_before_reset"}.get(operator)
+    flags = {own: attributes.pop(own) != 0} if own in attributes else {}
+    return Kind(operator, tuple(forward), clip, **flags)
 
 
 def _activation(name, constants, where):
@@ -339,30 +330,10 @@ def _given(node, graph, where):
     return weights
 
 
-def _check_shapes(given, operator, directions, hidden, where):
-    """Raise ValueError unless the weights have the shapes of a node with that hidden_size (None: what R tells)."""
-    units = hidden or given["R"].shape[-1]
-    rows = len(GATES[operator]) * units
-    expected = {"W": (directions, rows, given["W"].shape[-1]), "R": (directions, rows, units)}
-    expected |= {"B": (directions, 2 * rows), "P": (directions, 3 * units)}
-    wrong = [
-        f"{k} {given[k].shape}, not {shape}" for k, shape in expected.items() if k in given and given[k].shape != shape
-    ]
-    if wrong:
-        raise ValueError(
-            f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
-        )
-
-
-def _part(cell, part):
-    """One direction's weights as a `Layer` has them; copies.
-
-    Args:
-        part: {"W", "R", "B", "P"}, as far as they are given.
-    """
-    if isinstance(cell, Kind):
-        return cell.parameters(**part if cell.peepholes else {name: part[name] for name in part if name != "P"})
-    found = {kind: part[kind] for kind in ("W", "R")}
+def _part(kind, part):
+    """One direction's {"W", "R", "B", "P"}, as far as they are given, as a `Network` has them; copies."""
+    found = {name: part[name] for name in "WR"}
     if "B" in part:
         found["b_w"], found["b_r"] = np.split(part["B"], 2)
-    return {kind: gates.from_order(array, cell, gates.ONNX) for kind, array in found.items()}
+    found = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in found.items()}
+    return found | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))

@@ -13,13 +13,13 @@ from functools import cache
 
 import numpy as np
 
+from numbarnn import cells
 from numbarnn.cells import functions
 from numbarnn.cells.functions import where
 from numbarnn.cells.tracing import cell
-from numbarnn.weights.network import type_of
 
-GATES = {"LSTM": "iofg", "GRU": "zrn", "RNN": "h"}  # in ONNX' order
-PEEPHOLES = ("peep_i", "peep_o", "peep_f")
+LIKE = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}  # operator -> a built-in cell that has its gates
+PEEPHOLES = ("peep_i", "peep_o", "peep_f")  # in ONNX' order
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 # Activation -> (function of x, alpha and beta; default alpha, default beta), as far as it has them. None must be given:
 # onnxruntime takes 0, the specification 1 (ThresholdedRelu) or nothing that is said.
@@ -71,52 +71,52 @@ class Kind:
     peepholes: bool = False
     bias: bool = True
 
-    def parameters(self, W, R, B=None, P=None):
-        """Name -> array of the cell's parameters, of a node's for one direction; None is 0.
+    like = property(lambda self: LIKE[self.operator], doc="The name of a built-in cell that has its gates.")
+    gates = property(lambda self: cells.get(self.like).gates)
+    per_unit = property(lambda self: PEEPHOLES if self.peepholes else ())
+
+    def named(self, arrays):
+        """Name in the cell's equations -> array, of one direction's arrays as a `Network` has them (`Network.parts`).
 
         The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
-
-        Args:
-            W: (G*H, I). R: (G*H, H). B: (2*G*H,). P: (3*H,).
         """
-        gates = GATES[self.operator]
-        found = {f"{name}.{gate}": part for name, all_gates in (("W", W), ("R", R))
-                 for gate, part in zip(gates, np.split(all_gates, len(gates)), strict=True)}  # fmt: skip
+
+        def by_gate(kind):
+            return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
+
+        found = {f"{kind}.{gate}": part for kind in "WR" for gate, part in by_gate(kind).items()}
         if self.bias:
-            of_w, of_r = (dict(zip(gates, np.split(half, len(gates)), strict=True)) for half in np.split(B, 2))
+            of_w, of_r = by_gate("b_w"), by_gate("b_r") if "b_r" in arrays else {}
             if self.linear_before_reset:
-                found["b.q"] = of_r.pop("n")
-            found |= {f"b.{gate}": of_w[gate] + of_r[gate] if gate in of_r else of_w[gate] for gate in gates}
-        if self.peepholes:
-            found |= dict(zip(PEEPHOLES, np.split(P, 3), strict=True))
+                found["b.q"] = of_r.pop("n") if of_r else np.zeros_like(of_w["n"])
+            found |= {f"b.{gate}": part + of_r[gate] if gate in of_r else part for gate, part in of_w.items()}
+        found |= {name: arrays[name] for name in self.per_unit}
         return {name: array for name, array in found.items() if not (self.input_forget and _of_f(name))}
 
-    def arrays(self, parameters):
-        """The reverse: {"W", "R", "B", "P"} of one direction, without those that the node does not have; what of them
-        f = 1 - i does not read is 0."""
+    def arrays(self, named):
+        """The reverse: what of the arrays f = 1 - i does not read is 0, and so is the second of two added biases."""
 
-        def part(name):
+        def of_gate(name):
             unread = self.input_forget and _of_f(name)
-            return np.zeros_like(parameters[name.replace("f", "i")]) if unread else parameters[name]
+            return np.zeros_like(named[name.replace("f", "i")]) if unread else named[name]
 
-        gates = GATES[self.operator]
-        found = {name: np.concatenate([part(f"{name}.{gate}") for gate in gates]) for name in "WR"}
+        kinds = {"W": "W", "R": "R"} | ({"b_w": "b"} if self.bias else {})
+        found = {
+            kind: np.concatenate([of_gate(f"{name}.{gate}") for gate in self.gates]) for kind, name in kinds.items()
+        }
         if self.bias:
-            of_w = [part(f"b.{gate}") for gate in gates]
-            of_r = [np.zeros_like(one) for one in of_w]
+            found["b_r"] = np.zeros_like(found["b_w"])
             if self.linear_before_reset:
-                of_r[-1] = parameters["b.q"]
-            found["B"] = np.concatenate([*of_w, *of_r])
-        if self.peepholes:
-            found["P"] = np.concatenate([part(name) for name in PEEPHOLES])
-        return found
+                found["b_r"][-len(named["b.q"]) :] = named["b.q"]
+        return found | {name: of_gate(name) for name in self.per_unit}
 
     def attributes(self, directions):
         """Return the node's attributes: name -> value; ValueError where ONNX does not have an activation."""
         if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
             raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
-        of_all = self.activations * directions
-        found = {"activations": [name for name, *_ in of_all], "clip": self.clip}
+        of_all, usual = self.activations * directions, tuple((name,) for name in DEFAULTS[self.operator])
+        found = {"clip": self.clip}
+        found["activations"] = None if self.activations == usual else [name for name, *_ in of_all]
         for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
             found[name] = [one[place] for one in of_all if len(one) > place] or None
         found["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
@@ -133,7 +133,7 @@ class Kind:
         return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
 
 
-# What a node computes -> the built-in cell that computes it, with or without biases.
+#: What a node computes -> the built-in cell that computes it, with or without biases.
 BUILT_IN = {
     Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
     Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
@@ -141,43 +141,6 @@ BUILT_IN = {
     Kind("RNN", (("Tanh",),)): "rnn_tanh",
     Kind("RNN", (("Relu",),)): "rnn_relu",
 }
-
-
-@dataclass(frozen=True)
-class CustomNetwork:
-    """Layers that no built-in cell computes: their `Kind`, I, H of each layer, whether D is 2, and name -> array of all
-    parameters, by the names of a layer's `named`."""
-
-    kind: Kind
-    input_size: int
-    hidden_sizes: tuple[int, ...]
-    bidirectional: bool
-    parameters: dict
-
-    dtype = property(lambda self: type_of(self.parameters), doc="The dtype's name of all parameters.")
-
-
-def custom_network(kind, parts, what):
-    """Return the `CustomNetwork` of layers of a kind; ValueError where they are no stack.
-
-    Args:
-        parts: (layer, direction) -> parameters. what: what the layers are called.
-    """
-    several, gate = len(parts) > 1, f"W.{GATES[kind.operator][0]}"
-    parameters = {
-        f"l{layer}.{'reverse.' * direction}{name}" if several else name: array
-        for (layer, direction), own in parts.items() for name, array in own.items()
-    }  # fmt: skip
-    directions = 1 + max(direction for _, direction in parts)
-    hidden = tuple(len(own[gate]) for (_, direction), own in parts.items() if not direction)
-    widths = (parts[0, 0][gate].shape[1], *(directions * size for size in hidden))
-    for (layer, _), own in parts.items():
-        if own[gate].shape[1] != widths[layer]:
-            raise ValueError(
-                f"the {what} are no stack: number {layer} takes {own[gate].shape[1]} numbers, but the one below gives "
-                f"{widths[layer]}; convert them one by one"
-            )
-    return CustomNetwork(kind, widths[0], hidden, directions == 2, parameters)
 
 
 def _of_f(name):

@@ -22,10 +22,8 @@ def write(path, parameters, options):
 
 
 def read(path, cell=None, prefix=""):
-    """The `Network` of a file, and the layer's options that it has ({} if another program wrote it).
-
-    Arguments and errors are those of `numbarnn.convert.load_safetensors`.
-    """
+    """The `Network` of a file, and the layer's options that it has ({} if another program wrote it): see
+    `numbarnn.convert.load_safetensors`."""
     safetensors = package("safetensors", "reading safetensors files")
     numpy = package("safetensors.numpy", "reading safetensors files")
     with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack

@@ -7,7 +7,6 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 """
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
 
 PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
-MATRIX, VECTOR, SCALAR = OWN = "matrix", "vector", "scalar"  # of one that is an array of its own, not of H numbers
+SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # of one that is an array of its own, not of H numbers
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,13 @@ class Parameter:
         return flat[self.offset : self.offset + self.size].reshape(self.shape)
 
 
-# What cells that are written as equations may have: A (None: G), the names of parameters per unit, the number of heads,
-# n, which divides H and P, and the names of all parameters.
-General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
-
-
 def parameter_name(kind, layer, direction):
-    """PyTorch's name of a parameter of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
+    """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(STACKED[kind], layer, direction)
 
 
 def named(name, layer, direction):
-    """The name of a pseudo-layer's own."""
+    """The name of a pseudo-layer's own parameter."""
     return f"{name}_l{layer}{'_reverse' if direction else ''}"
 
 
@@ -75,24 +69,21 @@ class WeightSpace:
     """Where each parameter stands in the flat buffer.
 
     Args:
-        num_gates: G.
-        input_size: I of layer 0.
-        hidden_sizes: H of each layer.
-        directions: D, 1 or 2.
+        num_gates, input_size, hidden_sizes, directions: G, I of layer 0, H of each layer, D (1 or 2).
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
-        general: of a cell that is written as equations: see `General`.
+        num_ah: A; None: G.
+        heads: n, which divides H and P.
+        layout: the names of all parameters, a cell's `Layout`; per_unit: those per unit, of a cell without one.
 
     Raises:
-        ValueError: a parameter per unit has the name of another parameter; the sizes are not what the cell's equations
-            need.
+        ValueError: two parameters have one name, or sizes are not what the cell's equations need.
 
     Attributes:
-        parameters: tuple of `Parameter`, in the buffer's order.
-        size: elements of the buffer.
-        formed: (layer, direction) -> kind -> `Formed`, of what kernels read and the buffer does not have (`Layout`).
-        formed_size: elements of all these.
+        parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
+        derived: (layer, direction) -> kind -> `Derived`, of what kernels read and the buffer does not have (`Layout`);
+            derived_size: elements of all these.
         sizes: (layer, direction) -> letter (H, I, P) -> int.
         widths: of each layer the number of units that kernels compute with: H, or as many as its largest state has
             (`sizes_of_layers`).
@@ -100,37 +91,36 @@ class WeightSpace:
 
     def __init__(
         self, num_gates, input_size, hidden_sizes, directions=1, bias="double", proj_size=0, input_mode="linear",
-        **general,
+        num_ah=None, per_unit=(), heads=1, layout=None,
     ):  # fmt: skip
-        num_ah, per_unit, heads, layout = General(**general)
-        taken = set(STACKED.values()).intersection(per_unit)
-        if taken:
+        if taken := set(STACKED.values()).intersection(per_unit):
             raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
-        self.parameters, self.size, self.formed, self.formed_size, self._places = (), 0, {}, 0, {}
-        self.sizes = {}
-        self._rows = {"W": num_gates, "b_w": num_gates}
-        self._rows |= dict.fromkeys(("R", "b_r"), num_gates if num_ah is None else num_ah)
-        matrices = ("W", "R", "W_hr") if proj_size else ("W", "R")
+        self.parameters, self.size, self.derived, self.derived_size = (), 0, {}, 0
+        num_ah = num_gates if num_ah is None else num_ah
+
+        def shapes(H, I, P):  # noqa: E741
+            of_ah = {"R": (num_ah * H, P // heads), "b_r": (num_ah * H,)} if num_ah else {}
+            return {"W": (num_gates * H, I), "b_w": (num_gates * H,), "W_hr": (P, H)} | of_ah
+
         layers = sizes_of_layers(layout, input_size, hidden_sizes, directions, proj_size)
+        places = [(layer, direction) for layer in range(len(layers)) for direction in range(directions)]
+        self.sizes = {(layer, direction): layers[layer][0] for layer, direction in places}
         self.widths = tuple(wide["H"] for _, wide in layers)
-        for of_matrices, kinds in ((True, matrices), (False, BIAS_MODES[bias])):
-            for layer, (sizes, wide) in enumerate(layers):
-                missing = {"W"} if layer == 0 and input_mode in WITHOUT_W else set()
-                missing |= set() if self._rows["R"] else {"R", "b_r"}
-                own = [kind for kind in kinds if kind not in missing]
-                check_sizes(layout, sizes, layer, "W" in missing)
-                shapes = [
-                    {kind: self._shape(kind, self._rows.get(kind), one | {"heads": heads}) for kind in own}
-                    for one in (sizes, wide)
-                ]
-                for direction in range(directions):
-                    place = layer, direction
-                    self.sizes[place] = sizes
-                    self._places.setdefault(place, [])
-                    self._add(shapes, of_matrices, place, wide["H"], directions if wide["I"] != sizes["I"] else 1)
-        if len({part.name for part in self.parameters}) < len(self.parameters):
-            names = [part.name for part in self.parameters]
+        self._places = {place: [] for place in places}
+        for kinds in (("W", "R", "W_hr")[: 3 if proj_size else 2], BIAS_MODES[bias]):
+            for layer, direction in places:
+                sizes, wide = layers[layer]
+                without_W = layer == 0 and input_mode in WITHOUT_W
+                check_sizes(layout, sizes, layer, without_W)
+                own, read = shapes(**sizes), shapes(**wide)
+                for kind in kinds:
+                    if kind in own and not (kind == "W" and without_W):
+                        groups = directions if kind == "W" and wide["I"] != sizes["I"] else 1
+                        self._add_stacked((layer, direction), kind, own[kind], read[kind], groups, without_W)
+                self._add_own((layer, direction), "R" in kinds)
+        names = [part.name for part in self.parameters]
+        if len(set(names)) < len(names):
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
         if not self.size:
             raise ValueError(
@@ -138,50 +128,39 @@ class WeightSpace:
                 "the equations have one, such as p.W.name @ x or p.name * h"
             )
 
-    def _add(self, shapes, of_matrices, place, width, groups):
-        """Parameters of some kinds, one after another, then those that are arrays of their own.
+    def _add_stacked(self, place, kind, shape, read, groups, without_W):
+        """Add the parameters of a kind of `STACKED`.
 
         Args:
-            shapes: kind -> shape as the layer's sizes make it, and kind -> shape that kernels read.
-            width: of kernels. groups: of W's columns, see `Formed`.
+            shape: of one array of all gates' rows. read: of the array that kernels read.
+            groups: of its columns, see `Derived`. without_W: the layer has no W.
         """
-        layout, sizes = self._layout, self.sizes[place]
-        for kind, shape in shapes[0].items():
-            parts, read = layout.rows.get(kind, ()), shapes[1][kind]
-            if kind in layout.formed or read != shape:
-                terms = layout.formed.get(kind) or as_they_are(parts)
-                missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if "W" not in shapes[0] else ()
-                if of_matrices and missing:
-                    raise ValueError(
-                        f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
-                        "multiplies more than x"
-                    )
-                self._add_formed(place, kind, read, terms, groups if kind == "W" else 1)
-                shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
-            if shape[0]:
-                self._append(STACKED[kind], kind, place, shape, parts)
-        if not of_matrices and ("per_unit" in layout.formed or (layout.per_unit and width != sizes["H"])):
-            terms = layout.formed.get("per_unit") or as_they_are(layout.per_unit)
-            self._add_formed(place, "per_unit", (len(terms) * width,), terms)
-        there = self._own_in(place) if of_matrices and layout.formed else ()
+        layout, parts = self._layout, self._layout.rows.get(kind, ())
+        if kind in layout.derived or read != shape:
+            terms = layout.derived.get(kind) or as_they_are(parts)
+            missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if without_W else ()
+            if missing and len(shape) == 2:
+                raise ValueError(
+                    f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
+                    "multiplies more than x"
+                )
+            self._add_derived(place, kind, read, terms, groups)
+            shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])
+        if shape[0]:
+            self._append(STACKED[kind], kind, place, shape, parts)
+
+    def _add_own(self, place, matrices):
+        """Add the parameters that are arrays of their own: `matrices`, or vectors and scalars."""
+        layout, sizes, width = self._layout, self.sizes[place], self.widths[place[0]]
+        if not matrices and ("per_unit" in layout.derived or (layout.per_unit and width != sizes["H"])):
+            terms = layout.derived.get("per_unit") or as_they_are(layout.per_unit)
+            self._add_derived(place, "per_unit", (len(terms) * width,), terms)
+        there = parameters_in([term for made in self.derived.get(place, {}).values() for term in made.terms])
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
-            kind = PER_UNIT if letters == ("H",) else {0: SCALAR, 1: VECTOR, 2: MATRIX}[len(shape)]
-            if (kind == MATRIX) == of_matrices and (kind != MATRIX or name in there):
+            kind = PER_UNIT if letters == ("H",) else OWN[len(shape)]
+            if (kind == MATRIX) == matrices and (kind != MATRIX or name in there):  # without W some are not there
                 self._append(flat_name(name), kind, place, shape, (name,))
-
-    def _own_in(self, place):
-        """The names in what is formed at a place; without W some are not there."""
-        return parameters_in([term for made in self.formed.get(place, {}).values() for term in made.terms])
-
-    @staticmethod
-    def _shape(kind, rows, sizes):
-        """Of these sizes."""
-        H = sizes["H"]
-        return {
-            "W": (rows and rows * H, sizes["I"]), "R": (rows and rows * H, sizes["P"] // sizes["heads"]),
-            "W_hr": (sizes["P"], H), "b_w": (rows and rows * H,), "b_r": (rows and rows * H,),
-        }[kind]  # fmt: skip
 
     def _append(self, name, kind, place, shape, parts):
         part = Parameter(named(name, *place), kind, *place, self.size, shape, parts)
@@ -189,11 +168,11 @@ class WeightSpace:
         self.parameters += (part,)
         self.size += part.size
 
-    def _add_formed(self, place, kind, shape, terms, groups=1):
+    def _add_derived(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
             constant.of(self.sizes[place])  # fits
-        made = self.formed.setdefault(place, {})[kind] = Formed(terms, self.formed_size, shape, groups)
-        self.formed_size += made.size
+        made = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
+        self.derived_size += made.size
 
     def views(self, flat):
         """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
@@ -223,11 +202,7 @@ class WeightSpace:
 
     def initial(self, initial, key):
         """What parameters begin with, by `Cell.initial`: (the `Parameter`, a slice of the flat buffer, its values) of
-        each in each layer and direction.
-
-        Args:
-            key: an int, from which random numbers follow.
-        """
+        each in each layer and direction. Random numbers follow from `key`, an int."""
         for (layer, direction), own in self.blocks.items():
             for name, value in initial:
                 if name in own:  # layer 0 may have no W
@@ -235,29 +210,26 @@ class WeightSpace:
                     drawn = begin.draw(value, shape, (key, layer, direction), name)
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
-    def pseudo_layer(self, flat, layer, direction, formed=None):
+    def pseudo_layer(self, flat, layer, direction, derived=None):
         """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        parameters per unit are one, (V * H,), "per_unit".
-
-        Args:
-            formed: (formed_size,), what kernels read in place of parameters; None: the parameters themselves.
-        """
+        parameters per unit are one, (V * H,), "per_unit". With `derived`, (derived_size,), what kernels read in their
+        place."""
         own = self._places[layer, direction]
         views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
         per_unit = [part for part in own if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
-        if formed is not None:
-            views |= {kind: one.of(formed) for kind, one in self.formed.get((layer, direction), {}).items()}
+        if derived is not None:
+            views |= {kind: one.of(derived) for kind, one in self.derived.get((layer, direction), {}).items()}
         return views
 
 
-class Formed(NamedTuple):
+class Derived(NamedTuple):
     """What kernels read of one kind, made of parameters.
 
     Attributes:
         terms: one per gate, or per parameter per unit; it fills H rows, or numbers, or as many as it has of them.
-        offset: of its first element in the array of all that is formed.
+        offset: of its first element in the array of all that is derived.
         shape: its shape.
         groups: its columns are so many groups, each with those of a direction of the layer below, and zeros at its end
             where kernels have more units there than h has.
@@ -282,13 +254,10 @@ def as_they_are(names):
 
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
-    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it).
+    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it), of a cell's `Layout`.
 
     Kernels have one width for h and all states of a layer, that of the widest. So where a state has more units than h,
     they compute an h that is wider than callers see, and matrices that multiply it have columns of zeros there.
-
-    Args:
-        layout: the cell's `Layout`. The others are as those of `WeightSpace`.
     """
     found, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
@@ -301,11 +270,8 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
 
 
 def check_sizes(layout, sizes, layer, without_W):
-    """Raise ValueError unless sizes are equal that a cell's equations need to be so.
-
-    Args:
-        layout: the cell's `Layout`. sizes: letter -> int. without_W: the layer has no W, so that I does not matter.
-    """
+    """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be so. Without W the size
+    I does not matter."""
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

@@ -8,17 +8,15 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from numbarnn.weights.network import agreed, infer, named, refuse, type_name, with_both_biases, with_input_matrix
+from numbarnn.weights.network import agreed, completed, infer, named, refuse, type_name
 
 CELL_ENTRIES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b_w", "bias_hh": "b_r"}  # of nn.LSTMCell and others
 CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module.
-
-    Arguments and errors are those of `numbarnn.convert.from_torch`.
-    """
+    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module: see
+    `numbarnn.convert.from_torch`."""
     if not isinstance(prefix, str):
         return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
@@ -72,7 +70,7 @@ def write(network):
             f"torch.nn has one hidden_size for all layers, but these are {network.hidden_sizes}: use one module per "
             "layer (to_torch_cells), or take the arrays from layer.state_dict()"
         )
-    return dict(with_both_biases(with_input_matrix(network)).parameters)
+    return dict(completed(network).parameters)
 
 
 def _refuse_reset_before(network, target):
@@ -87,10 +85,8 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
-    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
-
-    Arguments and errors are those of `numbarnn.convert.from_torch_cells`.
-    """
+    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts: see
+    `numbarnn.convert.from_torch_cells`."""
     if isinstance(source, Mapping) or hasattr(source, "state_dict"):
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]
@@ -143,9 +139,9 @@ def write_cells(network):
     """State dicts of torch.nn's cells, or the errors: see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
     refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
-    network = with_both_biases(with_input_matrix(network))
+    network = completed(network)
     states = []
     for where in network.pseudo_layers():
-        parts = {name: network.part(kind, *where) for name, kind in CELL_ENTRIES.items()}
-        states.append({name: array for name, array in parts.items() if array is not None})
+        parts = network.parts(*where)
+        states.append({name: parts[kind] for name, kind in CELL_ENTRIES.items() if kind in parts})
     return list(zip(states[::2], states[1::2], strict=True)) if network.bidirectional else states

@@ -6,7 +6,7 @@ import pytest
 
 import fake_cudnn
 from numbarnn import cli
-from numbarnn.bench import record, timing
+from numbarnn.bench import timing
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import rnn as cudnn_rnn
 from stub_layer import use_stub
@@ -63,9 +63,8 @@ def stub(monkeypatch):
 
 @pytest.fixture
 def short_turns(monkeypatch):
-    """Turns of a millisecond, a ceiling that nobody measures, and PyTorch's number of threads as it was."""
+    """Turns of a millisecond, and PyTorch's number of threads as it was."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
     monkeypatch.setattr(timing, "TURN_S", 1e-3)
     monkeypatch.setattr(timing, "GPU_TURN_S", 1e-3)
     monkeypatch.setattr(timing, "GAP_S", 0.0)

@@ -102,7 +102,6 @@ def test_operations_of_a_call():
         products = sum(value.size for name, value in layer.parameters.items() if name.startswith("weight"))
         for what, times in ((shapes.FORWARD, 2), (shapes.TRAINING, 6)):
             assert bench_record.work_of(row | {"what": what}) == times * shape["T"] * shape["B"] * products
-    assert bench_record.cpu_peak() > 1e8
 
 
 # ------------------------------------------------------------------------------------------------------ fewer of them
@@ -116,9 +115,9 @@ def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
 @pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])
 def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
     asked = []
-    monkeypatch.setattr(speed, "time_case", lambda *arguments, semantics: asked.append(arguments) or [])
+    monkeypatch.setattr(speed, "time_case", lambda *arguments: asked.append(arguments) or [])
     assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
-    assert {arguments[-1].rounds for arguments in asked} == {rounds}
+    assert {arguments[-2].rounds for arguments in asked} == {rounds}
     assert {shape for _, shape, *_ in asked} == set(shapes.SETS["quick"])
 
 

@@ -34,9 +34,6 @@ def test_every_option_is_in_every_spread(cell, size):
     assert len(set(chosen)) == len(chosen)
 
 
-# ---- problems ----
-
-
 # ---- PyTorch and the reference ----
 
 
@@ -67,10 +64,10 @@ def test_a_peer_that_computes_something_else_is_noted_and_widens_nothing(monkeyp
     use_stub(monkeypatch)
     case = cases.Case("gru", 2, 3, 4, (5,))
     rows = check.check_case(case, "cpu")
-    (note,) = [row for row in rows if row.mode == accuracy.PEER]
-    assert note.ok and not note.compared and note.quantity == "PyTorch" and "hy 1.0e-03" in note.message
-    (hy,) = [row for row in rows if row.quantity == "hy" and row.mode == "training"]
-    assert hy.ok and hy.torch_error is None and hy.limit == accuracy.floor(case)
+    (note,) = [row for row in rows if row["mode"] == check.PEER]
+    assert note["ok"] and note["quantity"] == "PyTorch" and "hy 1.0e-03" in note["message"]
+    (hy,) = [row for row in rows if row["quantity"] == "hy" and row["mode"] == "training"]
+    assert hy["ok"] and hy["torch_error"] is None and hy["limit"] == accuracy.floor(case)
 
 
 # ---- layers that do an option wrongly fail ----
@@ -109,14 +106,14 @@ class Careless(StubLayer):
     ids=("padding_value", "lengths", "resets", "no clip", "another bound", "nan kept", "nan clipped"),
 )
 def test_an_option_taken_wrongly_fails(case, changes, options, monkeypatch, stub):
-    assert all(row.ok for row in check.check_case(case, "cpu"))
+    assert all(row["ok"] for row in check.check_case(case, "cpu"))
     careless = lambda case, device, parameters, *more: Careless(case, parameters, changes, options)  # noqa: E731
     monkeypatch.setattr(cases, "make_layer", careless)
-    assert any(not row.ok for row in check.check_case(case, "cpu") if row.mode in ("inference", "training"))
+    assert any(not row["ok"] for row in check.check_case(case, "cpu") if row["mode"] in ("inference", "training"))
 
 
 def test_padding_of_dx_that_is_not_zero_fails(monkeypatch):
     problem = cases.make_instance(LENGTHS)
     use_stub(monkeypatch, lambda name, a: a + 1e-3 * problem.padding[..., None] if name == "dx" else a)
-    failed = {row.quantity for row in check.check_case(LENGTHS, "cpu") if not row.ok}
+    failed = {row["quantity"] for row in check.check_case(LENGTHS, "cpu") if not row["ok"]}
     assert failed == {"dx"}

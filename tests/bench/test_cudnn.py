@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, as_weight_space
+from cudnn_problem import LAYOUTS_OF_WEIGHTS, as_weight_space, layout_by_cudnn
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import descriptors, library
-from numbarnn.bench.peers.cudnn import rnn as networks
 
 
 def network(one, chosen):
@@ -118,10 +117,7 @@ def ask_without_gpu(file, everything):
     handle, found = ctypes.c_void_p(ctypes.addressof(zeros)), []
     for chosen in everything:
         chosen = cudnn.Options(**chosen)
-        rnn = network(one, chosen)
-        places = networks.places(one, handle, rnn, chosen, base=1 << 30)
-        size = networks.space_bytes(one, handle, rnn) // 4
-        found.append(({name: (place.offset, place.shape) for name, place in places.items()}, size))
+        found.append(layout_by_cudnn(one, handle, network(one, chosen), chosen))
     return found
 
 

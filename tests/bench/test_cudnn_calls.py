@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cudnn_assumptions import ASSUMED
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space
+from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, layout_by_cudnn
 from emulator.cupy_module import device_memory
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import descriptors
@@ -81,11 +81,11 @@ def test_every_algorithm_agrees_with_reference(real, algorithm, dtype, cell):
 @pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS, ids=as_id)
 def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, chosen):
     rnn = cudnn.Rnn(**chosen, session=either)
-    flat = np.arange(rnn.weight_space_size, dtype=np.float32)
+    flat = np.arange(rnn.space.size, dtype=np.float32)
     np.testing.assert_array_equal(rnn.join(rnn.split(flat)), flat, strict=True)
-    places = {name: tuple(place) for name, place in rnn.places.items()}
-    assert (places, rnn.weight_space_size) == as_weight_space(chosen)
-    assert rnn.weight_space_bytes == 4 * rnn.weight_space_size
+    with either.device:
+        found = layout_by_cudnn(either.library, either.handle, rnn.descriptor, rnn.options)
+    assert found == as_weight_space(chosen)
 
 
 # ------------------------------------------------------------------------------------------------------ prepared calls
@@ -145,6 +145,3 @@ def test_experiment(either, asked, record_property, capsys, request):
         with capsys.disabled():
             print(f"\n{request.node.name}: {found} ({source})")
     assert found == assumed, f"{source}: {found}; this package assumes: {assumed}"
-
-
-# ------------------------------------------------------------------------------------------------------------- a device

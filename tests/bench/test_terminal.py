@@ -9,11 +9,9 @@ from contextlib import redirect_stdout
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import check, console, kernels, record
-from numbarnn.bench.accuracy import Comparison
-from numbarnn.bench.report import changes, result_of
-from numbarnn.bench.tables import milliseconds, quotient
-from numbarnn.bench.trace.record import from_json
+from numbarnn.bench import check, console, kernels
+from numbarnn.bench.tables import milliseconds, quotient, three_digits
+from numbarnn.bench.trace.command import waiting
 
 WIDTHS = 80, 120
 SMALL = "--rounds", "3", "--threads", "1"
@@ -50,16 +48,15 @@ def of_info(found):
 
 
 def of_check(rows):
-    for group in (*check.by_run(one := [*map(Comparison.from_row, rows)]), *check.by_option(one)):
-        worst = group.worst
-        yield from (group.result, len(group.members), *map(check.number, (worst.error, worst.limit, worst.torch_error)))
+    for group in check.by_run(rows).values():
+        yield from check.group_cells(group)[:-1]
 
 
 def of_bench(found):
     for row in found["results"]:
         yield from (*map(milliseconds, row["median_s"].values()), *map(quotient, row["ratio"].values()))
         yield ",".join(map(str, row["shape"].values()))
-        yield from (f"{found / 1e6:.3g}" for found in row["peak_bytes"].values())
+        yield from map(three_digits, row["peak_bytes"].values())
 
 
 def of_stream(found):
@@ -69,15 +66,14 @@ def of_stream(found):
 
 def of_plan(found):
     for launch in (launch for one in found["passes"] for launch in one["launches"]):
-        yield from (launch["blocks"], launch["threads"], launch["max_registers"], 8 * launch["cut"]["tiles"])
+        yield from (launch["blocks"], launch["threads"], launch["max_registers"], 8 * launch["tile"]["n8"])
         yield from (f"{launch['shared_bytes'] / 1024:.1f}", f"{launch['microseconds']:.0f}")
         yield from (f"{launch['estimate'][part]:.2f}" for part in ("exchange", "read", "multiply", "add"))
         yield f"{launch['step_us']:.2f}"
 
 
 def of_trace(found):
-    made = from_json(found)
-    yield from (*made.blocks, *(f"{share:.0%}" for share in made.waiting()))
+    yield from (*(block["name"] for block in found["blocks"]), *(f"{share:.0%}" for share in waiting(found)))
 
 
 BENCH = "bench", "--device", "cpu", *SMALL
@@ -107,19 +103,12 @@ def test_kernels(tables):
     row = {
         "name": "lstm_persistent_forward_training", "dtype": "float16", "layouts": "h768_b16", "arch": "sm_90",
         "registers": 221, "shared_bytes": 2048, "dynamic_shared_bytes": 18944, "spill_bytes": 72, "stack_bytes": 160,
-        "threads_per_block": 256, "blocks_by_registers": 1, "ok": True, "error": None,
+        "threads_per_block": 256, "ok": True, "error": None,
     }  # fmt: skip
     rows = [row, row | {"registers": 36, "spill_bytes": 0, "layouts": "layer0_of_h512_512_512_512_b64_dropout"}]
     kernels.print_rows(rows)
     check_words(tables, [value for row in rows for value in row.values() if value not in (True, None)])
     assert all(any(line.startswith("spills 72 bytes") for line in lines) for lines in tables.values())
-
-
-def test_report_against_a_former_result(tables):
-    paths = [record.RESULTS / f"cpu-2026-11-{day}.json" for day in (22, 26)]
-    cli.main(["report", str(paths[1]), "--against", str(paths[0])])
-    found = changes(*(result_of(path.stem, record.read(path)) for path in paths))
-    check_words(tables, [f"{number:.2f}" for _, _, before, now, _ in found for number in (before, now, now / before)])
 
 
 def test_colors_are_for_terminals_alone(monkeypatch, capsys):

@@ -7,34 +7,15 @@ from cell_steps import callable_from_python, each, flat_numbers, functions_of, m
 from general_cells import GENERAL
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
-from numbarnn.cells.definition import Given
-from numbarnn.common.philox import dropout_words, philox
+from numbarnn.common.philox import philox
 from numbarnn.compile import scalar as compiled_scalar
-from numbarnn.compile import units
-from numbarnn.compile.specialise import forward_function, specialise
+from numbarnn.compile.specialise import specialise
 from numbarnn.reference.philox import philox4x32
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
 ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-
-
-def parts_of(cell, point):
-    """(ax, ah, state, per_unit) of these as one vector."""
-    ends = np.cumsum([cell.num_gates, cell.num_ah, cell.num_states])
-    return tuple(map(tuple, np.split(point, ends)))
-
-
-def arguments_of(cell, point):
-    """What its forward takes, of the point's dtype."""
-    *others, per_unit = parts_of(cell, point)
-    return *others, Given(per_unit)
-
-
-def size_of(cell):
-    """How many numbers `parts_of` takes."""
-    return cell.num_gates + cell.num_ah + cell.num_states + cell.num_per_unit
 
 
 # ------------------------------------------------------------------------------------------------------------- types
@@ -55,34 +36,12 @@ def test_simulated_cells_compute_in_their_dtype(cell, dtype):
         assert {np.asarray(value).dtype.name for value in flat_numbers(result)} == {dtype}
 
 
-@by_dtype
-@by_cell
-def test_compiled_cells_equal_the_plain_equations(cell, dtype):
-    rng = np.random.default_rng(0)
-    compiled, plain = (forward_function(cell, *way) for way in ((dtype, "cpu"), ("float64", "python")))
-    compiled = callable_from_python(compiled)
-    for _ in range(20):
-        point = rng.normal(size=size_of(cell)).astype(dtype)
-        # eight operations on numbers below 4, and one exp or tanh of 2.5 eps
-        ours = compiled(*arguments_of(cell, point))
-        exact = plain(*arguments_of(cell, point.astype(np.float64)))
-        for one, other in zip(flat_numbers(ours), flat_numbers(exact), strict=True):
-            assert abs(one - other) <= 16 * np.finfo(dtype).eps
-
-
 def test_functions_for_compiled_code_cannot_be_called_by_python():
     sigmoid = specialise(scalar.sigmoid, "float32", "cpu")
     assert 0 < callable_from_python(sigmoid)(np.float32(0.5)) < 1
     for _ in range(2):  # compiled by then
         with pytest.raises(TypeError, match=r"sigmoid is for compiled code: call it in a plain function"):
             sigmoid(np.float32(0.5))
-
-
-def test_specialise_replaces_constants_and_functions_only():
-    assert specialise(scalar.sigmoid, "float32", "cpu") is specialise(scalar.sigmoid, "float32", "cpu")
-    plain = specialise(scalar.sigmoid, "float32", "python")
-    assert plain.__globals__["ONE"].dtype == np.float32 and scalar.ONE == 1.0 and isinstance(scalar.ONE, float)
-    assert plain.__doc__ == scalar.sigmoid.__doc__ and plain.__globals__["np"] is np
 
 
 # -------------------------------------------------------------------------------------- exp, tanh and log1p in float32
@@ -173,21 +132,7 @@ def test_a_cells_own_functions_stay_what_they_are():
         assert own.py_func.__code__ is reciprocal.__code__
 
 
-# ----------------------------------------------------------------------------------------------- memory and dropout
-@pytest.mark.parametrize("count", range(5))
-def test_units_in_memory(count):
-    """Value k of unit j stands at k H + j."""
-    H, j = 3, 1
-    row, bias = np.arange(20.0), 100 * np.arange(20.0)
-    places = [j + k * H for k in range(count)]
-    assert units.loader(count, "python")(row, j, H) == tuple(row[places])
-    assert units.biased_loader(count, "python")(row, bias, j, H) == tuple(row[places] + bias[places])
-    out = np.full(20, np.nan)
-    units.storer(count, "python")(out, j, H, tuple(range(count)))
-    assert [int(value) for value in out[places]] == list(range(count))
-    assert np.isnan(np.delete(out, places)).all()
-
-
+# ----------------------------------------------------------------------------------------------------- random numbers
 # Known answers of Random123 (kat_vectors, philox4x32 10): counter, key, result.
 ONES = 0xFFFFFFFF
 KNOWN = {
@@ -208,11 +153,3 @@ def test_philox_known_answers(counter, key, known):
     for dtype in ("float32", "float64"):
         assert tuple(map(int, callable_from_python(specialise(philox, dtype, "cpu"))(*words))) == known
     assert tuple(map(int, philox4x32(counter, key))) == known  # the tests' own
-
-
-@pytest.mark.parametrize("p, scale, threshold", [(0.0, 1, 0), (0.5, 2, 2**31), (0.25, 4 / 3, 2**30), (1.0, 0, 2**32)])
-def test_dropout_words(p, scale, threshold):
-    seed = 0x0123456789ABCDEF
-    words = dropout_words(p, seed, 3, 2**32 + 7, first=60)
-    assert words[0] == scale and all(isinstance(word, np.uint64) for word in words[1:])
-    assert [int(word) for word in words[1:]] == [threshold, 0x89ABCDEF, 0x01234567, 3, 7, 60]

@@ -1,4 +1,4 @@
-"""Cells whose kernels read what is formed of parameters, against loops in float64 and finite differences."""
+"""Cells whose kernels read what is derived of parameters, against NumPy's engine in float64, and finite differences."""
 
 import pickle
 
@@ -12,25 +12,23 @@ import torch
 import numbarnn as nr
 import numbarnn.torch as nrt
 from formed_cells import CELLS
-from formed_loops import (
-    INPUTS,
-    H,
-    assert_close,
-    computed,
-    each,
-    expected,
-    full_names,
-    inputs_of,
-    layer_of,
-    problem,
-)
+from formed_loops import INPUTS, H, assert_close, computed, each, expected, full_names, inputs_of, layer_of, problem
+from numpy_engine import NumpyEngine
 
 by_cell = pytest.mark.parametrize("name", CELLS)
 
 
 @by_cell
+def test_numpys_engine_agrees_with_equations_and_differences(name):
+    cell = CELLS[name][0]
+    assert nr.gradcheck(
+        cell, inputs_of(name), H, device=NumpyEngine(), **({"proj_size": 3} if cell.projected else {})
+    ).ok
+
+
+@by_cell
 @pytest.mark.parametrize("options", ({}, {"num_layers": 2, "bidirectional": True}), ids=("one", "stack"))
-def test_agrees_with_a_loop(name, options):
+def test_agrees_with_numpys_engine(name, options):
     """Small calls, bound; and one that is not bound as it is given lengths that are all T."""
     if options and CELLS[name][1] == "H":
         options = {"num_layers": 3}  # else the second layer's x is wider than its h
@@ -104,13 +102,11 @@ def test_in_pytorch(name):
 # ------------------------------------------------------------------------------------------------------ beside the rest
 def test_sizes_are_checked_when_the_layer_is_made():
     with pytest.raises(
-        ValueError,
-        match=r"layer 0: x is used itself, .* so its hidden size 5 and input size 3 must be equal",
+        ValueError, match=r"layer 0: x is used itself, .* so its hidden size 5 and input size 3 must be equal"
     ):
         nr.RNN(CELLS["highway_lstm"][0], 3, 5)
     with pytest.raises(
-        ValueError,
-        match=r"layer 1: x is used itself, .* so its hidden size 5 and input size 10 must be",
+        ValueError, match=r"layer 1: x is used itself, .* so its hidden size 5 and input size 10 must be"
     ):
         nr.RNN(CELLS["highway_lstm"][0], 5, 5, 2, bidirectional=True)
     with pytest.raises(

@@ -3,7 +3,6 @@
 import inspect
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +12,13 @@ pytest.importorskip("torch")
 import torch
 
 import numbarnn
-from cases import Case
 from cell_loops import Loop
-from equations import BUILT_IN_TOO, LIBRARY, by_loops_names, cell_of, loop_of, own_parameters
+from equations import BUILT_IN_TOO, LIBRARY, cell_of
 from formed_cells import CELLS as FORMED
 from numbarnn import cells
 from numbarnn.cells import functions, library
 from numbarnn.cells.definition import Given
-from problems import make_problem
+from numpy_engine import NumpyEngine
 
 
 def test_all_cells_are_tested():
@@ -33,36 +31,10 @@ def test_all_cells_are_tested():
 
 
 # ------------------------------------------------------------------------------------------------ the equations
-def loops_parameters(problem):
-    """The problem's under the names of the loop."""
-    case = problem.case
-    own = own_parameters(problem.parameters, 0, 0)
-    return by_loops_names(case.definition, loop_of(case.cell), own, case.hidden[0])
-
-
-CHOSEN = {"phased_lstm_half_open": {"open_ratio": 0.5}}
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_equations_run_on_arrays(name):
-    """The equations themselves, on NumPy vectors of one sequence, step after step."""
-    problem = make_problem(Case(name, T=5, B=1, dtype="float64"))
-    cell, p = problem.case.definition, SimpleNamespace()
-    for parameter, array in loops_parameters(problem).items():
-        group, _, member = parameter.rpartition(".")
-        if group:
-            p.__dict__.setdefault(group, SimpleNamespace())
-        setattr(getattr(p, group) if group else p, member, array)
-    state, y = [part[0][0, 0] for part in problem.states], []
-    for x in problem.x[:, 0]:
-        own, clock = (state, {}) if cell.counts is None else (state[:-1], {cell.counts: state[-1]})
-        state = cell.function(x, *own, p, **clock, **CHOSEN.get(name, {}))
-        state = (*(state if isinstance(state, tuple) else (state,)), *(t + 1 for t in clock.values()))
-        y.append(state[0])
-    expected = problem.expected()
-    np.testing.assert_allclose(np.array(y), expected["y"][:, 0], rtol=1e-13, atol=1e-14)
-    for name_of, part in zip(cell.states, state, strict=True):
-        np.testing.assert_allclose(part, expected[f"{name_of}y"][0, 0], rtol=1e-13, atol=1e-14)
+@pytest.mark.parametrize("name", [name for name in LIBRARY if not cell_of(name).own_derivatives])
+def test_equations_on_arrays_and_differences_are_what_numpys_engine_computes(name):
+    cell = cell_of(name)
+    assert numbarnn.gradcheck(cell, device=NumpyEngine(), **({"proj_size": 3} if cell.projected else {})).ok
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,17 @@
 """What is written: whole or not at all, refused before the work where it cannot be, and never before it is shown."""
 
 import errno
-import json
 import os
 import stat
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import check, console, demo, info, kernels, record
-from numbarnn.bench.charmodel import Corpus
+from numbarnn.bench import check, console, info, kernels
 from numbarnn.common import files
 from stub_layer import use_stub
 
@@ -33,11 +30,11 @@ COMMANDS = {
     "trace": TRACE,
     "kernels": ["kernels"],
 }
-INPUTS = {"--text", "--resume", "--against", "--from"}  # files that are read
+INPUTS = {"--text"}  # files that are read
 OUTPUTS = [
     (name, option)
     for name in COMMANDS
-    for option in ("--json", "--html", "--png", "--plot", "--save", "--bundle")
+    for option in ("--json", "--html", "--plot")
     if option in cli.build_parser(name)[0]._subparsers._group_actions[0].choices[name]._option_string_actions
 ]
 
@@ -121,12 +118,6 @@ def test_where_nothing_can_be_written(tmp_path):
             assert caught.value.filename == str(path) and names(tmp_path) == before
 
 
-# ------------------------------------------------------------------------------------------------ weights
-def trainer(seed=0):
-    config = demo.DEFAULTS | {"hidden": 6, "layers": 1, "batch": 2, "seq": 8, "seed": seed}
-    return demo.Trainer(config, Corpus.prepare("the cat sat on the mat. " * 20, "cats", 2, 8), "cpu")
-
-
 # ------------------------------------------------------------------------------------------------ commands
 def test_outputs_are_all_that_commands_have():
     found = set()
@@ -163,11 +154,10 @@ def quick(name, monkeypatch):
     """The command `name` with stand-ins for what it measures."""
     if name == "bench":
         use_stub(monkeypatch)
-    compared = replace(check.engine_failure("cpu", "a stub"), options="float32", error=1e-8, limit=1e-7)
+    compared = check.engine_failure("cpu", "a stub") | {"options": "float32", "error": 1e-8, "limit": 1e-7}
     monkeypatch.setattr(check, "check_device", lambda *_: [compared])
     monkeypatch.setattr(kernels.compiler, "toolchain", lambda: "a compiler")
-    monkeypatch.setattr(kernels, "compile_all", lambda archs, every: [])
-    monkeypatch.setattr(record, "cpu_peak", lambda *_: 1e9)
+    monkeypatch.setattr(kernels, "compile_all", lambda archs: [])
 
 
 SHOWN = {
@@ -181,7 +171,7 @@ SHOWN = {
 def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick, monkeypatch, capsys):
     if name == "bench":
         pytest.importorskip("torch")
-    if option in ("--html", "--png", "--plot"):
+    if option in ("--html", "--plot"):
         pytest.importorskip("matplotlib")
     rename = Path.replace
 
@@ -209,21 +199,3 @@ def test_memory_and_files_that_end_a_command(monkeypatch, capsys):
         monkeypatch.setattr(info, "collect", lambda error=error: (_ for _ in ()).throw(error))
         assert cli.main(["info"]) == 1
         assert capsys.readouterr().err == f"numbarnn info: {line}\n"
-
-
-def test_training_goes_on_without_a_checkpoint(folder, monkeypatch, capsys):
-    """A full disk does not end the training; if there is room later, the last checkpoint counts."""
-    room, written = iter([False, True]), demo.save
-
-    def save(path, trainer):
-        if not next(room):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return written(path, trainer)
-
-    monkeypatch.setattr(demo, "save", save)
-    monkeypatch.setattr(demo.Trainer.train, "__defaults__", (float("inf"), 1, *demo.Trainer.train.__defaults__[2:]))
-    arguments = [*DEMO[:-1], "2", "--plot", "none", "--save", "c.npz", "--json", "out.json"]
-    assert cli.main(arguments) == 0
-    said = capsys.readouterr()
-    assert "no checkpoint: c.npz: No space left on device" in said.out + said.err and "checkpoint: c.npz" in said.out
-    assert demo.read("c.npz")[0]["step"] == json.loads(Path("out.json").read_text())["steps"] == 2

@@ -1,5 +1,6 @@
 """How the package is imported and installed: beside its own clone, and by the commands that messages give."""
 
+import importlib.util
 import json
 import os
 import re
@@ -21,6 +22,18 @@ EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text().split(
 def a_clone():
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("these tests belong to a clone")
+
+
+def test_versions_takes_the_lower_bounds_of_all_that_is_needed(a_clone):
+    path = ROOT / "tests" / "versions.py"
+    versions = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("versions", path))
+    spec.loader.exec_module(versions)
+    core, all_of_sim = (
+        [versions.oldest(one) for one in versions.requirements(e) if ">=" in one] for e in ("core", "sim")
+    )
+    assert core == ["numpy==2.0.*", "llvmlite==0.44.*", "scipy-openblas32==0.3.29"]
+    assert {one.partition("==")[0] for one in all_of_sim} == {"numpy", "llvmlite", "scipy-openblas32", "numba",
+                                                              "numba-cuda", "greenlet"}  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- an editable install

@@ -9,8 +9,9 @@ import times
 
 from numbarnn.bench import accuracy, console
 from numbarnn.bench.cases import Case, make_instance, make_layer
-from numbarnn.bench.check import check_case
+from numbarnn.bench.check import check_case, compared
 from numbarnn.bench.peers import peers
+from numbarnn.bench.shapes import WHOLE
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 from numbarnn.schedules.persistent.tilings import DoesNotFit
 
@@ -65,9 +66,9 @@ def questions(run, part):
 def first_calls(run, case, schedules=("persistent", "auto")):
     """Call both passes, which compiles them."""
     for schedule in schedules:
-        for train in (False, True):
+        for what in WHOLE:
             with suppress(DoesNotFit):
-                contender = peers.numbarnn_contender(make_instance(case), train, run.device, schedule)
+                contender = peers.numbarnn_contender(make_instance(case), what, run.device, schedule)
                 contender.call()
                 contender.synchronize()
     return {"ok": True}
@@ -91,10 +92,10 @@ def checked(run, case, schedules):
     rows = check_case(case, run.device, schedules, with_torch=False)
     if case.allow_tf32 is True:
         limit = accuracy.floor(replace(case, dtype="float16"))
-        rows = [replace(row, limit=limit, ok=row.error is not None and row.error <= limit) for row in rows]
-    wrong = [f"{row.schedule} {row.mode} {row.quantity}: {row.error} of {row.limit} {row.message or ''}"
-             for row in rows if not row.ok]  # fmt: skip
-    shares = [row.share for row in rows if row.compared]
+        rows = [row | {"limit": limit, "ok": row["error"] is not None and row["error"] <= limit} for row in rows]
+    told = "{schedule} {mode} {quantity}: {error} of {limit} {message}"
+    wrong = [told.format(**row) for row in rows if not row["ok"]]
+    shares = [accuracy.share(row["error"], row["limit"]) for row in rows if compared(row)]
     return {"ok": bool(rows) and not wrong, "share": max(shares, default=None), "message": "\n".join(wrong[:8])}
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune
 
 import numbarnn as nr
 import numbarnn.torch as nrt
@@ -121,21 +120,6 @@ def test_data_from_elsewhere():
     torch_modules.assert_same(theirs, ours, x)
 
 
-def test_a_transposed_matrix_is_seen_as_such():
-    theirs, ours = torch_modules.pair("RNN", 5, 5)
-    for module in (theirs, ours):
-        module.weight_hh_l0.data = module.weight_hh_l0.data.t()
-    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 5))
-
-
-def test_parameters_replaced():
-    theirs, ours = torch_modules.pair("LSTM", 3, 5)
-    for module in (theirs, ours):
-        torch.manual_seed(3)
-        module.bias_ih_l0 = nn.Parameter(torch.randn(20))
-    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 3))
-
-
 def test_shared_parameters_stay_shared():
     first, second = nrt.RNN(5, 5), nrt.RNN(5, 5)
     second.weight_hh_l0 = first.weight_hh_l0
@@ -175,29 +159,6 @@ def test_files_of_safetensors(tmp_path):
     other = nn.LSTM(3, 5, 2)
     other.load_state_dict(safetensors.load_file(tmp_path / "ours.safetensors"))
     torch_modules.assert_same(theirs, other, torch.randn(4, 2, 3))
-
-
-@pytest.mark.parametrize("what", ("weight_norm", "old_weight_norm", "prune"))
-def test_reparametrized(what):
-    theirs, ours = torch_modules.pair("GRU", 3, 5)
-    for module in (theirs, ours):
-        if what == "weight_norm":
-            parametrizations.weight_norm(module, "weight_hh_l0")
-        elif what == "old_weight_norm":
-            nn.utils.weight_norm(module, "weight_hh_l0")
-        else:
-            prune.random_unstructured(module, "weight_hh_l0", amount=0.0)
-            module.weight_hh_l0_mask[:, 0] = 0.0
-    torch_modules.assert_same(theirs, ours, torch.randn(4, 2, 3))
-
-
-def test_an_optimizers_step_before_backward_is_noticed():
-    for module in torch_modules.pair("LSTM", 3, 5):
-        y, _ = module(torch.randn(4, 2, 3))
-        with torch.no_grad():
-            module.weight_hh_l0.add_(1.0)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            y.sum().backward()
 
 
 def test_parameters_by_the_equations_names():

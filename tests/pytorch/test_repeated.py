@@ -64,6 +64,10 @@ def normalize(module):
     torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
 
 
+def normalize_as_before(module):
+    torch.nn.utils.weight_norm(module, "weight_hh_l0")
+
+
 def prune(module):
     from torch.nn.utils.prune import l1_unstructured
 
@@ -76,7 +80,8 @@ def there_and_back(module):
 
 
 CHANGES = (
-    set_data, transpose_data, step, set_parameter, load, assign, write, normalize, prune, there_and_back,
+    set_data, transpose_data, step, set_parameter, load, assign, write, normalize, normalize_as_before, prune,
+    there_and_back,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import real_sizes
 from numbarnn import engines
+from numbarnn.bench import accuracy
 from numbarnn.engines.gpu import profiles
 
 pytestmark = pytest.mark.gpu
@@ -47,8 +48,8 @@ def test_real_sizes_agree_with_float64(profile, monkeypatch, record_property, pr
     launches, comparisons = real_sizes.run(problem, monkeypatch)
     for launch in launches:
         record_property("launch", f"{'backward' if launch.backward else 'forward'} {launch}; {launch.tile}")
-    worst = max(comparisons, key=lambda comparison: comparison.share)
-    record_property("worst", f"{worst.quantity} {worst.error} of {worst.limit}")
+    worst = max(comparisons, key=lambda row: accuracy.share(row["error"], row["limit"]))
+    record_property("worst", "{quantity} {error} of {limit}".format(**worst))
     assert {launch.backward for launch in launches} == {False, True}
-    wrong = [f"{one.quantity}: {one.error} of {one.limit} {one.message or ''}" for one in comparisons if not one.ok]
+    wrong = ["{quantity}: {error} of {limit} {message}".format(**one) for one in comparisons if not one["ok"]]
     assert not wrong, "\n".join(wrong)

@@ -1,12 +1,12 @@
-"""What layers of formed_cells.py must compute: their equations by cell_loops.py, and autograd; and what a layer
-computes, by the same names.
+"""What layers of formed_cells.py must compute, by the engine of NumPy alone; and what a layer computes, by the same
+names.
 """
 
 import numpy as np
 
 import numbarnn as nr
-from comparing import all_arrays
 from formed_cells import CELLS
+from numpy_engine import NumpyEngine
 
 T, B, INPUTS, H = 5, 3, 3, 5
 
@@ -20,40 +20,6 @@ def layer_of(name, dtype="float64", device="cpu", seed=0, **options):
     cell = CELLS[name][0]
     options |= {"proj_size": 3} if cell.projected else {}
     return nr.RNN(cell, inputs_of(name), H, dtype=dtype, device=device, seed=seed, **options)
-
-
-def loop(name, layer, leaves, x, states):
-    """(y, final states) of a network, layer after layer.
-
-    Args:
-        leaves: the parameters by their names. states: (L*D, B, H), or a list of one (D, B, H) per layer.
-    """
-    import torch
-
-    from cell_loops import Eager, run_equations
-
-    cell = CELLS[name][0]
-    states = [[row for part in one for row in part] if isinstance(one, list) else one for one in states]
-    finals, D = [], layer.stack.directions
-    for number in range(layer.num_layers):
-        outputs = []
-        for direction in range(D):
-            place = f"l{number}.{'reverse.' if direction else ''}"
-            w = {key.removeprefix(place): leaves[key] for key in leaves if key.startswith(place)}
-            w = {key: value for key, value in w.items() if not key.startswith("reverse.")}
-            state, y = [part[number * D + direction] for part in states], []
-            for x_t in reversed(x) if direction else x:
-                state = run_equations(Eager(w, H), cell, x_t, state)
-                y.append(state[0])
-            outputs.append(torch.stack(y[::-1] if direction else y))
-            finals.append(state)
-        x = torch.cat(outputs, dim=-1).unbind()
-    equal = [len({part.shape for part in parts}) == 1 for parts in zip(*finals, strict=True)]
-    finals = zip(zip(*finals, strict=True), equal, strict=True)
-    return torch.stack(x), [
-        torch.stack(parts) if same else [torch.stack(parts[n : n + D]) for n in range(0, len(parts), D)]
-        for parts, same in finals
-    ]
 
 
 def problem(name, layer, batch=B, steps=T, seed=1):
@@ -74,28 +40,15 @@ def full_names(layer):
 
 
 def expected(name, layer, given):
-    """y, final states, gradients of x, states and every parameter by autograd in float64."""
-    import torch
-
-    x, states, dy, d_states = given
-    leaves = {key: torch.tensor(np.float64(layer.engine.to_host(v))) for key, v in full_names(layer).items()}
-    x, states = torch.tensor(x), each(torch.tensor, states)
-    for leaf in (x, *all_arrays(states), *leaves.values()):
-        leaf.requires_grad_()
-    y, finals = loop(name, layer, leaves, x.unbind(), states)
-    pairs = zip(all_arrays(finals), all_arrays(d_states), strict=True)
-    loss = (y * torch.tensor(dy)).sum() + sum((a * torch.tensor(b)).sum() for a, b in pairs)
-    loss.backward()
-
-    def gradient(leaf):
-        return np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.numpy()
-
-    return (
-        {"y": y.detach().numpy(), "x": gradient(x)}
-        | by_number("final", each(lambda one: one.detach().numpy(), finals))
-        | by_number("state", each(gradient, states))
-        | {key: gradient(leaf) for key, leaf in leaves.items()}
-    )
+    """What `computed` has to be, in float64 by the engine of NumPy alone (`test_formed.py` compares that with finite
+    differences, and with the equations)."""
+    options = {"proj_size": layer.proj_size} if layer.proj_size else {}
+    oracle = nr.RNN(
+        CELLS[name][0], layer.input_size, list(layer.hidden_sizes), bidirectional=layer.bidirectional, dtype="float64",
+        device=NumpyEngine(), **options,
+    )  # fmt: skip
+    oracle.load_state_dict(layer.state_dict())
+    return computed(oracle, given)
 
 
 def each(function, states):
@@ -115,7 +68,7 @@ def by_number(what, states):
 
 
 def computed(layer, given, **options):
-    """The same of the layer."""
+    """y, final states, gradients of x, states and every parameter of a layer, by name."""
     host = layer.engine.to_host
     x, states, dy, d_states = (
         each(lambda one: layer.engine.from_host(one.astype(layer.dtype)), part if isinstance(part, list) else [part])

@@ -27,7 +27,7 @@ def run(problem, monkeypatch):
     Launches are those of the problem's own T: for 3 steps the planner would choose other tiles.
 
     Returns:
-        (launches, comparisons): forward's and backward's `planner.Launch`es in a list, and a `Comparison` for each
+        (launches, comparisons): forward's and backward's `planner.Launch`es in a list, and a row of `check` for each
         result and gradient.
 
     Raises:
@@ -49,4 +49,4 @@ def run(problem, monkeypatch):
     results = run_training(layer, instance)
     expectation = Expected(instance, with_torch=False).of_training()
     comparer.compare("training", results, expectation, needed=expectation["truth"])
-    return used, comparer.comparisons
+    return used, comparer.rows

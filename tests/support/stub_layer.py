@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numbarnn.bench import expected, sequences
+import numbarnn
+from numbarnn.bench import expected
 from numbarnn.bench.cases import pack_states, unpack_states
 
 
@@ -79,15 +80,13 @@ class StubLayer:
     def _unpacked(self, x):
         """A packed or batch-first x as (T, B, n), and the lengths of a packed one, else None."""
         if not isinstance(x, np.ndarray):
-            longest_first = (x.batch_sizes[:, None] > np.arange(x.batch_sizes[0])).sum(axis=0)
-            lengths = longest_first[x.unsorted_indices]
-            return sequences.unpack(x.data, lengths, len(x.batch_sizes)), lengths
+            return numbarnn.pad_packed_sequence(x)
         return (x.swapaxes(0, 1) if self.case.batch_first else x), None
 
     def _packed(self, y, like):
         """The reverse of `_unpacked`: y in the form of `like`."""
         if not isinstance(like, np.ndarray):
-            return replace(like, data=sequences.pack(y, self._unpacked(like)[1]))
+            return replace(like, data=numbarnn.pack_padded_sequence(y, self._unpacked(like)[1]).data)
         return y.swapaxes(0, 1) if self.case.batch_first else y
 
     def _outputs(self, result, x):

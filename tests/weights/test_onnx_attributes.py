@@ -8,7 +8,7 @@ import pytest
 
 import numbarnn
 from numbarnn import convert
-from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, GATES, Kind, cell_of
+from numbarnn.weights.onnx_cells import ACTIVATIONS, DEFAULTS, Kind, cell_of
 from weights_helpers import assert_close, run_onnx
 
 onnx = pytest.importorskip("onnx")
@@ -44,7 +44,7 @@ def drawn(generator):
 
 def weights_of(kind, D, generator):
     """Name -> array of a node's weights, small enough for activations without a bound."""
-    gates = len(GATES[kind.operator])
+    gates = len(kind.gates)
     shapes = {"W": (D, gates * HIDDEN, INPUTS), "R": (D, gates * HIDDEN, HIDDEN)}
     shapes |= {"B": (D, 2 * gates * HIDDEN)} if kind.bias else {}
     shapes |= {"P": (D, 3 * HIDDEN)} if kind.peepholes else {}

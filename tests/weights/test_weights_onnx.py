@@ -123,18 +123,6 @@ def test_single_bias_and_skip_input_become_what_onnx_has(cell, bias):
     assert_close(run_onnx(convert.to_onnx(layer), {"x": x}), weights_helpers.run(layer, x, zero), "float32")
 
 
-@pytest.mark.parametrize("cell, hidden, D", SIZES)
-def test_lengths(cell, hidden, D):
-    """Sequences of different lengths, in no order."""
-    layer = weights_helpers.make(cell, hidden, D)
-    x, states = weights_helpers.problem(layer, T=6, B=4)
-    lengths = np.array([3, 6, 1, 5], np.int32)
-    inputs = {"x": x, "lengths": lengths, "hx": states[0]} | ({"cx": states[1]} if cell == "lstm" else {})
-    y, state = layer(x, tuple(states) if cell == "lstm" else states[0], lengths=lengths)
-    found = run_onnx(convert.to_onnx(layer, state=True, lengths=True), inputs)
-    assert_close(found, [y, *(state if cell == "lstm" else [state])], "float32")
-
-
 def test_the_state_after_an_empty_sequence():
     """The one thing in which onnxruntime differs: 0 there, the initial state here, which is not 0 in this test."""
     layer = weights_helpers.make("gru")
@@ -247,23 +235,6 @@ def test_the_two_forms_of_the_gru(D, attributes):
     y, _ = layer(x)
     model.opset_import[0].version, model.ir_version = 14, 8
     assert_close(run_onnx(model, {"X": x}), [y.reshape(7, 3, D, 5).swapaxes(1, 2)], "float32")
-
-
-@pytest.mark.parametrize("operator", ("LSTM", "GRU", "RNN"))
-def test_inputs_of_a_node_go_to_the_calls(operator):
-    """What a model passes as sequence_lens, initial_h and initial_c is `lengths` and `state` of a call."""
-    inputs = ("X", "W", "R", "B", "lens", "h", "c")[: 7 if operator == "LSTM" else 6]
-    model = node_model(operator, inputs, D=2, direction="bidirectional")
-    for info in model.graph.input:
-        if info.name == "lens":
-            info.type.tensor_type.elem_type = onnx.TensorProto.INT32
-    layer = convert.from_onnx(model, device="cpu")
-    x, states = weights_helpers.problem(layer)
-    states, lengths = states[: len(inputs) - 5], np.array([2, 7, 4], np.int32)
-    y, _ = layer(x, tuple(states) if operator == "LSTM" else states[0], lengths=lengths)
-    model.opset_import[0].version, model.ir_version = 14, 8
-    found = run_onnx(model, {"X": x, "lens": lengths} | dict(zip("hc", states, strict=False)))
-    assert_close(found, [y.reshape(7, 3, 2, 5).swapaxes(1, 2)], "float32")
 
 
 def test_reverse_as_forward():

@@ -16,7 +16,6 @@ class Contender:
     synchronize: Callable = lambda: None
     plan: str | None = None  # what numbarnn runs, and why
     note: str | None = None  # how a peer is called, where there is something to tell
-    compile_s: float | None = None  # seconds of the first call of one that compiles
     again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
 
 
@@ -31,10 +30,10 @@ torch = _Torch()
 
 
 def made_again(make):
-    """The contender that a function makes, with that function as its `again`."""
+    """Return the contender that a function makes, with that function as its `again`."""
     return replace(make(), again=make)
 
 
 def installed(*modules):
-    """True when every one of these packages can be imported."""
+    """Return whether every one of these packages can be imported."""
     return all(importlib.util.find_spec(module) is not None for module in modules)

@@ -10,12 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from numbarnn.bench.cases import PEERS_CELLS, layer_of, pack_states, renamed, unpack_states
+from numbarnn.bench.cases import PEERS_CELLS, filled, layer_of, pack_states, renamed, unpack_states
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.contender import Contender, made_again
 from numbarnn.bench.peers.cudnn import rnn
 from numbarnn.bench.peers.cudnn.descriptors import ALGORITHMS
-from numbarnn.bench.sequences import filled
 from numbarnn.bench.shapes import BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, FORWARD_TRAINING
 
 # Math types of cuDNN by whether float32 may be rounded: without TF32; with, where "default" is TF32 (as PyTorch asks
@@ -30,7 +29,7 @@ PARTS = {
     FORWARD_TRAINING: (rnn.FORWARD,), BACKWARD_DATA: (rnn.DATA,), BACKWARD_WEIGHTS: (rnn.WEIGHTS,),
     BACKWARD: (rnn.DATA, rnn.WEIGHTS),
 }  # fmt: skip
-OTHER_FORM = "it is called directly for stacks over sequences of one length"
+OTHER_FORM = "it is called directly for sequences of one length"
 
 
 class Refused(RuntimeError):
@@ -144,7 +143,7 @@ class CudnnLayers:
 def cudnn_contenders(instance, what, algorithms=tuple(ALGORITHMS)):
     """Return (contenders, name -> why there is none): cuDNN's algorithms at one of `passes`; layers have one size."""
     case = instance.case
-    if reason := cudnn.why_not() or OTHER_FORM * bool(case.chain or case.lengths):
+    if reason := cudnn.why_not() or OTHER_FORM * bool(case.lengths):
         return [], {PREFIX.strip(): reason}
     contenders, refusals = [], {}
     maths = FLOAT32_MATHS[case.allow_tf32 is True] if case.dtype == "float32" else (None,)  # None: see `cudnn.Options`

@@ -4,98 +4,48 @@ Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, 
 layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy, dcx.
 """
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 import numbarnn
-from numbarnn.bench import sequences
-from numbarnn.bench.cases import links, make_layer, pack_states, renamed, unpack_states
+from numbarnn.bench.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.shapes import FORWARD, TRAINING, WHOLE, needed
+from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, needed
 
 
-def numbarnn_contender(instance, train, device="cpu", schedule="auto"):
-    """Return a numbarnn layer that does what `torch_contender` does: with `train` it gives all gradients, too."""
-    return numbarnn_pass(instance, TRAINING if train else FORWARD, device, schedule)
-
-
-def numbarnn_pass(instance, what, device="cpu", schedule="auto"):
-    """Return a contender at one of `shapes.APART`, or in training: with gradients of all.
+def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
+    """Return a numbarnn layer as a contender at one of the passes of `shapes`.
 
     A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
     the initial state along with those of x.
     """
-    if instance.case.chain:
-        return chain_contender(instance, what == TRAINING, device, schedule)
-    layer, options = make_layer(instance.case, device, instance.parameters, schedule), call_options(instance)
-    (x, state, dy), need = inputs(layer, instance), needed(what)
-    if what in WHOLE:
-        results = lambda y, final, gradients=None: (  # noqa: E731
-            numbarnn_outputs(layer, instance, y, final)
-            | (numbarnn_gradients(layer, instance, gradients) if gradients else {})
-        )
-        return layer_contender(f"numbarnn {schedule}", layer, (x, state, dy if need else None), results, **options)
-    tape = layer.forward(x, state)[2] if need else None
-
-    def call():
-        return layer.backward(tape, dy, need=need, retain=True) if need else layer.forward(x, state)
+    layer, need = make_layer(instance.case, device, instance.parameters, schedule), needed(what)
+    x, state, dy = inputs(layer, instance)
 
     def results(returned):
-        if need:
-            return numbarnn_gradients(layer, instance, returned, need)
-        return numbarnn_outputs(layer, instance, *returned[:2])
+        y, final, *gradients = returned
+        found = {} if y is None else numbarnn_outputs(layer, instance, y, final)
+        return found | (numbarnn_gradients(layer, instance, gradients[0], need) if need else {})
 
+    call = layer_call(layer, what, x, state, dy, **call_options(instance))
     return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
 
 
-def layer_contender(name, layer, given, results, **options):
-    """Return a layer at inference, or at forward and backward.
-
-    given: (x, state, dy) as the layer takes them; dy is None for inference. results: function of what the layer
-    returns, (y, state) or (y, state, gradients) -> arrays by quantity.
-    """
-    x, state, dy = given
-
-    def inference():
-        return layer(x, state, **options)
+def layer_call(layer, what, x, state, dy, **options):
+    """Return what runs a pass of a layer: a function that returns y, final state and, of a backward pass, gradients."""
+    if what in (FORWARD, FORWARD_TRAINING):
+        return partial(layer if what == FORWARD else layer.forward, x, state, **options)
 
     def forward_and_backward():
         y, final, tape = layer.forward(x, state, **options)
         return y, final, layer.backward(tape, dy)
 
-    call = inference if dy is None else forward_and_backward
-    return Contender(name, call, lambda returned: results(*returned), synchronize_of(layer), plan_of(layer, x))
-
-
-def chain_contender(instance, train, device, schedule):
-    """Return the layers of a chain, of which each is called by itself, one after the other."""
-    parts = links(instance)
-    layers = [make_layer(part.case, device, part.parameters, schedule) for part in parts]
-    x, _, dy = inputs(layers[0], instance)
-    states = [to_engine_state(layer, part.h0, part.c0) for layer, part in zip(layers, parts, strict=True)]
-
-    def call():
-        y, made, gradient, gradients = x, [], dy, []
-        for layer, state in zip(layers, states, strict=True):
-            made.append(layer.forward(y, state) if train else layer(y, state))
-            y = made[-1][0]
-        for layer, (_, _, tape) in zip(layers[::-1], made[::-1], strict=True) if train else ():
-            gradients.insert(0, layer.backward(tape, gradient))
-            gradient = gradients[0].x
-        return made, gradients
-
-    def results(returned):
-        (made, gradients), found = returned, {}
-        for k, (layer, part) in enumerate(zip(layers, parts, strict=True)):
-            own = numbarnn_outputs(layer, part, *made[k][:2])
-            own |= numbarnn_gradients(layer, part, gradients[k]) if train else {}
-            for name, value in own.items():
-                if name in ("hy", "cy", "dhx", "dcx"):
-                    found.setdefault(name, []).extend(value)
-                elif name != "dx" or k == 0:
-                    found[renamed(name, k) if "_l" in name else name] = value
-        return found
-
-    return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layers[0]), plan_of(layers[0], x))
+    if what == TRAINING:
+        return forward_and_backward
+    *_, tape = layer.forward(x, state, **options)
+    return lambda: (None, None, layer.backward(tape, dy, need=needed(what), retain=True))
 
 
 def synchronize_of(layer):
@@ -114,9 +64,8 @@ def to_engine(layer, instance, array):
     if array is None:
         return None
     if instance.case.lengths == "packed":
-        by_length, places, batch_sizes = sequences.order(instance.lengths)
-        rows = layer.engine.from_host(sequences.pack(array, instance.lengths))
-        return numbarnn.PackedSequence(rows, batch_sizes, by_length, places)
+        packed = numbarnn.pack_padded_sequence(array, instance.lengths)
+        return replace(packed, data=layer.engine.from_host(packed.data))
     return layer.engine.from_host(np.ascontiguousarray(array.swapaxes(0, 1)) if instance.case.batch_first else array)
 
 
@@ -175,7 +124,8 @@ def named_states(layer, case, names, state):
 def from_engine(layer, instance, value, padding_value=0.0):
     """Return the reverse of `to_engine`, for a y or dx that a layer returned."""
     if instance.case.lengths == "packed":
-        return sequences.unpack(to_host(layer, value.data), instance.lengths, instance.case.T, padding_value)
+        packed, padding = replace(value, data=to_host(layer, value.data)), {"padding_value": padding_value}
+        return numbarnn.pad_packed_sequence(packed, **padding, total_length=instance.case.T)[0]
     array = to_host(layer, value)
     return array.swapaxes(0, 1) if instance.case.batch_first else array
 

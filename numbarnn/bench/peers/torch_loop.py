@@ -9,7 +9,7 @@ import operator
 from numbarnn.bench.peers.contender import torch
 from numbarnn.cells.layout import Term
 from numbarnn.cells.tracing.graph import OPERATORS, reachable
-from numbarnn.weights.formed import Values
+from numbarnn.weights.derived import Values
 
 _NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
@@ -62,9 +62,9 @@ class _Values(Values):
     def constant(self, array):
         return self.arrays.as_tensor(array, dtype=self.dtype)
 
-    def _fixed(self, term):  # the equations name sizes of a state's width only
+    def _array(self, term):  # the equations name sizes of a state's width only
         text = term.op != "constant" and term.data not in self._sizes and isinstance(term.data, str)
-        return super()._fixed(Term(term.op, data="H") if text else term)
+        return super()._array(Term(term.op, data="H") if text else term)
 
 
 class LoopNetwork:

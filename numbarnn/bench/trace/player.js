@@ -1,10 +1,10 @@
-// The player of a record (its form: record.py). Everything on the page is a function of `now`, a time of the record.
+// The player of a record (its form: recorder.py). Everything on the page is a function of `now`, a time of the record.
 "use strict";
 (() => {
 const el = (id) => document.getElementById(id);
 const record = JSON.parse(el("record").textContent);
-const { blocks, layers, directions, steps, unit, backward = false } = record;
-const events = record.events.map((event, number) => ({ waits_for: [], reads: [], ...event, number }));
+const { blocks, layers, directions, steps, backward } = record;
+const events = record.events.map((event, number) => ({ ...event, number }));
 
 const SECONDS = 20; // that the whole record takes at normal speed
 const BARS = 3000; // of a page of the timeline, at most, if it can be chosen
@@ -48,7 +48,7 @@ const cells = new Map(), published = events.some((event) => event.kind === "publ
 const ends = (event) => (published ? event.kind === "publish" : event.kind !== "wait");
 const keyOf = ({ layer, direction, step }) => `${layer} ${direction} ${step}`;
 for (const event of events) {
-  if (!["wait", "multiply", "exchange", "publish"].includes(event.kind) || event.step === undefined || event.step >= steps) continue;
+  if (event.step === undefined || event.step >= steps) continue;
   if (!cells.has(keyOf(event))) cells.set(keyOf(event), { events: [], done: new Map() });
   const cell = cells.get(keyOf(event));
   cell.events.push(event);
@@ -69,7 +69,7 @@ const frontOf = (layer, step) => step + (backward ? layers - 1 - layer : layer);
 
 // ---- words ---------------------------------------------------------------------------------------------------------
 const number = (value, digits = 1) => value.toLocaleString("en", { maximumFractionDigits: digits });
-const span = (value) => ({ turns: () => `${number(value, 0)} turns`,  ns: () => `${number(value / 1000, 2)} µs` })[unit]();
+const span = (value) => `${number(value, 0)} turns`;
 const shortName = (block) => blocks[block].name.split(":")[0];
 const arrow = (direction) => (directions > 1 ? ` ${"→←"[direction]}` : "");
 const place = (one) => `layer ${one.layer}${arrow(one.direction)}, step ${one.step}`;
@@ -83,8 +83,7 @@ function listed(lacked) {
 
 function sentence(event, time) {
   const what = event.step === undefined ? "" : event.step === steps ? "the initial state" : place(event);
-  const words = { load: "loads its weights", multiply: `multiplies for ${what}`, publish: `publishes its part of ${what}`,
-    exchange: `exchanges what all blocks need within ${what}`, other: `works on ${what}` };
+  const words = { load: "loads its weights", multiply: `multiplies for ${what}`, publish: `publishes its part of ${what}` };
   if (event.kind !== "wait") return words[event.kind];
   const whom = listed(lacks(event, time)), long = `${span(event.end - event.start)} long`;
   return `waits: for ${what} it ${whom ? `needs ${whom}` : "has now been given all, and not looked yet"}; ${long}`;
@@ -372,7 +371,7 @@ dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"))
 el("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 
 const MEANINGS = { load: "loads weights", "wait-own": "waits for its own layer", "wait-other": "waits for another layer",
-  multiply: "multiplies", exchange: "adds up over all units", publish: "cell's equations, publishes", other: "other" };
+  multiply: "multiplies", publish: "cell's equations, publishes" };
 const kinds = new Set(events.map(kindOf));
 for (const [kind, meaning] of Object.entries(MEANINGS).filter(([kind]) => kinds.has(kind))) {
   const item = document.createElement("li"), swatch = document.createElement("i");

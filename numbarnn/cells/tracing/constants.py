@@ -9,11 +9,7 @@ from numbarnn.cells.tracing.values import Traced
 
 
 class ConstantOfH:
-    """An array that a function makes of H: a number per unit, (H,), or a matrix left of @; also among NumPy arrays.
-
-    Args:
-        function: H -> array.
-    """
+    """An array that a function makes of H: a number per unit, (H,), or a matrix left of @; also among NumPy arrays."""
 
     __array_ufunc__ = None  # NumPy's operators leave it to these
 

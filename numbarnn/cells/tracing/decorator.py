@@ -15,11 +15,7 @@ from numbarnn.cells.layout import listed, parameters_in, term_text
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
-from numbarnn.cells.tracing.mistakes import (
-    check_names_of_matrices,
-    refuse_changed_constants,
-    refuse_seeded_generators,
-)
+from numbarnn.cells.tracing.mistakes import check_names_of_matrices, refuse_changed_constants, refuse_seeded_generators
 from numbarnn.cells.tracing.parameters import check_names, layout_of
 from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.source import assemble
@@ -75,6 +71,11 @@ class TracedCell(Cell):
         return update_wrapper(own, self.definition)
 
     @property
+    def options(self):
+        """What `cell` is given to make it of its function."""
+        return {"name": self.name, "save": self.save, **self.hyperparameters}
+
+    @property
     def own_derivatives(self):
         """The names of functions by which the equations say other derivatives than their values have."""
         return tuple(sorted(SAME_VALUE.intersection(node.op for node in reachable(self.structure.outputs))))
@@ -90,7 +91,7 @@ class TracedCell(Cell):
                 f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
                 "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
             )
-        return _made_again, (*place, self.equations, {"name": self.name, "save": self.save, **self.hyperparameters})
+        return _made_again, (*place, self.equations, self.options)
 
 
 def _found(module, name):
@@ -108,10 +109,7 @@ def _made_again(module, name, equations, options):
         raise UnpicklingError(
             f"cell {options['name']} cannot be made again: {module}.{name}, its equations, is not found"
         )
-    if (
-        not isinstance(found, TracedCell)
-        or {"name": found.name, "save": found.save, **found.hyperparameters} != options
-    ):
+    if not isinstance(found, TracedCell) or found.options != options:
         found = cell(found, **options)
     if found.equations != equations:
         raise UnpicklingError(
@@ -144,7 +142,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     called p.scalar.name. It returns the new states. It is run once, on values that note what is computed; then the
     backward is derived, and source of both is written, which `show` prints.
 
-    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is formed once
+    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is derived once
     per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
     with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. Where x itself stands, as
     in `g * x`, input_size must be H. As a state, `return h, x`, it may have any size; so may states of which
@@ -176,8 +174,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     source_lines = _Source(function)
     input_name, states, chosen = _signature(function, hyperparameters, source_lines.definition)
     if name is None:
-        chosen_text = {key: getattr(value, "__name__", None) or repr(value) for key, value in hyperparameters.items()}
-        name = "_".join([_name_of(function), *(f"{key}_{text}" for key, text in chosen_text.items())])
+        texts = [f"{key}_{getattr(value, '__name__', None) or repr(value)}" for key, value in hyperparameters.items()]
+        name = "_".join([_name_of(function), *texts])
     counts = next((key for key, value in chosen.items() if value is step), None)
     if counts in states:
         raise error(f"{counts} is a state, and the number of the step; take two names", source_lines.definition)
@@ -233,7 +231,7 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     """The `Structure` of a function of equations: run once on traced values, and again where it has constants, to see
     that these are the same."""
     counts = any(value is step for value in hyperparameters.values())
-    own = len(states) - counts  # those that the function takes and returns
+    own, place = len(states) - counts, source_lines.last_return  # `own`: states that the function takes and returns
 
     def run():
         graph = Graph()
@@ -248,29 +246,32 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     if trace.constants:
         refuse_changed_constants(trace.constants, run()[0].constants)
         refuse_seeded_generators(function)
-    new_states = _new_states(trace, returned, states[:own], source_lines)
+    new_states = _new_states(trace, returned, states[:own], place)
     check_names_of_matrices(new_states, trace.kinds)
-    structure = split([*new_states, *(trace.node(value + 1) for value in values[own:])], trace.terms, trace.columns)
-    operations = sum(bool(node.args) for node in reachable(structure.outputs))
+    outputs = [*new_states, *(trace.node(value + 1) for value in values[own:])]
+    structure = split(outputs, trace)
+    nodes = reachable(structure.outputs)
+    operations = sum(bool(node.args) for node in nodes)
     if operations > MOST_OPERATIONS:
         raise error(
             f"{operations:,} operations per unit and step; at most {MOST_OPERATIONS:,} are compiled. A matrix, or a "
             "sum over units, does more in one",
-            source_lines.last_return,
+            place,
         )
     if not structure.gates:
-        raise error(
-            "nothing that is returned depends on x; expected a product p.W.name @ x at least", source_lines.last_return
-        )
-    check_names([node.data for node in reachable(structure.outputs) if node.op == "vector"], source_lines.last_return)
-    used = _used(structure)
+        raise error("nothing that is returned depends on x; expected a product p.W.name @ x at least", place)
+    vectors = [node.data for node in nodes if node.op == "vector"]
+    check_names(vectors, place)
+    products = [node.data for node in nodes if node.op in ("input", "product")]
+    biases = [name for own in structure.biases.values() for name in own.values()]
+    labels = [*products, *([structure.projection] if structure.projection else [])]
+    used = {*vectors, *biases, *parameters_in([structure.terms[label] for label in labels])}
     structure.unused = tuple(name for name in trace.kinds if name not in used)
-    _set_options(structure, trace.options, source_lines)
-    structure.initial, structure.sizes = trace.initial, trace.sizes
+    _set_options(structure, trace.options, place)
     return structure
 
 
-def _set_options(structure, options, source_lines):
+def _set_options(structure, options, place):
     """The structure's heads and drop_connect, from those of each matrix."""
     matrices = [node.data for node in structure.all_recurrent.values()]
     heads = {name: options[name][0] for name in matrices}
@@ -279,21 +280,19 @@ def _set_options(structure, options, source_lines):
             "matrices of different numbers of heads: "
             + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items())
             + "; all that multiply states or what is computed from them must have one number",
-            source_lines.last_return,
+            place,
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
         raise error(
-            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without",
-            source_lines.last_return,
+            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without", place
         )
     structure.heads = max(heads.values(), default=1)
     rates = tuple(options[name][1] for name in matrices)
     structure.drop_connect = rates if any(rates) else ()
 
 
-def _new_states(trace, returned, states, source_lines):
+def _new_states(trace, returned, states, place):
     """The nodes of what the equations returned."""
-    place = source_lines.last_return
     values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if returned is None or len(values) != len(states):
         came = "nothing" if returned is None else f"{len(values)} value{'s' if len(values) != 1 else ''}"
@@ -313,41 +312,26 @@ def _new_states(trace, returned, states, source_lines):
         raise error(str(problem).split("\n")[0], place) from None
 
 
-def _used(structure):
-    """The names of all parameters that what is returned depends on."""
-    nodes = reachable(structure.outputs)
-    products = [node.data for node in nodes if node.op in ("input", "product")]
-    products += [structure.projection] if structure.projection else []
-    biases = [name for own in structure.biases.values() for name in own.values()]
-    vectors = [node.data for node in nodes if node.op == "vector"]
-    return {*vectors, *biases, *parameters_in([structure.terms[label] for label in products])}
-
-
 class _Source:
     """The text of a function of equations, and where its definition, statements and last return stand."""
 
     def __init__(self, function):
         code = getattr(inspect.unwrap(function), "__code__", None)
-        self.file, first = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
-        self.definition = self.last_return = self.file, first
-        self._tree, self._first = None, first
+        self.file, self._first = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
+        self.definition = self.last_return = self.file, self._first
+        self.text, self._nodes = "", []
         try:
             self.text = textwrap.dedent(inspect.getsource(function))
-        except (OSError, TypeError):  # there is none
-            self.text = ""
+            self._nodes = list(ast.walk(ast.parse(self.text)))
+        except (OSError, TypeError, SyntaxError):  # there is none, or it is cut out of a larger expression
             return
-        try:
-            self._tree = ast.parse(self.text)
-        except SyntaxError:  # it is cut out of a larger expression
-            return
-        lines = [node.lineno for node in ast.walk(self._tree) if isinstance(node, ast.Return)]
-        if lines:
-            self.last_return = (self.file, first + max(lines) - 1)
+        if lines := [node.lineno for node in self._nodes if isinstance(node, ast.Return)]:
+            self.last_return = self.file, self._first + max(lines) - 1
 
     def statements(self):
         """(file, line) -> the simple statement that stands there, on one line."""
         found = {}
-        for node in ast.walk(self._tree) if self._tree else ():
+        for node in self._nodes:
             if isinstance(node, ast.stmt) and not hasattr(node, "body"):
                 text = " ".join(ast.get_source_segment(self.text, node).split())
                 for line in range(node.lineno, node.end_lineno + 1):

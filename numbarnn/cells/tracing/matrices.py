@@ -2,21 +2,19 @@
 
 `p.a - p.b` may be a vector, one number per unit, or a matrix: which it is, shows where it is used. So what is made of
 parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
-formed once per call; anywhere else it is computed unit by unit, as other values are.
+derived once per call; anywhere else it is computed unit by unit, as other values are.
 """
 
 from numbers import Real
 
 import numpy as np
 
-from numbarnn.cells.layout import SCALARS, Constant, Term
+from numbarnn.cells.layout import SCALARS, SYMBOLS, Constant, Term, operation_text
 from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.graph import reachable, same_for_all
 from numbarnn.cells.tracing.values import _UFUNCS, Traced, Value, words
-
-_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
 
 
 class Parameters:
@@ -74,7 +72,7 @@ class Operand(Traced):
         return Combined(self._trace, "transpose", (self,))
 
     def _operation(self, op, *values):
-        if (op == "neg" or op in _SYMBOLS) and all(map(_is_operand, values)):
+        if (op == "neg" or op in SYMBOLS) and all(map(_is_operand, values)):
             return Combined(self._trace, op, values)
         if _scales(op, values):
             return Scaled(self._trace, op, values)
@@ -95,7 +93,7 @@ class Operand(Traced):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         op = "product" if ufunc.__name__ == "matmul" else _UFUNCS.get(ufunc.__name__)
-        if op in _SYMBOLS and method == "__call__" and all(map(_is_operand, inputs)):
+        if op in SYMBOLS and method == "__call__" and all(map(_is_operand, inputs)):
             return Combined(self._trace, op, inputs)
         return super().__array_ufunc__(ufunc, method, *inputs, **options)
 
@@ -144,32 +142,26 @@ class Parameter(Operand):
         """The same with these options."""
         return Parameter(self._trace, self._name, self._options | options)
 
-    def _is_scalar(self):
-        return self._name.startswith(SCALARS)
-
     def _as_node(self):
-        self._trace.parameter(self._name, "scalar" if self._is_scalar() else "vector")
-        self._note_initial()
+        self._note("vector")
         return self._trace.graph.leaf("vector", self._name)
 
-    def _note_initial(self):
-        value, known = self._options.get("initial"), self._trace.initial
-        if value is not None and known.setdefault(self._name, value) != value:
-            raise error(f"p.{self._name} begins with {value} here and with {known[self._name]} elsewhere")
+    def _term(self):
+        return Term("parameter", data=self._name), self._note("matrix")
+
+    def _note(self, kind):
+        """Note its use as a "matrix" or a "vector", and what is said of it; whether it is a matrix."""
+        trace, name, kind = self._trace, self._name, "scalar" if self._name.startswith(SCALARS) else kind
+        trace.parameter(name, kind)
+        value, columns = self._options.get("initial"), self._options.get("columns") if kind == "matrix" else None
+        if value is not None and trace.initial.setdefault(name, value) != value:
+            raise error(f"p.{name} begins with {value} here and with {trace.initial[name]} elsewhere")
+        if columns is not None and trace.columns.setdefault(name, columns) != columns:
+            raise error(f"p.{name} has {columns} columns here and {trace.columns[name]} elsewhere")
+        return kind == "matrix"
 
     def _matrix_options(self):
         return self._options.get("heads", 1), self._options.get("drop", 0.0)
-
-    def _term(self):
-        trace, columns = self._trace, self._options.get("columns")
-        if self._is_scalar():
-            self._as_node()  # notes it, and what it begins with
-            return Term("parameter", data=self._name), False
-        trace.parameter(self._name, "matrix")
-        self._note_initial()
-        if columns is not None and trace.columns.setdefault(self._name, columns) != columns:
-            raise error(f"p.{self._name} has {columns} columns here and {trace.columns[self._name]} elsewhere")
-        return Term("parameter", data=self._name), True
 
 
 def _scales(op, values):
@@ -181,38 +173,6 @@ def _scales(op, values):
     return len(numbers) == 1 and numbers[0] in same_for_all(nodes) and (op == "mul" or isinstance(values[0], Operand))
 
 
-class Scaled(Operand):
-    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
-
-    __slots__ = ("_op", "_values")
-
-    def __init__(self, trace, op, values):
-        self._trace, self._op, self._values = trace, op, values
-
-    def _what(self):
-        one, other = map(words, self._values)
-        return f"({one} {_SYMBOLS[self._op]} {other})"
-
-    def _as_node(self):
-        return self._trace.apply(self._op, *self._values)._node
-
-    def _term(self):
-        raise error(
-            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
-            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
-        )
-
-    @property
-    def T(self):
-        return Scaled(self._trace, self._op, self._with_matrix(lambda matrix: matrix.T))
-
-    def __matmul__(self, other):
-        return self._trace.apply(self._op, *self._with_matrix(lambda matrix: matrix @ other))
-
-    def _with_matrix(self, function):
-        return [function(value) if isinstance(value, Operand) else value for value in self._values]
-
-
 class Combined(Operand):
     """What is made of parameters, numbers and constant matrices alone."""
 
@@ -222,23 +182,20 @@ class Combined(Operand):
         self._trace, self._op, self._args, self._node = trace, op, args, None
 
     def _what(self):
-        texts = [a._what().removeprefix("the parameter ") if isinstance(a, Traced) else words(a) for a in self._args]
-        if self._op in _SYMBOLS:
-            return f"({texts[0]} {_SYMBOLS[self._op]} {texts[1]})"
-        return f"{texts[0]}.T" if self._op == "transpose" else f"-{texts[0]}"
+        return operation_text(self._op, [words(part).removeprefix("the parameter ") for part in self._args])
 
     def _as_node(self):
         if self._node is None:
-            for part in self._args:
-                is_array = isinstance(part, Identity) or (isinstance(part, np.ndarray) and part.ndim)
-                if self._op in ("transpose", "product") or is_array:
-                    raise error(f"{self._what()}, a matrix, as a value; matrices stand left of @: {self._what()} @ h")
+            is_matrix = [
+                isinstance(part, Identity) or (isinstance(part, np.ndarray) and part.ndim) for part in self._args
+            ]
+            if self._op in ("transpose", "product") or any(is_matrix):
+                raise error(f"{self._what()}, a matrix, as a value; matrices stand left of @: {self._what()} @ h")
             self._node = self._trace.apply(self._op, *self._args)._node
         return self._node
 
     def _term(self):
-        found = [_term_of(part) for part in self._args]
-        terms, are_matrices = tuple(term for term, _ in found), [is_matrix for _, is_matrix in found]
+        terms, are_matrices = zip(*map(_term_of, self._args), strict=True)
         for part in self._args:
             if isinstance(part, Parameter) and part._matrix_options() != (1, 0.0):
                 raise error(
@@ -256,6 +213,28 @@ class Combined(Operand):
         if op == "divide" and are_matrices[1]:
             raise error(f"{self._what()} divides by a matrix; expected a number or a scalar, p.scalar.name")
         return Term(op, terms), any(are_matrices)
+
+
+class Scaled(Combined):
+    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
+
+    __slots__ = ()
+
+    def _term(self):
+        raise error(
+            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
+            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
+        )
+
+    @property
+    def T(self):
+        return Scaled(self._trace, self._op, self._with_matrix(lambda matrix: matrix.T))
+
+    def __matmul__(self, other):
+        return self._trace.apply(self._op, *self._with_matrix(lambda matrix: matrix @ other))
+
+    def _with_matrix(self, function):
+        return [function(part) if isinstance(part, Operand) else part for part in self._args]
 
 
 def _term_of(part):

@@ -20,11 +20,7 @@ _GENERATORS = set("default_rng RandomState SeedSequence PCG64 MT19937 Philox SFC
 
 
 def refuse_changed_constants(first, again):
-    """Refuse equations that draw random numbers: these differ from one run to the next.
-
-    Args:
-        first, again: the `Trace.constants` of two runs.
-    """
+    """Refuse equations that draw random numbers: the `Trace.constants` of two runs differ."""
     for (value, place), (other, _) in zip_longest(first, again, fillvalue=(None, None)):
         if np.asarray(value).tobytes() != np.asarray(other).tobytes():
             raise error(
@@ -56,16 +52,11 @@ def refuse_seeded_generators(function, seen=()):
 
 
 def check_names_of_matrices(outputs, kinds):
-    """Look for a forgotten @: a parameter with the name of a matrix that is multiplied or added as a vector.
+    """Look for a forgotten @: a parameter with the name of a matrix that is multiplied (refused) or added (warned of)
+    as a vector. `kinds` are those of the `Trace`.
 
     W, R and U, and groups of these names, are matrices' by convention. So are a group of one letter if a matrix is in
     it, and a name in capitals where another matrix has one; p.D * x may be meant, so that is warned of alone.
-
-    Args:
-        outputs: the nodes of the new states, with biases. kinds: as of a `Trace`.
-
-    Raises:
-        CellError: p.W, p.R or one of a group of matrices, p.V.b, is multiplied element by element.
     """
     matrices = [name for name, kind in kinds.items() if kind == "matrix"]
     groups = {group for name in matrices if len(group := _group(name)) == 1}

@@ -53,10 +53,10 @@ def _parameters(cell):
     for name, shape in layout.own.items():
         yield _line(flat_name(name), as_text(shape), f"p.{name}")
     for kind, own in (("W", cell.gates), ("R", cell.gates_of_ah), ("W_hr", cell.states[:1])):
-        for gate, term in zip(own, layout.formed.get(kind, ()), strict=False):
+        for gate, term in zip(own, layout.derived.get(kind, ()), strict=False):
             if term.op != "parameter":
-                yield f"formed once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
-    for gate, term in zip(cell.per_unit, layout.formed.get("per_unit", ()), strict=False):
+                yield f"derived once per call, for gate {gate} of {STACKED[kind]}: {term_text(term)}"
+    for gate, term in zip(cell.per_unit, layout.derived.get("per_unit", ()), strict=False):
         if term.op == "constant":
             yield f"{_line(gate, as_text(term.data.shape), 'not learnt')}{_numbers(term.data)}"
     yield "by name: " + "; ".join(listed(layout.shapes(width, cell.heads)))

@@ -2,6 +2,7 @@
 
 import builtins
 import keyword
+from collections import Counter
 from hashlib import sha256
 from math import isfinite
 
@@ -11,17 +12,12 @@ from numbarnn.cells.layout import as_text
 from numbarnn.cells.tracing.derive import Gradients
 from numbarnn.cells.tracing.graph import COMPARISONS, LEAVES, OPERATORS, OVER_UNITS, SAME_VALUE, parts_of, reachable
 from numbarnn.cells.tracing.saving import values_to_save
-from numbarnn.cells.tracing.structure import Product, Sums
+from numbarnn.cells.tracing.structure import Product
 from numbarnn.common.code_cache import run_source
 
 WIDTH = 60  # longer expressions get a variable of their own
-_SIGNATURES = {
-    "forward": "ax, ah, state, given",
-    "backward": "saved, state, new_state, d_state, d_v, d_sums, given",
-}
-_TUPLES = {
-    "ax", "ah", "state", "given", "saved", "new_state", "d_state", "d_v", "d_sums", "d_ax", "d_ah", "d_before",
-}  # fmt: skip
+_SIGNATURES = {"forward": "ax, ah, state, given", "backward": "saved, state, new_state, d_state, d_v, d_sums, given"}
+_TUPLES = {*", ".join(_SIGNATURES.values()).split(", "), "d_ax", "d_ah", "d_before"}
 _LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
 _WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}
 _KNOWN_CONSTANTS = {0.0: "ZERO", 0.5: "HALF", 1.0: "ONE", 2.0: "TWO"}
@@ -33,8 +29,7 @@ class Names:
     def __init__(self, states, hyperparameters):
         self._states, self._variables, self.constants, self._last = set(states), {}, {}, {}
         reserved = {name for name in vars(scalar) if not name.startswith("__")} | {*dir(builtins), *keyword.kwlist}
-        self._taken = reserved | _TUPLES
-        self._named_values = {}
+        self._taken, self._named_values = reserved | _TUPLES, {}
         for name, value in hyperparameters.items():
             if isinstance(value, (int, float)) and float(value) not in _KNOWN_CONSTANTS:
                 self._named_values.setdefault(float(value), name.upper())
@@ -52,20 +47,26 @@ class Names:
         return self._variables[node]
 
     def has(self, node):
-        """Whether it was given one."""
         return node in self._variables
 
     def is_free(self, name):
-        """Whether no variable has the name."""
         return name not in self._taken
 
     def constant(self, value):
         """The name of a number."""
+        if isinstance(value, bool):
+            return repr(value)
         if value in _KNOWN_CONSTANTS:
             return _KNOWN_CONSTANTS[value]
         if value not in self.constants:
             self.constants[value] = self._free(self._named_values.get(value, "K1"))
         return self.constants[value]
+
+    def definitions(self):
+        """The text that defines all constants, in a list; an empty one without constants."""
+        lines = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
+                 for value, constant in self.constants.items()]  # fmt: skip
+        return ["\n".join(lines) + "\n"] if lines else []
 
     def _free(self, name):
         if name in self._states and name in self._taken:
@@ -79,19 +80,16 @@ class Names:
 
 
 class Function:
-    """The text of one function.
+    """The text of one function: `kind`, "forward" or "backward", says what it takes, its title is the docstring.
 
     Args:
-        name, kind: its name, and "forward" or "backward", which says its arguments.
-        title: its docstring.
         names: the cell's `Names`.
         arguments: name of an argument -> its nodes, all that it is a tuple of.
         statements: (file, line) -> text of the equation there.
     """
 
     def __init__(self, name, kind, title, names, arguments, statements):
-        self.names, self.statements, self.shown = names, statements, None
-        self.arguments = arguments
+        self.names, self.statements, self.shown, self.arguments = names, statements, None, arguments
         self.given = {node for nodes in arguments.values() for node in nodes}
         self.head = [f"def {name}({_SIGNATURES[kind]}):", f'    """{title}"""']
 
@@ -99,16 +97,13 @@ class Function:
         """The whole function; it returns these: each a node, or a tuple of nodes."""
         roots = [node for result in results for node in (result if isinstance(result, tuple) else (result,))]
         nodes = reachable(roots, stop=self.given, values=True)
-        uses = {node: 0 for node in nodes}
-        for node in nodes:
-            for part in () if node in self.given else parts_of(node):
-                uses[part] += 1
-        self.texts, body = {}, []
+        uses = Counter(part for node in nodes if node not in self.given for part in parts_of(node))
+        self.texts, body = {}, []  # node -> (its text, how tightly that binds)
         for node in nodes:
             if node.op == "const":
-                self.texts[node] = self._constant(node), 9
+                text = self.names.constant(node.data), 9
             elif node in self.given:
-                self.texts[node] = self.names.of(node), 9
+                text = self.names.of(node), 9
             else:
                 text = self._expression(node)
                 if uses[node] > 1 or self.names.has(node) or node.name or node in roots or len(text[0]) > WIDTH:
@@ -116,7 +111,7 @@ class Function:
                         self.names.give(node, "mask_1")
                     body += [*self._comment(node), f"    {self.names.of(node)} = {text[0]}"]
                     text = self.names.of(node), 9
-                self.texts[node] = text
+            self.texts[node] = text
         texts = [
             as_text([self.texts[node][0] for node in one]) if isinstance(one, tuple) else self.texts[one][0]
             for one in results
@@ -143,9 +138,6 @@ class Function:
         self.shown = statement
         return [f"    # {statement}"]
 
-    def _constant(self, node):
-        return repr(node.data) if isinstance(node.data, bool) else self.names.constant(node.data)
-
     def _expression(self, node):
         """(text, how tightly it binds) of an operation on nodes that have texts."""
         if node.op in SAME_VALUE:
@@ -153,11 +145,9 @@ class Function:
         level = _LEVELS.get(node.op)
         if level is None:
             return f"{node.op}({', '.join(self.texts[part][0] for part in node.args)})", 9
-        if node.op == "neg":
-            return "-" + self._inside(node.args[0], level), level
-        left, right = node.args
         # what stands on the right binds more tightly, so that sums are added up in the order of the equations
-        return f"{self._inside(left, level)} {OPERATORS[node.op]} {self._inside(right, level + 1)}", level
+        texts = [self._inside(part, level + place) for place, part in enumerate(node.args)]
+        return f" {OPERATORS[node.op]} ".join(texts) if len(texts) > 1 else "-" + texts[0], level
 
     def _inside(self, node, level):
         text, own = self.texts[node]
@@ -165,9 +155,6 @@ class Function:
 
 
 # -------------------------------------------------------------------------------------------------- all functions
-_SUM_NAMES = {"row_sum": "sum_1", "row_max": "largest_1"}
-
-
 def assemble(name, states, structure, save, hyperparameters, statements):
     """What a `Cell` has of generated functions: field -> value.
 
@@ -183,22 +170,23 @@ def assemble(name, states, structure, save, hyperparameters, statements):
     gradients = Gradients(graph, outputs, [product.vector for product in structure.products], structure.sums)
     same_gradient = _align(structure, gradients)
     state_nodes = [graph.leaf("state", number) for number in range(len(states))]
-    d_ax = tuple(gradients[node] for node in structure.gates.values())
-    d_ah = tuple(gradients[node] for node in structure.recurrent.values())
-    d_before = tuple(gradients[node] for node in state_nodes)
-    d_per_unit = tuple(
-        graph.const(0) if node.data in structure.terms else gradients[node] for node in structure.per_unit.values()
-    )
     zero = graph.const(0)
+    d_ax, d_ah, d_before = (
+        tuple(gradients[node] for node in nodes)
+        for nodes in (structure.gates.values(), structure.recurrent.values(), state_nodes)
+    )
+    d_per_unit = tuple(
+        zero if node.data in structure.terms else gradients[node] for node in structure.per_unit.values()
+    )
     d_stages = [
-        tuple(zero if getattr(stage, "largest", False) else gradients[node] for node in _results(stage))
+        tuple(gradients[node] for node in stage.gates.values()) if isinstance(stage, Product)
+        else tuple(zero if stage.largest else gradients[node] for node in stage.nodes)
         for stage in stages
-    ]
+    ]  # fmt: skip
     roots = [node for part in (d_ax, d_ah, d_before, d_per_unit, *d_stages) for node in part]
     forward_nodes = set(reachable(outputs))
     known = {node for node in forward_nodes if node.number < boundary}
-    needed = known.intersection(reachable(roots, stop=known))
-    kept = values_to_save(outputs, needed, save)
+    kept = values_to_save(outputs, known.intersection(reachable(roots, stop=known)), save)
     names = _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes)
     saved = tuple(names.of(node) for node in kept)
     stem = name if name.isidentifier() else "cell"
@@ -218,7 +206,7 @@ def assemble(name, states, structure, save, hyperparameters, statements):
             own = {"gates": (), "sums": tuple(map(names.of, stage.nodes)), "largest": stage.largest}
             title = f"What {', '.join(own['sums'])} is the largest of." if stage.largest else (
                 f"What adds up to {', '.join(own['sums'])}.")  # fmt: skip
-            result = stage.roots()
+            result = tuple(node.args[0] for node in stage.nodes)
         made.append(own | {"forward": function(f"stage{number}_", "forward", title, result)})
     title = "One step of one unit: new states; what backward needs."
     forward = function("", "forward", title, tuple(outputs), tuple(kept))
@@ -229,7 +217,7 @@ def assemble(name, states, structure, save, hyperparameters, statements):
         own["backward"] = function(f"stage{number}_", "backward", title, parts)
     title = "One step of one unit backward, but for what goes through W and R."
     backward = function("", "backward", title, d_ax, d_ah, d_before, d_per_unit)
-    source = "\n\n".join([*_constants(names), *texts])
+    source = "\n\n".join([*names.definitions(), *texts])
     functions = _compiled(name, source)
     of_stages = [own | {kind: functions[own[kind]] for kind in ("forward", "backward")} for own in made]
     return {
@@ -247,34 +235,24 @@ def _compiled(name, source):
     return namespace
 
 
-def _constants(names):
-    """The text that defines all constants, if there are any."""
-    lines = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
-             for value, constant in names.constants.items()]  # fmt: skip
-    return ["\n".join(lines) + "\n"] if lines else []
-
-
 def _arguments(structure, state_nodes, kept):
     """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
-    graph, per_unit, sums = structure.graph, list(structure.per_unit.values()), structure.sums
-    gates, recurrent = list(structure.gates.values()), list(structure.all_recurrent.values())
-    d_state = [graph.leaf("d_state", number) for number in range(len(state_nodes))]
-    d_v = [graph.leaf("d_v", number) for number in range(len(structure.products))]
-    d_sums = [graph.leaf("d_sum", number) for number in range(len(sums))]
-    seen = [graph.leaf("units", None), *sums] if sums else []
-    both = {"given.per_unit": per_unit, "given.sums": seen, "given.noise": structure.noise}
+
+    def leaves(op, nodes):
+        return [structure.graph.leaf(op, number) for number in range(len(nodes))]
+
+    sums = structure.sums
+    seen = [structure.graph.leaf("units", None), *sums] if sums else []
+    both = {"given.per_unit": [*structure.per_unit.values()], "given.sums": seen, "given.noise": structure.noise}
+    gates, recurrent = [*structure.gates.values()], [*structure.all_recurrent.values()]
     return {
         "forward": {"ax": gates, "ah": recurrent, "state": state_nodes, **both},
         "backward": {
-            "saved": kept, "state": state_nodes, "new_state": structure.outputs, "d_state": d_state, "d_v": d_v,
-            "d_sums": d_sums, **both,
+            "saved": kept, "state": state_nodes, "new_state": structure.outputs,
+            "d_state": leaves("d_state", state_nodes), "d_v": leaves("d_v", structure.products),
+            "d_sums": leaves("d_sum", sums), **both,
         },
     }  # fmt: skip
-
-
-def _results(stage):
-    """The nodes that a stage computes: its products, or its sums."""
-    return stage.nodes if isinstance(stage, Sums) else list(stage.gates.values())
 
 
 def _align(structure, gradients):
@@ -313,7 +291,8 @@ def _named(states, structure, hyperparameters, kept, gradients, state_nodes, for
     for number in range(len(structure.products)):
         names.give(graph.leaf("d_v", number), f"d_v{number}")
     for number, node in enumerate(structure.sums):
-        names.give(graph.leaf("d_sum", number), f"d_{names.give(node, node.name or _SUM_NAMES[node.op])}")
+        name = names.give(node, node.name or {"row_sum": "sum_1", "row_max": "largest_1"}[node.op])
+        names.give(graph.leaf("d_sum", number), f"d_{name}")
     names.give(graph.leaf("units", None), "units")
     for node in structure.noise:
         names.give(node, node.name or "noise_1")

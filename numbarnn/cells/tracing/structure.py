@@ -21,10 +21,6 @@ class Sums:
     nodes: list[Node]
     largest: bool = False
 
-    def roots(self):
-        """What they add up."""
-        return tuple(node.args[0] for node in self.nodes)
-
 
 @dataclass
 class Structure:
@@ -32,45 +28,41 @@ class Structure:
 
     Attributes:
         graph, outputs: their nodes, and those that are the new states.
+        terms, columns, sizes, initial: as of a `Trace`.
+        projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
         gates: name -> node, of W x.
         recurrent: name -> node, of R times the first state.
         stages: `Product` and `Sums`, in an order in which they can be computed.
         per_unit: name -> node, of the parameters per unit.
         noise: the nodes of random numbers.
-        projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
-        heads, drop_connect: as of a `Cell`.
-        initial: name of a parameter -> the value it begins with, where that is said.
         biases: "b_w" and "b_r" -> gate -> the name of the bias taken out, of the gates that have one.
-        terms, columns, sizes: as of a `Trace`.
-        unused: names of parameters that what is returned does not depend on: they are none of the cell's.
         bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
+        heads, drop_connect: as of a `Cell`.
+        unused: names of parameters that what is returned does not depend on: they are none of the cell's.
     """
 
     graph: object
     outputs: list[Node]
+    terms: dict
+    columns: dict
+    sizes: dict
+    initial: dict
+    projection: str | None
     gates: dict[str, Node] = field(default_factory=dict)
     recurrent: dict[str, Node] = field(default_factory=dict)
     stages: list = field(default_factory=list)
     per_unit: dict[str, Node] = field(default_factory=dict)
     noise: list[Node] = field(default_factory=list)
-    projection: str | None = None
+    biases: dict[str, dict[str, str]] = field(default_factory=dict)
+    bias: str = "none"
     heads: int = 1
     drop_connect: tuple[float, ...] = ()
-    initial: dict[str, float] = field(default_factory=dict)
-    biases: dict[str, dict[str, str]] = field(default_factory=dict)
-    terms: dict = field(default_factory=dict)
-    columns: dict = field(default_factory=dict)
-    sizes: dict = field(default_factory=dict)
     unused: tuple[str, ...] = ()
-    bias: str = "none"
 
     @property
     def all_recurrent(self):
         """Name -> node, of all gates of ah."""
-        gates = dict(self.recurrent)
-        for product in self.products:
-            gates |= product.gates
-        return gates
+        return self.recurrent | {name: node for product in self.products for name, node in product.gates.items()}
 
     @property
     def products(self):
@@ -83,13 +75,14 @@ class Structure:
         return [node for stage in self.stages if isinstance(stage, Sums) for node in stage.nodes]
 
 
-def split(outputs, terms, columns):
-    """The `Structure` of equations with these nodes as new states; `terms` and `columns` as of the `Trace`."""
+def split(outputs, trace):
+    """The `Structure` of equations with these nodes as new states, of a `Trace`."""
+    terms = trace.terms
     projection = _projection(outputs, terms)
     if projection:
         outputs = [outputs[0].args[0], *outputs[1:]]
     graph, outputs, bias_of = split_biases(outputs, terms)
-    found = Structure(graph, outputs, projection=projection, terms=terms, columns=columns)
+    found = Structure(graph, outputs, terms, trace.columns, trace.sizes, trace.initial, projection)
     nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]
     inputs.sort(key=lambda node: terms[node.data].op == "eye")  # x itself last: see `Problem.copied_gates`
@@ -106,7 +99,7 @@ def split(outputs, terms, columns):
     found.recurrent = {short[node]: node for node in first}
     for product in found.products:
         product.gates = {short[node]: node for node in products[product.vector]}
-    found.per_unit = {node.data.replace(".", "_"): node for node in nodes if node.op == "vector"}
+    found.per_unit = {flat_name(node.data): node for node in nodes if node.op == "vector"}
     found.noise = [node for node in nodes if node.op == "noise"]
     found.biases = {
         kind: {name: bias_of[node] for name, node in gates.items() if node in bias_of}
@@ -141,12 +134,8 @@ def _projection(outputs, terms):
 
 
 def _stages(products, sums):
-    """Products and sums as stages. The next stage is all sums that can be computed by then, else all of the largest,
-    else one product.
-
-    Args:
-        products: vector -> the products with it. sums: nodes.
-    """
+    """Products, by what they multiply, and sums as stages. The next stage is all sums that can be computed by then,
+    else all of the largest, else one product."""
     made_of = {(node.op, node): set(reachable(node.args)) for node in sums}
     made_of |= {("product", vector): set(reachable([vector])) for vector in products}
     results = {(kind, node): products[node] if kind == "product" else [node] for kind, node in made_of}
@@ -182,55 +171,38 @@ def _short_names(products):
 
 # -------------------------------------------------------------------------------------------------------------- biases
 def split_biases(outputs, constants):
-    """The equations without biases: per-unit parameters that are added to a product, so that a cell is given W x + b.
+    """The equations without biases: (a new graph; the new states in it; node of a product in it -> its bias' name).
 
-    A vector is a bias if it and a product are terms of one sum, and of nothing else. If the sum has a product with x,
-    its first vector is that product's bias, and a second one the other product's; else its first vector is the other
-    product's. Other gates do not matter: where a parameter stands follows from the equations that it is in.
-
-    Args:
-        outputs: the nodes that are the new states.
-        constants: names of vectors that are no parameters.
-
-    Returns:
-        (a new graph; outputs without biases in it; node of a product in it -> the name of its bias).
+    A vector is a bias if it and a product are terms of one sum, and of nothing else; `constants` names those that are
+    not learnt. If the sum has a product with x, its first vector is that product's bias, and a second one the other
+    product's; else its first vector is the other product's. Other gates do not matter: where a parameter stands follows
+    from the equations that it is in.
     """
     nodes = reachable(outputs)
     users = consumers(nodes)
     for output in outputs:
         users[output].append(None)
+
+    def is_inside(node):
+        """Whether a sum is a term of another one, and nothing else."""
+        above = users[node][0] if len(users[node]) == 1 else None
+        return above is not None and (above.op == "add" or (above.op == "sub" and above.args[0] is node))
+
+    def terms_of(root):
+        """The terms of a sum, from left to right, without those that are used elsewhere too."""
+        for part in root.args if root.op == "add" else root.args[:1]:
+            if len(users[part]) == 1:
+                yield from terms_of(part) if part.op in ("add", "sub") else [part]
+
     found = {}
     for root in nodes:
-        if root.op in ("add", "sub") and _sum_above(root, users) is None:
-            terms = _terms(root, users)
+        if root.op in ("add", "sub") and not is_inside(root):
+            terms = list(terms_of(root))
             per_unit = [term.data for term in terms if term.op == "vector" and term.data not in constants]
             products = [term for op in ("input", "product") for term in terms if term.op == op]
             found |= zip(products, per_unit, strict=False)
-    graph, made = rebuild(outputs, set(found.values()))
-    return graph, [made[node] for node in outputs], {made[node]: name for node, name in found.items()}
-
-
-def _sum_above(node, users):
-    """The sum of which a sum is a term and nothing else, or None."""
-    if len(users[node]) != 1 or users[node][0] is None:
-        return None
-    above = users[node][0]
-    return above if above.op == "add" or (above.op == "sub" and above.args[0] is node) else None
-
-
-def _terms(root, users):
-    """The terms of a sum, from left to right, without those that are used elsewhere too."""
-    terms = []
-    for part in root.args if root.op == "add" else root.args[:1]:
-        if len(users[part]) == 1:
-            terms += _terms(part, users) if part.op in ("add", "sub") else [part]
-    return terms
-
-
-def rebuild(outputs, removed):
-    """(a new graph, node -> its node there) of the same equations where these parameters per unit, by name, are 0."""
-    graph, made = Graph(), {}
-    for node in reachable(outputs):
+    graph, made, removed = Graph(), {}, set(found.values())
+    for node in nodes:
         args, graph.place = [made[part] for part in node.args], node.place
         if node.op == "vector" and node.data in removed:
             made[node] = graph.const(0)
@@ -242,4 +214,4 @@ def rebuild(outputs, removed):
             made[node] = graph.make(node.op, *args) if args else graph.leaf(node.op, node.data)
         if made[node].name is None and made[node].op != "const":
             made[node].name = node.name
-    return graph, made
+    return graph, [made[node] for node in outputs], {made[node]: name for node, name in found.items()}

@@ -99,12 +99,8 @@ class Trace:
         return Value(self, self.graph.make(op, *nodes))
 
     def multiply(self, term, right, options=(1, 0.0)):
-        """The traced value of a matrix times x, or a value.
-
-        Args:
-            term: the matrix, a `Term`. right: what stands right of @.
-            options: its number of heads, and the rate of its DropConnect.
-        """
+        """The traced value of a matrix, a `Term`, times x, or a value; `options` are its number of heads and its rate
+        of DropConnect."""
         self.look()
         label, what = self._label(term), term_text(term)
         if isinstance(right, Input):

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.plain import Entry, FromPython, plain
 from numbarnn.compile.translate import intrinsic
-from numbarnn.engines.cpu.vectors import VECTOR_BYTES, own_memory
+from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
     # the cell, the problem, and what of it is to do; `pack`: weights in panels, which this call `packs`, or an earlier

@@ -17,10 +17,11 @@ from equations import LIBRARY, cell_of
 from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS
 from numbarnn import kernels
 from numbarnn.bench import planned
-from numbarnn.bench.kernels import compile_row, shipped_kernels
+from numbarnn.bench.kernels import compile_row
 from numbarnn.kernels import catalog, grid
 from numbarnn.kernels.step import pointwise, stages, unit_sums
 from numbarnn.schedules.persistent import planner
+from planned_problems import persistent_kernels, shipped_kernels
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
@@ -128,7 +129,7 @@ def kernels_in(source, module):
 
 
 def test_catalog_has_every_kernel():
-    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to bench/planned.py."""
+    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to planned_problems.py."""
     folder, there = Path(kernels.__file__).parent, set()
     for path in folder.rglob("*.py"):
         module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
@@ -155,7 +156,7 @@ def test_find():
 @pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
 def test_planned_kernels_cover_what_there_is(cc):
     """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not, masks."""
-    found = planned.persistent_kernels(cc)
+    found = persistent_kernels(cc)
     names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
     assert len(set(map(str, found))) == len(found)
     assert {name.split("_persistent_")[0] for name in names} == {

@@ -12,7 +12,6 @@ import pytest
 import machine_code_checks as checks
 import ptx_checks
 from numbarnn import cli
-from numbarnn.bench import kernels as command
 from numbarnn.bench import planned
 from numbarnn.bench.shapes import SETS
 from numbarnn.cuda import compiler
@@ -94,16 +93,6 @@ def test_counts():
     assert steps.accesses("LDG", True) == {128: 2} and steps.accesses("LDG", False) == {}
     assert steps.accesses("STG", True) == {32: 1} and steps.accesses("STG", False) == {16: 1}
     assert (checks.parted(steps), checks.spills(code)) == (0, 0)
-
-
-def test_described():
-    described = "\n".join(command.counts(MachineCode(TEXT)))
-    for words in (
-        "24 instructions, 0 of them", "global memory: 4 LDG of 128 bits, 1 STG of 32 bits, 1 STG of 16 bits",
-        "shared memory: 1 LDS of 64 bits", "loop at 0x0020: 18 instructions: 2 HMMA, 2 LDG, 2 STG, 1 LDS, 1 NANOSLEEP",
-        "\n  loop at 0x0060: 3 instructions: 1 LDG, 1 NANOSLEEP",
-    ):  # fmt: skip
-        assert words in described, described
 
 
 # -------------------------------------------------------------------------------------------------- persistent kernels
@@ -236,14 +225,10 @@ def test_other_machine_code_is_found(forward, there, instead, message):
 
 # ------------------------------------------------------------------------------------------------------- the command
 def test_printed(disassembler_installed, toolchain, capsys):
-    """The listing below what is counted in it, of a persistent kernel and of another one."""
     assert cli.main(["kernels", "--sass", "dropout", "--arch", "sm_90"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"// dropout-float32, sm_90: \d+ registers", lines[0])
-    assert re.fullmatch(r"// \d+ instructions, 0 of them load or store spilled registers", lines[1])
-    code = [line for line in lines if not line.startswith("//")]
-    assert len(lines) - len(code) >= 3 and re.match(r"\s+/\*0000\*/ ", code[0])
-    assert sum("/*" in line for line in code) == int(lines[1].split()[1])
+    assert re.match(r"\s+/\*0000\*/ ", lines[1]) and not any(line.startswith("//") for line in lines[1:])
 
 
 def test_without_the_disassembler(monkeypatch, toolchain, capsys):

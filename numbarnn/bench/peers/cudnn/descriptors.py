@@ -8,8 +8,6 @@ import numpy as np
 
 from numbarnn.common.precision import compute_dtype, is_half, numpy_dtype
 
-from .library import ask
-
 CELLS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 BIAS_MODES = {"none": 0, "input": 1, "double": 2, "recurrent": 3}  # cudnnRNNBiasMode_t
@@ -55,12 +53,7 @@ class Options:
     state_size = property(lambda self: self.proj_size or self.hidden_size)
     output_size = property(lambda self: self.directions * self.state_size)
     has_c = property(lambda self: self.cell == "lstm")
-
-    @property
-    def clip_bounds(self):
-        """(lclip, rclip); None without."""
-        clip = self.cell_clip
-        return clip if clip is None or isinstance(clip, tuple) else (-clip, clip)
+    clip_bounds = property(lambda self: c if isinstance(c := self.cell_clip, (tuple, type(None))) else (-c, c))
 
 
 class Descriptor:
@@ -83,14 +76,6 @@ def tensor(library, shape, dtype):
     about = {"dataType": DTYPES[dtype], "nbDims": len(shape), "dimA": _ints(shape), "strideA": _ints(strides)}
     library.call("cudnnSetTensorNdDescriptor", tensorDesc=made.pointer, **about)
     return made
-
-
-def shape_of(tensor):
-    """Return the shape of a tensor that cuDNN has set."""
-    shape, strides = _ints([0] * 8), _ints([0] * 8)
-    arguments = {"tensorDesc": tensor.pointer, "nbDimsRequested": 8, "dimA": shape, "strideA": strides}
-    found = ask(tensor.library.call, "cudnnGetTensorNdDescriptor", "i:dataType i:nbDims", **arguments)
-    return tuple(shape[: found["nbDims"]])
 
 
 def network(session, chosen):

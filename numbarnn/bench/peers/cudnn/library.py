@@ -1,4 +1,4 @@
-"""Finding and loading cuDNN 9, and calling it: arguments by cuDNN's own names, every status checked.
+"""cuDNN 9 found, loaded and called, arguments by cuDNN's own names; its handle on the first GPU, with CuPy's memory.
 
 The prototypes are those of the headers in the wheel (nvidia/cudnn/include, cuDNN 9.28); a test compares them with the
 headers wherever those are installed. As arguments are given by name, none can take another's place.
@@ -11,6 +11,11 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
+from numbarnn import engines
+from numbarnn.cuda.driver import cupy
+
 OLDEST = 90000  # cudnnGetVersion: major * 10000 + minor * 100 + patch
 PATH_VARIABLE = "NUMBARNN_CUDNN"  # cuDNN's file, or the folder with it, instead of a search
 INSTALL = "pip install nvidia-cudnn-cu12 (or nvidia-cudnn-cu13: whichever CUDA your driver supports)"
@@ -22,8 +27,6 @@ _TYPES = {
     "d": ctypes.c_double, "p": ctypes.c_void_p,
 }  # fmt: skip
 _SPACES = "z:workSpaceSize p:workSpace z:reserveSpaceSize p:reserveSpace"
-
-
 _PROTOTYPES = {
     "cudnnCreate": "p:handle",
     "cudnnSetStream": "p:handle p:streamId",
@@ -78,16 +81,14 @@ _CURES = {
 class CudnnError(RuntimeError):
     """cuDNN returned another status than success; refused: it says that it does not support what was asked for."""
 
+    refused = property(lambda self: self.status // 1000 == 3)
+
     def __init__(self, function, status, name, words=""):
         self.status, self.name = status, name
         cure = _CURES.get(status) or _CURES.get(status // 1000)
         said = "; ".join(" ".join(line.split()) for line in words.splitlines() if line.strip())
         message = f"{function}: {name} ({status})" + (f": {said}" if said else "")
         super().__init__(message + (f". {cure[0].upper()}{cure[1:]}" if cure else ""))
-
-    @property
-    def refused(self):
-        return self.status // 1000 == 3
 
 
 class Library:
@@ -121,7 +122,7 @@ class Library:
 
 
 def in_order(function, arguments):
-    """The values of a dict of arguments in the order of the function's prototype."""
+    """Return the values of a dict of arguments in the order of the function's prototype."""
     names = [name for name, _ in PROTOTYPES[function]]
     if set(names) != set(arguments):
         raise TypeError(
@@ -131,11 +132,8 @@ def in_order(function, arguments):
 
 
 def ask(call, function, outputs, **arguments):
-    """The numbers that a function of cuDNN's writes, by the names of its arguments.
-
-    Args:
-        call: a `Library`'s or a `Session`'s. outputs: their types and names, as "i:algo z:workSpaceSize".
-    """
+    """Return the numbers that a function of cuDNN's writes, by name; outputs: their types and names, such as
+    "i:algo z:workSpaceSize"; call: a `Library`'s or a `Session`'s."""
     found = {output[2:]: _TYPES[output[0]]() for output in outputs.split()}
     call(function, **arguments, **{name: ctypes.byref(value) for name, value in found.items()})
     return {name: value.value for name, value in found.items()}
@@ -170,3 +168,102 @@ def preload_companions(roots=None):
             for file in sorted(Path(root).glob(f"nvidia/*/lib/{pattern}")):
                 with suppress(OSError):  # what cannot be loaded here cannot be cuDNN's: it reports what it lacks
                     ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+
+
+NAN_BYTE = 0xFF  # a number of such bytes is NaN in every dtype
+
+
+class Session:
+    """cuDNN on one device. One thread at a time may use it, as cuDNN's handle allows no more.
+
+    Args:
+        library: a `Library`. arrays: CuPy. device: CuPy's, a context in which it is the current one.
+    """
+
+    def __init__(self, library, arrays, device):
+        self.library, self._arrays, self.device, self.handle = library, arrays, device, ctypes.c_void_p()
+        with device:  # the handle is never destroyed: a Session is kept as long as the process lives
+            library.call("cudnnCreate", handle=ctypes.byref(self.handle))
+
+    def call(self, function, **arguments):
+        """Call a function of cuDNN that takes the handle, and leave what it started to the device."""
+        with self.device:
+            self.library.call(function, handle=self.handle, **arguments)
+
+    def empty(self, shape, dtype, byte=None):
+        """Return a new array of CuPy's, with every byte set if one is given."""
+        try:
+            with self.device:
+                array = self._arrays.empty(shape, dtype)
+        except MemoryError as error:
+            raise RuntimeError(f"{error}; free memory on the device, or use smaller sizes") from error
+        if byte is not None:
+            self.fill(array, byte)
+        return array
+
+    def copied(self, array):
+        """Return a NumPy array's elements on the device; None for None, which is NULL."""
+        if array is not None:
+            out = self.empty(array.shape, array.dtype)
+            with self.device:
+                out.set(np.ascontiguousarray(array))
+            return out
+
+    def fill(self, array, byte, stream=None):
+        """Set every byte when what stands before it on a stream is done; None: the default stream."""
+        with self.device:
+            self._arrays.cuda.runtime.memsetAsync(array.data.ptr, byte, array.nbytes, stream or 0)
+
+    def read(self, array):
+        """Return an array of the device as NumPy's."""
+        with self.device:
+            return self._arrays.asnumpy(array)
+
+    def record(self, work):
+        """Return the graph of what `work(stream)` starts; a RuntimeError says that it cannot be recorded.
+
+        Memory that the work uses has to be kept by whoever launches it.
+        """
+        with self.device:
+            stream = self._arrays.cuda.Stream(non_blocking=True)
+            stream.begin_capture()  # in the relaxed mode: cuDNN allocates memory at times
+            try:
+                self.call("cudnnSetStream", streamId=stream.ptr)
+                work(stream.ptr)
+            except BaseException:  # the recording has to end, whatever became of it; what is raised is the reason
+                with suppress(RuntimeError):
+                    stream.end_capture()
+                raise
+            finally:
+                self.call("cudnnSetStream", streamId=None)
+            return stream.end_capture()
+
+    def launch(self, graph):
+        """Start a graph on the default stream, without waiting."""
+        with self.device:
+            graph.launch(self._arrays.cuda.Stream.null)
+
+    def __str__(self):
+        """What results came from: cuDNN 9.28.0 on NVIDIA H200."""
+        name = self._arrays.cuda.runtime.getDeviceProperties(0)["name"].decode(errors="replace")
+        return f"cuDNN {self.library.version_text} on {name}"
+
+
+@cache
+def default_session():
+    """Return cuDNN on the first GPU; RuntimeError where cuDNN, a driver or a GPU is missing, or it does not start."""
+    loaded = library()
+    if (problem := engines.why_not("cuda")) is not None:
+        raise RuntimeError(f"cuDNN needs an NVIDIA GPU and its driver: {problem}")
+    preload_companions()
+    return Session(loaded, cupy(), cupy().cuda.Device(0))
+
+
+@cache
+def why_not():
+    """Return why cuDNN cannot be used here, as a sentence; None where it can."""
+    try:
+        default_session()
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -1,16 +1,13 @@
 """cuDNN's LSTM, GRU and RNN: forward, backward_data and backward_weights on NumPy arrays."""
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 
 from numbarnn.common.precision import numpy_dtype
+from numbarnn.weights import WeightSpace
 
 from . import descriptors
-from .descriptors import Descriptor, Options
-from .device import NAN_BYTE, default_session
-from .library import PROTOTYPES, ask
+from .descriptors import Options
+from .library import NAN_BYTE, PROTOTYPES, ask, default_session
 
 FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
 
@@ -36,7 +33,7 @@ class Call:
         h, c = (*parts, chosen.state_size), (*parts, chosen.hidden_size) if chosen.has_c else None
         rows = (sum(lengths),) if chosen.layout == "seq_major_packed" else (steps, B)
         x, y = (*rows, chosen.input_size), (*rows, chosen.output_size)
-        self.shapes = {"x": x, "dx": x, "y": y, "dy": y} | dict.fromkeys(("weights", "dw"), (rnn.weight_space_size,))
+        self.shapes = {"x": x, "dx": x, "y": y, "dy": y} | dict.fromkeys(("weights", "dw"), (rnn.space.size,))
         self.shapes |= dict.fromkeys(("hx", "hy", "dhx", "dhy"), h) | dict.fromkeys(("cx", "cy", "dcx", "dcy"), c)
         self._descriptors = {
             "rnnDesc": rnn.descriptor,
@@ -46,7 +43,7 @@ class Call:
             "cDesc": descriptors.tensor(library, c, chosen.dtype) if c else None,
         }
         self._known = {name: one and one.pointer for name, one in self._descriptors.items()}
-        self._known |= {"weightSpaceSize": rnn.weight_space_bytes, "addGrad": descriptors.WGRAD_ADD}
+        self._known |= {"weightSpaceSize": rnn.space.size * rnn.dtype.itemsize, "addGrad": descriptors.WGRAD_ADD}
         self._known |= {"devSeqLengths": None}  # cuDNN 9 has the descriptors' own copy
         self._known |= {"fwdMode": descriptors.TRAINING if training else descriptors.INFERENCE}
         about = {name: self._known[name] for name in ("fwdMode", "rnnDesc", "xDesc")}
@@ -120,8 +117,7 @@ class Rnn:
     CudnnError, here and in its calls: cuDNN refuses, or fails. RuntimeError: cuDNN, a driver or a GPU is missing.
 
     Attributes:
-        weight_space_bytes, weight_space_size: size of the weight space, in bytes and in elements.
-        places: PyTorch's name -> `Place` of each parameter there, as cuDNN reports it.
+        space: numbarnn's `WeightSpace`, which is cuDNN's; a test asks cuDNN where each parameter stands.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_layers=1, *, session=None, **chosen):
@@ -129,21 +125,20 @@ class Rnn:
         self.dtype, self.session = numpy_dtype(self.options.dtype), session or default_session()
         self.descriptor = descriptors.network(self.session, self.options)
         self._built_for = None  # the batch that PERSIST_DYNAMIC was compiled for
-        with self.session.device:
-            asked = self.session.library, self.session.handle, self.descriptor
-            self.weight_space_bytes = space_bytes(*asked)
-            self.weight_space_size = self.weight_space_bytes // self.dtype.itemsize
-            base = self.session.empty(self.weight_space_bytes, np.uint8)
-            self.places = places(*asked, self.options, _address(base))
+        o, asked = self.options, "z:weightSpaceSize"
+        sizes = o.gates, o.input_size, (o.hidden_size,) * o.num_layers, o.directions
+        self.space = WeightSpace(*sizes, o.bias_mode, o.proj_size, o.input_mode)
+        found = ask(self.session.call, "cudnnGetRNNWeightSpaceSize", asked, rnnDesc=self.descriptor.pointer)
+        if found["weightSpaceSize"] != self.space.size * self.dtype.itemsize:
+            raise RuntimeError(f"this cuDNN's weight space has {found} bytes, not those of {self.space.size} elements")
 
     def split(self, flat):
-        """Return PyTorch's name -> view of a flat weight space (weight_space_size,)."""
-        return {name: flat[at.offset : at.offset + math.prod(at.shape)].reshape(at.shape)
-                for name, at in self.places.items()}  # fmt: skip
+        """Return PyTorch's name -> view of a flat weight space."""
+        return self.space.views(flat)
 
     def join(self, parameters):
         """Return the flat weight space with the arrays of a dict by PyTorch's names."""
-        flat = np.zeros(self.weight_space_size, self.dtype)
+        flat = np.zeros(self.space.size, self.dtype)
         for name, view in self.split(flat).items():
             view[...] = parameters[name]
         return flat
@@ -174,7 +169,7 @@ class Rnn:
         return reserve.read("dx", "dhx", "dcx")
 
     def backward_weights(self, reserve):
-        """Return the gradients of the weights, (weight_space_size,), after `backward_data`."""
+        """Return the flat gradients of the weights, after `backward_data`."""
         reserve.start([WEIGHTS])
         return reserve.read("dw")[0]
 
@@ -204,46 +199,3 @@ class Rnn:
 
 def _address(array):
     return None if array is None else array.data.ptr
-
-
-class Place(NamedTuple):
-    """A parameter's place in the weight space: offset of its first element, and its shape."""
-
-    offset: int
-    shape: tuple[int, ...]
-
-
-def space_bytes(library, handle, descriptor):
-    """Return the size of a network's weight space."""
-    given = {"handle": handle, "rnnDesc": descriptor.pointer}
-    return ask(library.call, "cudnnGetRNNWeightSpaceSize", "z:weightSpaceSize", **given)["weightSpaceSize"]
-
-
-def places(library, handle, descriptor, chosen, base):
-    """Return PyTorch's name -> `Place` of every parameter, in the order in which they stand, asked of cuDNN itself.
-
-    cuDNN counts pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...) and, in each, linear layers:
-    W of each gate, then R of each gate, then the LSTM's projection. It reports one matrix and one bias for each. Gates
-    stand in PyTorch's order (LSTM i f g o; GRU r z n), so the G matrices of a kind are one parameter of PyTorch's.
-    base: the address that cuDNN is to count from; it reads and writes nothing there.
-    """
-    given = {"handle": handle, "rnnDesc": descriptor.pointer, "weightSpace": base}
-    given["weightSpaceSize"] = space_bytes(library, handle, descriptor)
-    itemsize, G, found = numpy_dtype(chosen.dtype).itemsize, chosen.gates, {}
-    for pseudo_layer in range(chosen.num_layers * chosen.directions):
-        layer, direction = divmod(pseudo_layer, chosen.directions)
-        for number in range(2 * G + bool(chosen.proj_size)):
-            matrix, bias = Descriptor(library, "Tensor"), Descriptor(library, "Tensor")
-            asked = given | {"pseudoLayer": pseudo_layer, "linLayerID": number}
-            asked |= {"mDesc": matrix.pointer, "bDesc": bias.pointer}
-            addresses = ask(library.call, "cudnnGetRNNWeightParams", "p:mAddr p:bAddr", **asked).values()
-            kind = ("ih", "hh", "hr")[number // G]
-            for what, tensor, at in zip(("weight", "bias"), (matrix, bias), addresses, strict=True):
-                if at:
-                    rows, *columns = descriptors.shape_of(tensor)[1:]
-                    offset, name = (at - base) // itemsize, f"{what}_{kind}_l{layer}{'_reverse' if direction else ''}"
-                    before = found.setdefault(name, Place(offset, (0, *(columns if what == "weight" else []))))
-                    if before.offset + math.prod(before.shape) != offset:
-                        raise RuntimeError(f"{name}: this cuDNN does not put its gates one after another")
-                    found[name] = Place(before.offset, (before.shape[0] + rows, *before.shape[1:]))
-    return dict(sorted(found.items(), key=lambda item: item[1].offset))

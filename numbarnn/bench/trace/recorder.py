@@ -1,0 +1,243 @@
+"""The record of a persistent kernel in the simulator: what its blocks do, seen from what they exchange.
+
+Blocks of such a kernel meet only in the numbers that they hand each other (`numbarnn.kernels.persistent.exchange`): to
+look at one is to wait for it, to store one is to publish it. The simulator tells of each such load and store
+(`numbarnn.cuda.watching`). The number's place in its array says which layer, step and block it is of. Per block and
+step that gives
+
+    first look ... last look          it waits, if something was missing; else it goes on at once
+    last look ... first store         it multiplies (and exchanges what its cell needs within a step, if it does)
+    first store ... last store        it runs the cell's equations and publishes
+
+These do not overlap: barriers stand between them. A record is a dict, as `numbarnn trace --json` writes it:
+
+    title, backward, layers, directions, steps    what was run
+    blocks    [{"name": "block 0"}, ...], known by their place in this list
+    events    [{"block": 0, "kind": "wait", "start": 10, "end": 25, "layer": 0, "direction": 0, "step": 3,
+                "waits_for": [{"block": 1, "layer": 0, "direction": 0, "step": 2}], "reads": []}, ...]
+    seed      of the order in which threads take turns; error: how the run failed, or None
+
+Times are turns of threads. Steps are counted as they run: step 0 of a backward pass is the last time. `waits_for` are
+the steps that were missing, the one that came last last; `reads` are the steps whose numbers a product multiplies.
+"""
+
+import inspect
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+import numbarnn
+from numbarnn.common.order import step_time
+from numbarnn.cuda import simulator, watching
+from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
+from numbarnn.schedules.persistent.schedule import SCHEDULE
+
+KERNELS = ("persistent_forward_kernel", "persistent_backward_kernel")
+
+
+class Step(NamedTuple):
+    """A step of a layer and direction, and the block that computes (a part of) it."""
+
+    layer: int
+    direction: int
+    step: int
+    block: int
+
+
+@dataclass
+class Phase:
+    """A block's work on a step (of as many sequences as it multiplies at once).
+
+    begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing. missed: the
+    Steps of which a number was missing; the one that was missed last stands last. reads: (layer, direction, step) of
+    what the block looked at. stored: turns of the first and the last store so far.
+    """
+
+    step: int
+    begin: int
+    looked: int | None = None
+    missed: dict = field(default_factory=dict)
+    reads: set = field(default_factory=set)
+    stored: tuple[int, int] | None = None
+
+
+class Exchanged(NamedTuple):
+    """An array that blocks exchange: slots of rows, one for each sequence.
+
+    direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P. width:
+    elements of a row. before: slots before the one of time 0.
+    """
+
+    layer: int
+    direction: int | None
+    hidden: int
+    width: int
+    before: int
+
+
+class Recorder(watching.Watcher):
+    """Records the persistent launches of a pass, `planner.Launch`es in their order: its `blocks` and `events`."""
+
+    def __init__(self, launches):
+        self.blocks, self.events, self._launches = [], [], iter(launches)
+        self._arrays, self._turns_before = {}, 0
+
+    # -- of a launch
+    def launched(self, launch, function, arguments):
+        if function.__name__ not in KERNELS:
+            return
+        given = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
+        self._planned, self._launch = next(self._launches), launch
+        self._rows, self._warps = given["tables"]
+        self._directions, self._steps, self._batch, _ = map(int, given["sizes"])
+        self._owners, self._first_block, self._phases = {}, len(self.blocks), defaultdict(list)
+        self._widths = {self._planned.first + int(row[BLOCK.layer]): int(row[BLOCK.width]) for row in self._rows}
+        for number, row in enumerate(self._rows):
+            layer, direction = self._planned.first + int(row[BLOCK.layer]), int(row[BLOCK.direction])
+            size = int(row[BLOCK.hidden]), self._batch
+            owner = self._owners.setdefault((layer, direction), np.zeros(size, int))
+            units = slice(row[BLOCK.unit], row[BLOCK.unit] + row[BLOCK.units])
+            owner[units, row[BLOCK.sequence] : row[BLOCK.end]] = number
+            self.blocks.append({"name": self._name(number, row, layer, direction)})
+        self._arrays = {id(array): place for array, place in self._exchanged(given)}
+
+    def _name(self, number, row, layer, direction):
+        """Return what a lane is called."""
+        arrow = ("", f" {'→←'[direction]}")[self._directions > 1]
+        units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}" if row[BLOCK.units] else "no units"
+        part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
+        return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
+
+    def _exchanged(self, given):
+        """Yield (array, Exchanged) of each array that blocks exchange from step to step.
+
+        Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
+        pre-activations, an array for each layer and direction.
+        """
+        if self._planned.backward:
+            for arrays in (given["dah"], given["dax"]):
+                for (layer, direction), array in zip(self._planned.places, arrays, strict=False):
+                    width = len(array) // (self._steps * self._batch)
+                    yield array, Exchanged(layer, direction, len(self._owners[layer, direction]), width, 0)
+            return
+        for arrays, before in ((given["h"], 1), (given["dropped"], 0)):
+            for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
+                width = self._widths[layer]
+                yield array, Exchanged(layer, None, width, self._directions * width, before)
+
+    # -- of a load or store
+    def loaded(self, array, index, count):
+        place = self._arrays.get(id(array))
+        if place is None:
+            return
+        thread = self._launch.current
+        block, kind = thread.block.index[0], self._warps[thread.block.index[0], thread.index[0] // 32, WARP.kind]
+        if kind >= STAGE:  # a product within the step
+            return
+        source, t = self._source(place, index)
+        direction = int(self._rows[block, BLOCK.direction])
+        step = source.step + 1 if kind == RECURRENT else self._step_of(t, direction)
+        phase = self._phase(block, step, begins=lambda phase: phase.stored)
+        phase.looked = self._launch.turns
+        if source.step >= 0:  # not the initial state
+            phase.reads.add(source[:3])
+        for at in range(index, index + count):
+            missing, _ = self._source(place, at)
+            if _unwritten(array, at) and missing.step >= 0:
+                phase.missed.pop(missing, None)
+                phase.missed[missing] = True
+
+    def stored(self, array, index, count):
+        place = self._arrays.get(id(array))
+        if place is None:
+            return
+        source, _ = self._source(place, index)
+        if source.step >= 0:  # the initial state a block publishes as it loads its weights
+            block, turn = self._launch.current.block.index[0], self._launch.turns
+            phase = self._phase(block, source.step, begins=lambda phase: False)
+            phase.stored = phase.stored[0] if phase.stored else turn, turn
+
+    def _phase(self, block, step, begins):
+        """Return the block's phase at a step: its last one, or a new one if that is of another step or `begins`."""
+        phases = self._phases[block]
+        if not phases or phases[-1].step != step or begins(phases[-1]):
+            phases.append(Phase(step, self._launch.turns))
+        return phases[-1]
+
+    def _source(self, place, index):
+        """Return (Step, time) of the number at an index of an exchanged array."""
+        slot, rest = divmod(int(index), self._batch * place.width)
+        b, column = divmod(rest, place.width)
+        direction = column // place.hidden if place.direction is None else place.direction
+        t = slot - place.before
+        block = int(self._owners[place.layer, direction][column % place.hidden, b])
+        return Step(place.layer, direction, self._step_of(t, direction), self._first_block + block), t
+
+    def _step_of(self, t, direction):
+        """Return the step of a time; where t is that of the initial state, -1."""
+        return step_time(t, self._steps, direction, self._planned.backward)[0]
+
+    # -- afterwards
+    def ended(self, launch):
+        if not self._arrays:
+            return
+        for block, phases in self._phases.items():
+            row = self._rows[block]
+            about = {"layer": self._planned.first + int(row[BLOCK.layer]), "direction": int(row[BLOCK.direction])}
+            self._add(block, "load", 0, phases[0].begin, about)
+            for phase in phases:
+                self._add_phase(block, phase, about | {"step": phase.step})
+        self._turns_before += launch.turns
+        self._arrays = {}
+
+    def _add_phase(self, block, phase, about):
+        """Add the events of a phase."""
+        begin = phase.begin
+        if phase.missed:
+            waits_for = [step._asdict() for step in phase.missed]
+            self._add(block, "wait", begin, phase.looked, about | {"waits_for": waits_for})
+            begin = phase.looked
+        if phase.looked is not None:  # backward's last product, for the initial state, is followed by no store
+            reads = [dict(zip(Step._fields, step, strict=False)) for step in sorted(phase.reads)]
+            end = phase.stored[0] if phase.stored else phase.looked + 1
+            self._add(block, "multiply", begin, end, about | {"reads": reads})
+        if phase.stored:
+            self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, about)
+
+    def _add(self, block, kind, start, end, about):
+        start, end = self._turns_before + start, self._turns_before + end
+        event = {"block": self._first_block + block, "kind": kind, "start": start, "end": end}
+        self.events.append(event | {"waits_for": [], "reads": []} | about)
+
+
+def _unwritten(array, index):
+    """Return whether nobody has stored array[index] yet."""
+    bits = array.view(f"u{array.itemsize}")
+    return bits[index] == np.iinfo(bits.dtype).max
+
+
+def record(title, cell, shape, backward, directions=1):
+    """Return the record of a pass of the persistent schedule, in this process, which is the simulator's.
+
+    shape: a `numbarnn.bench.shapes.Shape`.
+    """
+    options = {"device": "sim", "schedule": "persistent", "seed": 0, "bidirectional": directions == 2}
+    network = numbarnn.RNN(cell, shape.I, shape.H, shape.L, **options)
+    x = np.random.default_rng(0).standard_normal((shape.T, shape.B, shape.I)).astype(np.float32)
+    recorder = Recorder(SCHEDULE.launches(network.stack.problem(shape.T, shape.B, backward), backward))
+    call, error = (lambda: network(x)), None
+    if backward:
+        y, _, tape = network.forward(x)
+        call = lambda: network.backward(tape, np.ones_like(y))  # noqa: E731
+    with simulator.schedule(), watching.watched(recorder):
+        try:
+            call()
+        except RuntimeError as raised:  # what was recorded up to there is worth seeing
+            error = str(raised)
+    if not recorder.events:
+        raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
+    sizes = {"backward": backward, "layers": shape.L, "directions": directions, "steps": shape.T}
+    found = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
+    return {"title": title} | sizes | found

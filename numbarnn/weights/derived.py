@@ -1,0 +1,223 @@
+"""Derived weights: what kernels read of a cell's parameters where that is not the parameters themselves.
+
+A cell's `Layout` says by `Term`s what it is: p.R.a - p.R.a.T, p.scalar.alpha for every unit, the rows of the matrices
+that one array is to have. `DerivedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
+gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's;
+what kernels read as it is is not copied.
+"""
+
+import numpy as np
+
+from numbarnn.cells.layout import parameters_in
+from numbarnn.common.precision import compute_dtype, known_dtype
+from numbarnn.weights.space import OWN
+
+
+class DerivedWeights:
+    """The parameters of a stack of layers as its kernels read them.
+
+    Args:
+        space: the `WeightSpace`.
+        engine: of the stack.
+        flat: the flat buffer of parameters.
+        dtype: its dtype, a name.
+        in_one: kernels know weights by their places in one array.
+        allocate: function (name, shape, dtype) for memory that a later call may find again; None: new memory.
+
+    Attributes:
+        flat: the buffer that kernels know weights by: the parameters', or `in_one` a copy with `derived` behind it.
+        derived: (space.derived_size,).
+    """
+
+    def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
+        self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
+        own = (allocate or engine.allocate(flat))(
+            "derived", (space.size * in_one + space.derived_size,), known_dtype(dtype)
+        )
+        self.flat, self.derived = (own, own[space.size :]) if in_one else (flat, own)
+        self._engine_values = engine.array_module, np.dtype(compute_dtype(dtype))
+        self._views = {
+            place: {name: flat[where].reshape(shape) for name, (_, where, shape) in self._blocks[place].items()}
+            for place in space.derived
+        }
+        self._fixed = {place: {} for place in space.derived}
+        self._read, self._known = None, None
+        if engine.array_module is np and not in_one:  # elsewhere to look at parameters is to wait for a device
+            read = [
+                self._blocks[place][name][1]
+                for place, kinds in space.derived.items()
+                for name in parameters_in([term for made in kinds.values() for term in made.terms])
+            ]
+            first, last = min((one.start for one in read), default=0), max((one.stop for one in read), default=0)
+            self._read = flat[first:last].view(f"u{flat.itemsize}")
+
+    def _values(self, place):
+        arrays, dtype = self._engine_values
+        return Values(arrays, self._views[place], dtype, self._space.sizes[place], self._fixed[place])
+
+    def form(self):
+        """Compute it, of the parameters as they are now, unless that has been done for just these numbers. Several
+        threads may do so at once: each writes finished numbers, the same ones."""
+        known = None
+        if self._read is not None:
+            if self._known is not None and (self._read == self._known).all():
+                return
+            known, self._known = self._read.copy(), None  # an interrupt may come before all is written
+        with self._engine.activate():
+            self._engine.follow()
+            if self.flat is not self._parameters:
+                self.flat[: self._space.size] = self._parameters
+            for place, kinds in self._space.derived.items():
+                values = self._values(place)
+                for made in kinds.values():
+                    out = made.of(self.derived)
+                    for number, term in enumerate(made.terms):
+                        _put(made.rows(out, number), values.of(term), made.groups)
+        self._known = known
+
+    def pull_back(self, dw, d_derived, accumulate):
+        """dw (+)= the gradients of the parameters that stand in what is derived.
+
+        Args:
+            dw: laid out as the parameters; of those that kernels read as they are it has the gradients already.
+            d_derived: the gradient of `derived`.
+            accumulate: add to dw.
+        """
+        with self._engine.activate():
+            for place, kinds in self._space.derived.items():
+                values, found = self._values(place), {}
+                for made in kinds.values():
+                    d_made = made.of(d_derived)
+                    for number, term in enumerate(made.terms):
+                        shape = values.shape(term)
+                        g = _part(made.rows(d_made, number), shape, made.groups)
+                        g = g.reshape(shape) if g.ndim == 3 else g
+                        values.pull_back(term, g.astype(values.dtype, copy=False), found)
+                for name, (part, where, shape) in self._blocks[place].items():
+                    read = part.kind not in (*kinds, *OWN)  # by kernels, as it is
+                    own = dw[where].reshape(shape)
+                    if name in found:
+                        g, add = found[name], accumulate or read
+                        own[...] = own.astype(values.dtype, copy=False) + g if add else g
+                    elif not read and not accumulate:
+                        own[...] = 0
+
+
+def _put(out, value, groups):
+    """Write a term's value into a gate's rows, which may be more, with more columns, than it has. Units beyond are
+    copies of the last one, so that they are finite where it is; they multiply with zeros."""
+    shape = np.shape(value)
+    if shape in ((), out.shape):
+        out[...] = value
+        return
+    part = _part(out, shape, groups)
+    part[...] = value.reshape(part.shape)
+    if len(shape) == 2:
+        out.reshape(len(out), groups, -1)[: shape[0], :, shape[1] // groups :] = 0
+    out[shape[0] :] = out[shape[0] - 1]
+
+
+def _part(array, shape, groups):
+    """The part of a gate's rows that a value of that shape fills, a view: (rows, groups, columns of one) of several
+    groups of columns; all of it, where the value is a number."""
+    if groups > 1 and shape:
+        return array.reshape(len(array), groups, -1)[: shape[0], :, : shape[1] // groups]
+    return array[tuple(map(slice, shape))]
+
+
+class Values:
+    """The values of terms, each computed once, and their gradients.
+
+    Args:
+        arrays: numpy, or a module with its functions.
+        parameters: name -> array.
+        dtype: to compute in.
+        sizes: letter -> int.
+        fixed: term -> the value of what does not depend on parameters; other `Values` of these sizes may share it.
+    """
+
+    def __init__(self, arrays, parameters, dtype, sizes, fixed=None):
+        self.arrays, self.parameters, self.dtype, self._sizes = arrays, parameters, dtype, sizes
+        self._known, self._fixed = {}, {} if fixed is None else fixed
+
+    def of(self, term):
+        """An array, or a number."""
+        if term not in self._known:
+            self._known[term] = self._computed(term)
+        return self._known[term]
+
+    def _computed(self, term):
+        if term.op in OPERATIONS:
+            return OPERATIONS[term.op][0](*map(self.of, term.args))
+        if term.op in ("number", "zero"):
+            return term.data or 0.0
+        if term.op in ("parameter", "fill"):
+            return self.parameter(term.data)
+        if term not in self._fixed:
+            self._fixed[term] = self.constant(self._array(term))
+        return self._fixed[term]
+
+    def _array(self, term):
+        """The NumPy array of what does not depend on parameters."""
+        if term.op == "constant":
+            return term.data.of(self._sizes)
+        identity = np.eye(self._sizes.get(term.data, term.data))
+        return identity if term.op == "eye" else np.tril(np.ones_like(identity))
+
+    def parameter(self, name):
+        """One parameter, to compute with."""
+        return self.parameters[name].astype(self.dtype, copy=False)
+
+    def constant(self, array):
+        """A NumPy array, to compute with."""
+        return self.arrays.asarray(array, self.dtype)
+
+    def shape(self, term):
+        """The shape of a term's value, which need not be computed for it."""
+        if term.op == "parameter":
+            return self.parameters[term.data].shape
+        if term.op in ("constant", "eye", "lower"):
+            return self.of(term).shape
+        if term.op == "transpose":
+            return self.shape(term.args[0])[::-1]
+        if term.op == "product":
+            return self.shape(term.args[0])[0], self.shape(term.args[1])[1]
+        return next((shape for shape in map(self.shape, term.args) if shape), ())
+
+    def pull_back(self, term, g, found):
+        """Add to the gradients of parameters, name -> array, what comes through a term; g: the gradient of its value.
+
+        If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T.
+        """
+        if self.shape(term) == () and np.ndim(g):
+            g = g.sum()
+        if term.op in ("parameter", "fill"):
+            found[term.data] = found[term.data] + g if term.data in found else g
+        for argument, gradient in zip(term.args, OPERATIONS.get(term.op, (None,))[1:], strict=True):
+            if parameters_in((argument,)):
+                self.pull_back(argument, gradient(self, g, *term.args), found)
+
+    def times(self, g, term, other):
+        """The gradient of a factor `other`, g times the value of the factor `term`: if it is a scalar's, the sum of
+        all elements, row by row without an array of them."""
+        value = self.of(term)
+        if self.shape(other) == () and np.ndim(value):
+            return self.arrays.einsum("ij,ij->i", g, value).sum()
+        return g * value
+
+
+#: Operation -> its function of the arguments' values; then for each argument a function of the `Values`, the gradient g
+#: of the operation's value and the arguments, all `Term`s, that gives the argument's gradient.
+OPERATIONS = {
+    "transpose": (lambda a: a.T, lambda of, g, a: g.T),
+    "neg": (lambda a: -a, lambda of, g, a: -g),
+    "add": (lambda a, b: a + b, lambda of, g, a, b: g, lambda of, g, a, b: g),
+    "sub": (lambda a, b: a - b, lambda of, g, a, b: g, lambda of, g, a, b: -g),
+    "mul": (lambda a, b: a * b, lambda of, g, a, b: of.times(g, b, a), lambda of, g, a, b: of.times(g, a, b)),
+    "divide": (
+        lambda a, b: a / b,
+        lambda of, g, a, b: g / of.of(b),
+        lambda of, g, a, b: -(g * of.of(a)) / (of.of(b) * of.of(b)),
+    ),
+    "product": (lambda a, b: a @ b, lambda of, g, a, b: g @ of.of(b).T, lambda of, g, a, b: of.of(a).T @ g),
+}

@@ -1,0 +1,71 @@
+"""Run `numbarnn check --quick` with the oldest and the newest versions of what numbarnn needs, each in its own
+environment: `python tests/versions.py [core-oldest core-newest sim-oldest sim-newest]`, by default all of them.
+
+"core" is what layers on the CPU need; "sim" adds the compiler of kernels, here in its simulator. Oldest are the lower
+bounds of pyproject.toml. Takes two to three minutes each; exits with 1 where one fails.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = """
+import numpy as np, numbarnn as nr
+layer = nr.LSTM(4, 8, num_layers=2, bidirectional=True, seed=0)
+y, state, tape = layer.forward(np.ones((5, 3, 4), np.float32))
+print(layer.backward(tape, y).weights.shape, np.__version__)
+"""
+
+
+def requirements(extra):
+    """Return what pyproject.toml asks for, as pip takes it: for the package, and for an extra ("core": none)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = list(project["dependencies"])
+    extras = ["sim", "kernels"] if extra == "sim" else []
+    for name in extras:
+        asked += [one for one in project["optional-dependencies"][name] if not one.startswith("numbarnn")]
+    return asked
+
+
+def oldest(requirement):
+    """Return the requirement for the lower bound itself: "numpy>=2.0,<2.5" -> "numpy==2.0.*"."""
+    name, version = re.match(r"([\w.-]+(?:\[\w+\])?)>=([\d.]+)", requirement).groups()
+    return f"{name}=={version}{'.*' if version.count('.') == 1 else ''}"
+
+
+def main(wanted):
+    """Return how many environments failed."""
+    failed = 0
+    for one in wanted or ("core-oldest", "core-newest", "sim-oldest", "sim-newest"):
+        extra, end = one.split("-")
+        asked = requirements(extra)
+        if end == "oldest":
+            asked = [oldest(requirement) if ">=" in requirement else requirement for requirement in asked]
+        with tempfile.TemporaryDirectory() as folder:
+            python = f"{folder}/bin/python"
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBARNN_CACHE_DIR": f"{folder}/cache"}
+            check = [python, "-m", "numbarnn", "check", "--quick", "--device", "sim" if extra == "sim" else "cpu"]
+            for command in (
+                [sys.executable, "-m", "venv", folder],
+                [python, "-m", "pip", "install", "--quiet", *asked],
+                [python, "-c", EXAMPLE],
+                check,
+            ):
+                ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+                if ran.returncode:
+                    failed += 1
+                    break
+        last = (ran.stdout.strip() or ran.stderr.strip()).splitlines()[-3:]
+        print(
+            f"{one} ({', '.join(asked)}): {'FAILED' if ran.returncode else 'passed'}", *last, sep="\n    ", flush=True
+        )
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
