@@ -163,8 +163,9 @@ class PreparedForward:
     def give_back(self):
         """Let others use it, if there is still a stack of layers that can."""
         free = self._free()
-        if free is not None and len(free) < KEPT:
+        if free is not None:
             free.append(self)
+            del free[:-KEPT]  # those that nobody has used for long, such as those of other weights
 
     def remake(self, x, reserve):
         """Be the tape of a call with this x, which may be None as in `ForwardCall.of_reserve`, and this reserve."""
@@ -249,12 +250,15 @@ class PreparedCalls:
         """A `PreparedForward` with these weights that was given back after a call of this kind, or None."""
         if not self._engine.prepares_calls:
             return None
-        free = self._free.get((kind, self._engine.num_threads))
-        try:
-            prepared = free.pop() if free else None  # at once, so that two threads do not get the same
-        except IndexError:
-            return None
-        return prepared if prepared is not None and prepared.weights is weights else None
+        free = self._free.get((kind, self._engine.num_threads), ())
+        for prepared in reversed(free):
+            if prepared.weights is weights:
+                try:
+                    free.remove(prepared)
+                except ValueError:  # another thread has it
+                    continue
+                return prepared
+        return None
 
     def make(self, kind, call, plan, states, arrays=NUMPY):
         """A new `PreparedForward` for a call of a kind, to be given back; None if such calls are not prepared.

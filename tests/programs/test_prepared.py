@@ -99,6 +99,18 @@ def test_each_weight_space_of_a_descriptor_counts():
             np.testing.assert_array_equal(found, other)
 
 
+def test_weights_that_come_in_turn_each_find_their_own():
+    rnn = functional.Descriptor("lstm", 3, 5, device="cpu")
+    x, spaces = np.ones((2, 1, 3), "float32"), [np.ones(rnn.weight_space_size, "float32") for _ in range(3)]
+    first = None
+    for _ in range(3):
+        for w in spaces:
+            functional.forward_inference(rnn, x, w=w)
+        made = {id(one) for free in rnn.prepared._free.values() for one in free}
+        assert len(made) == 3 and made == (first or made)
+        first = made
+
+
 def test_gradients_that_are_added_and_large_weights():
     """dw of the caller's: backward is bound anew, forward not. Weights whose gradients would be long to copy get a new
     array in each call."""
