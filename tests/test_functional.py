@@ -86,22 +86,6 @@ def test_none_is_zero(cell):
     assert_same_bits(*results)
 
 
-@pytest.mark.parametrize("options", (EQUAL, dict(hidden=(5, 3), dropout=0.5)), ids=("equal", "dropout"))
-@by_cell
-def test_dw_accumulates(cell, options):
-    """Two backward_weights calls of one reserve add the same gradients twice; a second reserve adds its own."""
-    s = Setup(cell, **options)
-    reserve = s.forward()[3]
-    once = s.gradients(reserve)[3]
-    start = np.random.default_rng(0).standard_normal(once.size).astype(once.dtype)
-    dw = start.copy()
-    for _ in range(2):
-        F.backward_weights(s.rnn, reserve, dw)
-    # each addition rounds a number below 2 (max |once| + max |start|)
-    size = 2 * np.abs(once).max() + np.abs(start).max()
-    np.testing.assert_allclose(dw, start + 2 * once, rtol=0, atol=8 * s.case.eps * size)
-
-
 @pytest.mark.parametrize("options", (EQUAL, UNEQUAL), ids=("equal", "unequal"))
 @by_cell
 def test_outputs_are_written_where_asked(cell, options):

@@ -167,7 +167,7 @@ SHOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name, option", {name: option for name, option in OUTPUTS}.items())
+@pytest.mark.parametrize("name, option", {name: option for name, option in OUTPUTS[::-1]}.items())
 def test_results_are_shown_although_the_disk_is_full(name, option, folder, quick, monkeypatch, capsys):
     if name == "bench":
         pytest.importorskip("torch")

@@ -11,7 +11,6 @@ from numbarnn.compile import native
 from numbarnn.compile.plain import Entry
 from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts
-from numbarnn.engines.cpu.records import INTERLEAVED
 
 
 def own_forward(ax, ah, state):
@@ -44,7 +43,7 @@ def test_a_name_does_not_go_by_what_are_arguments():
 def test_loops_work_on_several_vectors_at_a_time():
     """LLVM is told of each loop, and heeds it: there are several divisions of vectors for each of the cell's."""
     parts, divisions = CellParts(cells.LSTM, "float32"), []
-    for interleaved in (None, INTERLEAVED):
+    for interleaved in (None, lambda parts: parts.interleaved):
         entry = Entry(cell_steps.infer_units.py_func, "a test", interleaved)
         module = entry.module("test", (parts,))
         loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]

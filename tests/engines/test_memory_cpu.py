@@ -82,16 +82,6 @@ def test_threads_may_make_and_leave_arrays_at_once():
     assert not wrong
 
 
-def test_results_stay_when_layers_are_called_again():
-    layer, x = nr.GRU(40, 60, seed=0, device="cpu"), np.ones((30, 20, 40), np.float32)
-    y, _ = layer(x)
-    kept = y.copy()
-    for _ in range(5):
-        layer(2 * x)
-        gc.collect()
-    assert np.array_equal(y, kept)
-
-
 def test_where_memory_ends_what_is_kept_is_given_back_first(monkeypatch):
     pool, size = memory.MemoryPool(), 1 << 22
     del [pool.empty((size,), "uint8") for _ in range(3)][:]

@@ -10,7 +10,6 @@ import numbarnn
 from numbarnn import cells
 from numbarnn.cells import library
 from numbarnn.cells.lstm import lstm_backward
-from numbarnn.layers.private import join, split
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_before", "rnn_tanh"])
@@ -113,26 +112,6 @@ def test_states_are_a_tuple_in_the_cells_order():
     x = np.zeros((2, 1, 3), np.float32)
     with pytest.raises(TypeError, match=r"state must be a tuple \(h, c\), not 3 items"):
         layer(x, (None, None, None))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_private_states_side_by_side(count):
-    random = np.random.default_rng(0)
-    states = [random.standard_normal((2, 3, 4)) for _ in range(count)]
-    for part, state in zip(split(join(np, states, (2, 3, 4), float), count), states, strict=True):
-        np.testing.assert_array_equal(part, state)
-    assert join(np, [None] * count, (2, 3, 4), float) is None
-    lists = [[state[:1], state[1:, :, :2]] for state in states]
-    parts = split(join(np, lists, [(1, 3, 4), (1, 3, 2)], float), count)
-    for part, state in zip(parts, lists, strict=True):
-        for one, other in zip(part, state, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def test_a_missing_private_state_is_zero():
-    given = np.ones((2, 3, 4))
-    first, second = split(join(np, [None, given], (2, 3, 4), float), 2)
-    assert not first.any() and (second == 1).all()
 
 
 def test_a_cell_of_the_library_by_its_name(tmp_path):

@@ -2,8 +2,6 @@
 
 Results: test_conformance.py; the kernels: simulated/test_kernels_simulated.py."""
 
-import copy
-import pickle
 import sys
 import warnings
 from types import SimpleNamespace
@@ -44,27 +42,6 @@ def test_the_cpu_computes_in_float32_and_rounds_each_result_once(dtype, options)
         results.append(one.stepper(2)(x.reshape(-1, 3)[:2].astype(kind)))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other.astype(dtype), strict=True)
-
-
-@by_dtype
-def test_gradients_of_16_bits_add_up_on_the_cpu(dtype):
-    """What is added is rounded with the sum, not before."""
-    layer, wide, x, dy, _ = on_the_cpu(dtype)
-    dw = np.full_like(layer.weights, 1.0)
-    gradients = layer.backward(layer.forward(x)[2], dy, dw=dw)
-    expected = wide.backward(wide.forward(x.astype("float32"))[2], dy.astype("float32")).weights + 1
-    assert gradients.weights is dw
-    np.testing.assert_array_equal(dw, expected.astype(dtype))
-
-
-@by_dtype
-def test_weights_of_16_bits_that_change_count_at_once_on_the_cpu(dtype):
-    layer, wide, x, *_ = on_the_cpu(dtype)
-    layer(x)
-    layer.weights[...] *= 2
-    wide.weights[...] = layer.weights
-    for copied in (layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
-        np.testing.assert_array_equal(copied(x)[0], wide(x.astype("float32"))[0].astype(dtype))
 
 
 def test_what_is_beyond_float16_is_infinite_on_the_cpu():

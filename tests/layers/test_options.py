@@ -9,7 +9,7 @@ from cases import Case
 from comparing import assert_same_bits
 from numbarnn import reference
 from problems import Problem, make_problem, pack
-from running import infer, named_gradients, named_outputs, train
+from running import train
 
 RAGGED = (3, 0, 6, 7)  # of B = 4 sequences with T = 7 steps
 
@@ -46,32 +46,6 @@ def test_a_padding_value_that_is_no_number():
     np.testing.assert_array_equal(np.isnan(y).any(axis=2), problem.padding)
 
 
-@pytest.mark.parametrize("lengths", [(6, 3, 7, 1), (7, 7, 7, 7), (5, 4, 4, 2)], ids=str)
-@pytest.mark.parametrize("cell", ("lstm", "gru"))
-def test_packed_equals_padded(cell, lengths):
-    """Bit for bit, in every order of the lengths. A packed batch is as long as its longest sequence."""
-    padded = make_problem(ragged_case(cell, lengths=lengths, T=max(lengths)))
-    layer = padded.layer()
-    expected, (values, _) = infer(layer, padded), train(layer, padded)
-    x, dy = pack(padded.x, lengths), pack(padded.dy, lengths)
-    state, dstate = padded.state, padded.dstate
-
-    y, final = layer(x, state)
-    assert isinstance(y, numbarnn.PackedSequence)
-    for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
-        np.testing.assert_array_equal(getattr(y, field), getattr(x, field))
-    np.testing.assert_array_equal(y.data, pack(expected["y"], lengths).data, strict=True)
-
-    y, final, tape = layer.forward(x, state)
-    gradients = layer.backward(tape, dy, dstate)
-    assert isinstance(gradients.x, numbarnn.PackedSequence)
-    found = named_outputs(layer, y, final) | named_gradients(layer, gradients)
-    for name, value in found.items():
-        reference = pack(values[name], lengths).data if name in ("y", "dx") else values[name]
-        for part, other in zip(value, reference, strict=True):
-            np.testing.assert_array_equal(part, other, err_msg=name, strict=True)
-
-
 def test_a_packed_sequence_without_indices_is_sorted():
     lengths = (7, 5, 5, 1)
     problem = make_problem(ragged_case(lengths=lengths))
@@ -97,18 +71,6 @@ def test_lengths_of_every_integer_type():
     for dtype in (np.int8, np.uint16, np.int32, np.int64, np.uint64):
         y, _ = layer(problem.x, state, lengths=np.array(RAGGED, dtype))
         np.testing.assert_array_equal(y, expected, strict=True)
-
-
-def test_arguments_are_not_kept():
-    """Changing lengths and resets after the call does not change its backward."""
-    problem = make_problem(ragged_case(resets=True))
-    layer, state = problem.layer(), problem.state
-    expected = train(layer, problem)[0]
-    lengths, resets = np.array(RAGGED), problem.resets.copy()
-    _, _, tape = layer.forward(problem.x, state, lengths=lengths, resets=resets)
-    lengths[:], resets[:] = 1, True
-    gradients = layer.backward(tape, problem.dy, problem.dstate)
-    np.testing.assert_array_equal(gradients.x, expected["dx"], strict=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- clipping

@@ -11,7 +11,7 @@ import pytest
 import numbarnn as nr
 from cases import Case
 from comparing import assert_close, assert_same_bits
-from needs import LAYERS, RANDOM, check_needs
+from needs import LAYERS, check_needs
 from numbarnn import functional as F
 from numbarnn.engines.gpu import profiles
 from numbarnn.layers import calls
@@ -48,32 +48,6 @@ def test_every_length_of_segments(k, directions):
     assert_same_bits(dict(enumerate(masks)), dict(enumerate(others)))
     assert_same_bits(*({name: one[name] for name in ("y", "hy", "cy")} for one in (found, expected)))
     assert_close(problem.case, found, expected)
-
-
-@pytest.mark.parametrize("steps, batch", ((2, 1), (5, 3), (19, 1), (9, 7)))
-def test_short_calls_have_the_same_bits_too(steps, batch):
-    """Whether weights are packed depends on the whole call, not on the length of its segments."""
-    x = np.random.default_rng(0).standard_normal((steps, batch, I), dtype=np.float32)
-    plain = nr.LSTM(I, 24, 2, seed=0, device="cpu")
-    shorter = nr.LSTM(I, 24, 2, seed=0, device="cpu", checkpoint_every=1)
-    (y, state, _), (other_y, other_state, _) = plain.forward(x), shorter.forward(x)
-    for one, other in zip((y, *state), (other_y, *other_state), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("directions", (1, 2))
-def test_states_of_every_step(directions):
-    x, dy = arrays()
-    dy = np.concatenate([dy] * directions, axis=2)
-    results = []
-    for k in (None, 7):
-        options = {"bidirectional": directions == 2, "batch_first": True, "device": "cpu", "checkpoint_every": k}
-        layer = nr.LSTM(I, H, 2, seed=0, **options)
-        y, state, c, tape = layer.forward(x.swapaxes(0, 1), output_states=True, lengths=[T, 9, 0], padding_value=2.0)
-        grads = layer.backward(tape, dy.swapaxes(0, 1), dstates=(np.cos(c[0]),))
-        results.append((y, *state, *c, grads.x, grads.weights))
-    for number, (one, other) in enumerate(zip(*results, strict=True)):
-        np.testing.assert_allclose(one, other, atol=0 if number < 4 else 2e-5, err_msg=str(number))
 
 
 # -------------------------------------------------------------------------------------------------------- what it saves
@@ -136,18 +110,6 @@ def test_short_calls_and_inference_are_what_they_are():
     assert type(layer.forward(x)[2].forward) is type(plain.forward(x)[2].forward)
     shorter = nr.LSTM(I, H, device="cpu", seed=0, checkpoint_every=4)
     np.testing.assert_array_equal(shorter(x)[0], plain(x)[0])
-
-
-@pytest.mark.parametrize("directions", (1, 2))
-def test_random_numbers_are_those_of_the_times(directions):
-    """Of a cell with noise of its own in each step, and weights that are dropped."""
-    x, found = arrays()[0], []
-    for k in (None, 4):
-        layer = nr.RNN(RANDOM, I, H, 2, bidirectional=directions == 2, device="cpu", seed=1, checkpoint_every=k)
-        y, _, tape = layer.forward(x)
-        found.append([y, *layer.noise(tape), *layer.drop_connect_masks(tape).values()])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", LAYERS)

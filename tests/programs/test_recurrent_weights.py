@@ -83,33 +83,6 @@ def test_states_come_one_by_one():
         layer(problem.x, states[:2])
 
 
-# ---------------------------------------------------------------------------------------------------------- projections
-@pytest.mark.parametrize("options", (dict(), dict(bidirectional=True, num_layers=2, lengths=(4, 0, 7)),
-                                     dict(batch_first=True, dtype="float64", num_layers=2)), ids=str)  # fmt: skip
-def test_a_projected_cell_is_the_lstm_with_projection(options):
-    options = {"dtype": "float32", "device": "cpu", "seed": 3, "proj_size": 2} | options
-    lengths = options.pop("lengths", None)
-    ours = numbarnn.RNN(make_cell("lstm", 1, (), True), 3, 5, **options)
-    theirs = numbarnn.LSTM(3, 5, bias="input", **options)
-    assert repr(ours).startswith("RNN(own_lstm, 3, 5, ") and "proj_size=2" in repr(ours)
-    assert {name: view.shape for name, view in ours.parameters.items()} == {
-        name: view.shape for name, view in theirs.parameters.items()
-    }
-    np.testing.assert_array_equal(ours.weights, theirs.weights)
-    random = np.random.default_rng(0)
-    x, dy = (random.standard_normal((3, 7, n) if ours.batch_first else (7, 3, n)).astype(ours.dtype)
-             for n in (3, 2 * (1 + ours.bidirectional)))  # fmt: skip
-    found = []
-    for layer in (ours, theirs):
-        y, state = layer(x, lengths=lengths)
-        trained_y, trained_state, tape = layer.forward(x, lengths=lengths)
-        gradients = layer.backward(tape, dy, trained_state)
-        found.append([y, *state, trained_y, *trained_state, gradients.x, *gradients.state, gradients.weights])
-    tolerance = 100 * np.finfo(ours.dtype).eps  # the same equations, in another order
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
-
-
 # ---------------------------------------------------------------------------------------------------------------- noise
 
 

@@ -77,28 +77,6 @@ def test_halves_of_2048_units_stay_on_the_chip():
         assert launch.blocks * kept == 4 * 2048 * 2048 * 2, "all of R"
 
 
-def test_what_fits_in_one_place_is_kept_there_unless_two_are_clearly_faster(monkeypatch):
-    """By both of the planner's models: that by which tilings are compared, and that which was fitted to records. As
-    recorded all was in one place."""
-    mixed = 0
-    for shape, cell, dtype in product(ISSUE_SHAPES, ("lstm", "gru"), ("float16", "float32")):
-        problem = problem_of(cell, dtype, (shape.H,) * shape.L, shape.B, shape.T)
-        for backward in BOTH_PASSES:
-            monkeypatch.setattr(tilings, "MIXED_GAIN", 1.0)
-            other = replace(problem, profile=replace(problem.profile, name="a device of weights in one place"))
-            in_one_place = planner.plan_launches(other, other.profile, backward)
-            monkeypatch.undo()
-            launches = planner.plan_launches(problem, problem.profile, backward)
-            for launch, whole in zip(launches, in_one_place, strict=True):
-                assert whole.tile.resident in ("registers", "shared"), whole
-                if launch != whole:
-                    assert launch.tile.resident == "registers+shared" and launch.last == launch.first + 1, launch
-                    assert launch.chain_us < (1 - tilings.MIXED_GAIN) * whole.chain_us
-                    assert launch.estimate.step < whole.estimate.step, (launch, whole)
-                    mixed += 1
-    assert mixed >= 4
-
-
 @pytest.mark.parametrize("cell", ("lstm", "gru"))
 def test_auto_takes_another_where_weights_find_no_room_on_the_chip(cell):
     problem = problem_of(cell, dtype="float16", hidden=(4096,), batch=64, steps=100)

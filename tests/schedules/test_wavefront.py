@@ -3,7 +3,6 @@
 import random
 from itertools import product
 
-import numpy as np
 import pytest
 
 from cases import Case
@@ -73,24 +72,6 @@ def test_threads_and_their_timing_do_not_change_the_bits(engine):
         results.append(train(problem.layer("cpu", schedule="wavefront", seed=2), problem)[0])
     for values in results[1:]:
         assert_same_bits(values, results[0])
-
-
-@pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))
-@pytest.mark.parametrize("cell", CELLS)
-def test_parameters_gradients_may_come_later(cell, schedule):
-    """backward_data without them, then backward_weights: cuDNN's two calls."""
-    case = Case(cell, T=9, hidden=(5, 6), dropout=0.5, directions=2)
-    problem = make_problem(case)
-    found = []
-    for together in (True, False):
-        layer = problem.layer("cpu", schedule=schedule, seed=2)
-        _, _, _, tape = layer.stack.forward(problem.x, None, None, layer.weights, training=True)
-        dw = np.zeros_like(layer.weights)
-        dx, dhx, _ = layer.stack.backward_data(tape, problem.dy, None, None, dw if together else None)
-        if not together:
-            layer.stack.backward_weights(tape, dw)
-        found.append({"dx": dx, "dhx": dhx, "dw": dw})
-    assert_same_bits(*found)
 
 
 # ------------------------------------------------------------------------------------------------ what engines get

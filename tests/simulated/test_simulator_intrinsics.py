@@ -64,3 +64,18 @@ def test_a_lost_update_shows():
         with simulator.schedule(seed):
             launch(racing_kernel, 2, 4, count)
         assert count[0] < 8
+
+
+@any_order
+def test_shuffles(seed):
+    @cuda.jit
+    def shuffle_kernel(out):
+        i = cuda.threadIdx.x
+        value, everybody = 100 * (i // 32) + i % 32, 0xFFFFFFFF
+        out[0, i] = cuda.shfl_sync(everybody, value, 35)  # modulo 32
+        out[1, i] = cuda.shfl_xor_sync(everybody, value, 5)
+
+    out, lane, first = np.full((2, 64), -1), np.arange(64) % 32, np.arange(64) // 32 * 100
+    with simulator.schedule(seed):
+        launch(shuffle_kernel, 1, 64, out)
+    np.testing.assert_array_equal(out, [first + 3, first + (lane ^ 5)])

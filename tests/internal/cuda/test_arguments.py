@@ -130,3 +130,12 @@ def test_other_arguments_raise(bad):
 def test_other_dtypes_raise(dtype):
     with pytest.raises(TypeError, match=r"argument 0 of kernel k: dtype .* is not supported"):
         Arguments("k", (np.zeros(3, dtype),))
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=lambda scalar: scalar.dtype.name)
+def test_scalar_is_packed_in_its_own_bytes(scalar):
+    packed = Arguments("k", (scalar, np.int32(7)))
+    assert packed.signature == (scalar.dtype.name, "int32")
+    slots = bytearray(16)
+    packed.pack_into(slots)
+    assert slots == scalar.tobytes().ljust(8, b"\0") + np.int32(7).tobytes().ljust(8, b"\0")

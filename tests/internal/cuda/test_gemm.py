@@ -82,6 +82,19 @@ def test_product(place, dtype, out_dtype, transpose_a, transpose_b, accumulate):
     case.check(back(out))
 
 
+@by_form
+def test_step_product(place, dtype, out_dtype):
+    there, back = place
+    case = Case(dtype, out_dtype, transpose_b=True, accumulate=True, steps=3)
+    out, start = there(case.out), there(case.start)
+    product = gemm.step_product(out, there(case.a), there(case.b), **case.flags)
+    for t in (2, 0):
+        out[...] = start
+        product(t)
+        case.check(back(out), t)
+    assert getattr(product, "keeps", [out])[0] is out
+
+
 @pytest.mark.parametrize(
     "dtypes",
     [("float32", "float32", "float64"), ("float16", "float32", "float32"), ("float64", "float32", "float32"),

@@ -10,32 +10,6 @@ from numbarnn.cuda import driver
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 
-# ---------------------------------------------------------------------------------------------- LaunchConfig
-def test_launch_config_completes_sizes():
-    config = LaunchConfig(grid=(np.int64(3), 2), block=64)
-    assert (config.grid, config.block) == ((3, 2, 1), (64, 1, 1))
-    assert config == LaunchConfig((3, 2, 1), (64,))
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"grid": 0},
-        {"grid": -1},
-        {"grid": 2.0},
-        {"grid": ()},
-        {"grid": (1, 1, 1, 1)},
-        {"block": 0},
-        {"block": (32, 33)},
-        {"shared_bytes": -1},
-    ],
-    ids=str,
-)
-def test_launch_config_rejects(sizes):
-    with pytest.raises(ValueError, match=next(iter(sizes))):
-        LaunchConfig(**{"grid": 1, "block": 32, **sizes})
-
-
 # --------------------------------------------------------------------- what the driver is called with, no GPU
 class Interface:
     """An array on the GPU of which only `__cuda_array_interface__` is known; on the host in truth."""
