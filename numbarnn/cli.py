@@ -57,10 +57,8 @@ def main(argv=None):
     except ModuleNotFoundError as missing:
         if missing.name != "numba":
             raise
-        print(
-            f"numbarnn {command}: {install.compiler_lacks('cuda12' if command == 'kernels' else 'sim')}",
-            file=sys.stderr,
-        )
+        extra = "cuda12" if command == "kernels" else "sim"
+        print(f"numbarnn {command}: {install.compiler_lacks(extra)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"numbarnn {command}: interrupted", file=sys.stderr)

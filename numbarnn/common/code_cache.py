@@ -13,6 +13,7 @@ import inspect
 import json
 import linecache
 import logging
+import marshal
 import os
 import sys
 import tempfile
@@ -30,7 +31,6 @@ import numpy as np
 _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # code objects in some versions of Python
-_CO_HAS_DOCSTRING = 0x4000000  # as CPython 3.13 has it in `inspect`
 KEPT_DAYS = 90  # after its last use a file is kept as long
 PART_HOURS = 1  # what a killed process was writing
 WAIT_S = 60.0  # for another process that compiles the same
@@ -274,7 +274,7 @@ def _describe_function(function, seen):
             continue
         yield from _describe(content, seen)
     source = _source_of(code, function.__globals__)
-    yield from _bytecode(code, seen) if source is None else source
+    yield from [marshal.dumps(code).hex()] if source is None else source
     for name in sorted({name for one in _nested(code) for name in one.co_names}):
         if name in function.__globals__:
             yield f"global {name}"
@@ -339,23 +339,3 @@ def _alike(one, other):
             for a, b in zip(one.co_consts, other.co_consts, strict=True)
         )
     )
-
-
-# ----------------------------------------------------------------------------------------- functions without a source
-def _bytecode(code, seen):
-    names = (code.co_names, code.co_freevars, code.co_cellvars)
-    yield f"code {code.co_code.hex()} {code.co_argcount} {names}"
-    for constant in code.co_consts[_has_docstring(code) :]:
-        if isinstance(constant, types.CodeType):
-            yield from _bytecode(constant, seen)
-        else:
-            yield from _describe(constant, seen)
-
-
-def _has_docstring(code):
-    """Whether the first constant of a code object is its docstring."""
-    if not code.co_consts or not isinstance(code.co_consts[0], str):
-        return False
-    if sys.version_info >= (3, 13):
-        return bool(code.co_flags & _CO_HAS_DOCSTRING)
-    return not code.co_name.startswith("<")  # not a lambda, which has none

@@ -105,7 +105,7 @@ def test_a_file_that_has_changed_since_is_no_source(tmp_path):
     old = of_file(tmp_path / "a", FUNCTION)
     (tmp_path / "a" / "module.py").write_text(FUNCTION.replace("* 2", "* 3"))
     linecache.checkcache()
-    assert code_cache.fingerprint(old) == code_cache.fingerprint(made(FUNCTION))  # by its bytecode
+    assert "def inner" not in "\n".join(code_cache._describe(old, {}))  # its bytecode is
     assert code_cache.fingerprint(old) != code_cache.fingerprint(of_file(tmp_path / "b", FUNCTION))
 
 

@@ -134,4 +134,4 @@ def test_a_block_that_publishes_nothing_ends_in_an_error(case, backward, monkeyp
                 layer.backward(tape, dy, retain=True) if backward else layer(x, state)
                 layer.check()
     assert emulator.is_wanted() or time.perf_counter() - begin <= LIMIT_S
-    assert all(one.ok for one in check_case(SMALL, "cuda", ("persistent",), with_torch=False))
+    assert all(one["ok"] for one in check_case(SMALL, "cuda", ("persistent",), with_torch=False))
