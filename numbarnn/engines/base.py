@@ -164,16 +164,16 @@ class Engine(ABC):
         """Raise RuntimeError if what a call does would become part of a CUDA graph of the caller's."""
 
     def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
-        """Wait until all work that this stream was given is done; then as `require_no_trouble`."""
+        """Wait until all work that this stream was given is done; then as `raise_if_failed`."""
 
     def give_back_memory(self):  # noqa: B027 - most engines keep nothing
         """Give back the memory that is kept for later calls, and that no array uses now."""
 
     def check(self):
-        """Wait until all work that the device was given is done, by any thread; then as `require_no_trouble`."""
-        self.require_no_trouble()
+        """Wait until all work that the device was given is done, by any thread; then as `raise_if_failed`."""
+        self.raise_if_failed()
 
-    def require_no_trouble(self):  # noqa: B027 - on the CPU calls fail where they are made
+    def raise_if_failed(self):  # noqa: B027 - on the CPU calls fail where they are made
         """Raise RuntimeError if a call that is over failed on the device, once for each; waits for none.
 
         It names the layer that made the call, and what to do. Of several such calls that nobody asked about in between

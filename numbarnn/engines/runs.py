@@ -91,7 +91,7 @@ class Run(Arrays):
                     self._do(operation)
                 for name in last:
                     del self.arrays[name]
-            engine.require_no_trouble()
+            engine.raise_if_failed()
         self._groups = {}
 
     def _do(self, operation):

@@ -136,7 +136,7 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
         run.give("step_mask_given", call.step_mask)
     for name, array in call.drawn():
         run.give_from_host(name, array)
-    read.form()
+    read.derive()
     run.execute()
     y, *others = program.results
     if not call.keeps or program.y_copy is not None:
@@ -167,9 +167,9 @@ class BackwardCall:
         dw: the gradients of all parameters, or None.
     """
 
-    def __init__(self, tape, plan, given, dw=None, need=ALL, d_formed=None):
+    def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):
         self.tape, self.need, self._given = tape, need, given
-        run, program = self._run(plan, dw, d_formed, tape.arrays, after=False)
+        run, program = self._run(plan, dw, d_derived, tape.arrays, after=False)
         self.results = tuple(run.result(result) for result in program.results)
         self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
 
@@ -177,7 +177,7 @@ class BackwardCall:
         """Add the gradients of parameters to dw, after a call without them; plan: of these alone."""
         self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
 
-    def _run(self, plan, dw, d_formed, arrays, after):
+    def _run(self, plan, dw, d_derived, arrays, after):
         tape, given, engine = self.tape, self._given, self.tape.engine
         program = backward(backward_spec(tape.program.spec, plan, self.need, given, dw is not None, after))
         allocate = _allocator(tape.call, "backward")
@@ -186,17 +186,17 @@ class BackwardCall:
             run.give(name, state)
         if dw is not None:
             run.arrays["dw"] = dw
-        pulls = program.d_formed is not None and program.has_weights and d_formed is None
+        pulls = program.d_derived is not None and program.has_weights and d_derived is None
         if pulls:
-            d_formed = allocate("d_formed", program.d_formed.shape, program.d_formed.dtype)
-            engine.zero(d_formed)
-        if d_formed is not None:
-            run.arrays["d_formed"] = d_formed
-        tape.read.form()  # again: another call may have formed others there
+            d_derived = allocate("d_derived", program.d_derived.shape, program.d_derived.dtype)
+            engine.zero(d_derived)
+        if d_derived is not None:
+            run.arrays["d_derived"] = d_derived
+        tape.read.derive()  # again: another call may have derived others there
         run.execute()
         self.dw = run.arrays.get("dw")
         if pulls:
             if self.dw is None:  # kernels read no parameter as it is
                 self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
-            tape.read.pull_back(self.dw, d_formed, dw is not None)
+            tape.read.pull_back(self.dw, d_derived, dw is not None)
         return run, program

@@ -5,7 +5,7 @@ import numpy as np
 from numbarnn.common.philox import Origin, dropout_words
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers.calls import BackwardCall, run_forward
-from numbarnn.layers.kernel_weights import Formed
+from numbarnn.layers.kernel_weights import SegmentWeights
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
 from numbarnn.programs.program import Places
@@ -73,7 +73,7 @@ class CheckpointedForward:
         if p.masked:
             self._fill_step_mask(sequences.lengths, sequences.resets)
         self.x = self._copy(x) if self.call.keeps else x
-        self.read.form()
+        self.read.derive()
         for chain in chains_of(p):
             for layer, direction in chain.places:  # initial states into their first slots
                 for slots, given in zip((self.h, self.c), state, strict=True):
@@ -122,7 +122,7 @@ class CheckpointedForward:
         problem, direction = segment_problem(whole, chain, end - time), chain.direction
         call = self.call._replace(
             problem=problem,
-            weights=Formed(self.read),
+            weights=SegmentWeights(self.read),
             keeps=False,
             from_zero=False,
             origin=Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1),
@@ -211,9 +211,9 @@ class CheckpointedBackward:
         self.dw, p = dw, self.problem
         if need.weights and dw is None:
             self.dw = self.engine.zeros((p.space.size,), known_dtype(p.dtype))
-        self.d_formed = None
+        self.d_derived = None
         if p.space.derived_size and self.dw is not None:
-            self.d_formed = self.engine.zeros((p.space.derived_size,), known_dtype(p.dtype))
+            self.d_derived = self.engine.zeros((p.space.derived_size,), known_dtype(p.dtype))
         self.dhx = tape.empty_state(state_shapes(p.output_sizes, p.directions, p.batch))
         self.dcx, privates = None, tuple(p.cell.num_private * H for H in p.hidden_sizes)
         if p.cell.num_private:
@@ -222,7 +222,7 @@ class CheckpointedBackward:
 
     def _run(self):
         tape, engine, problem = self.tape, self.engine, self.problem
-        tape.read.form()
+        tape.read.derive()
         dy_of_next = None
         for chain in reversed(chains_of(problem)):
             if chain.direction == problem.directions - 1:  # the layer's first one
@@ -237,8 +237,8 @@ class CheckpointedBackward:
                 dy_of_next = self._dx
                 if chain.first > 0 and problem.dropping:
                     tape.dropout(chain.first, self._dx, self._dx)
-        if self.d_formed is not None:
-            tape.read.pull_back(self.dw, self.d_formed, True)
+        if self.d_derived is not None:
+            tape.read.pull_back(self.dw, self.d_derived, True)
         dx, self._dx = self._dx, None
         if dx is not None and problem.batch_major:
             given = engine.empty((problem.batch, problem.steps, problem.input_size), dx.dtype)
@@ -270,7 +270,7 @@ class CheckpointedBackward:
         need = self.need._replace(x=self._dx is not None, again=False, frozen=frozenset())
         schedule = self.tape.schedule.pick(tape.problem)[0]
         plan = schedule.plan_backward(tape.problem, self.dw is not None, need.x)
-        found, h, c = BackwardCall(tape, plan, given, self.dw, need, self.d_formed).results
+        found, h, c = BackwardCall(tape, plan, given, self.dw, need, self.d_derived).results
         if self._dx is not None:
             self._put_dx(chain, number, self._dx, found)
         return h, c

@@ -14,7 +14,7 @@ class KernelWeights:
         self.engine, self.problem = engine, problem
         gates = max(problem.cell.num_gates, problem.cell.num_ah)
         self.no_bias = engine.zeros(gates * max(problem.hidden_sizes), problem.dtype)  # in place of missing biases
-        self._last = None  # the `ReadWeights` of the last flat buffer: what is formed of it takes long to prepare
+        self._last = None  # the `ReadWeights` of the last flat buffer: what is derived of it takes long to prepare
 
     def of(self, flat):
         """Return the `ReadWeights` of a flat buffer that later calls use too."""
@@ -32,42 +32,42 @@ class ReadWeights:
 
     Attributes:
         parameters: the flat buffer.
-        formed: a `DerivedWeights`; None where kernels read nothing but the parameters.
-        flat: the buffer that kernels know weights by: the parameters, or that of `formed`.
+        derived: a `DerivedWeights`; None where kernels read nothing but the parameters.
+        flat: the buffer that kernels know weights by: the parameters, or that of `derived`.
     """
 
     def __init__(self, engine, problem, no_bias, parameters, allocate=None):
-        self._of_stack, self.parameters, self.formed = (engine, problem, no_bias), parameters, None
+        self._of_stack, self.parameters, self.derived = (engine, problem, no_bias), parameters, None
         if problem.space.derived_size:
             options = problem.dtype, problem.weights_in_one, allocate
-            self.formed = DerivedWeights(problem.space, engine, parameters, *options)
-        self.flat = parameters if self.formed is None else self.formed.flat
+            self.derived = DerivedWeights(problem.space, engine, parameters, *options)
+        self.flat = parameters if self.derived is None else self.derived.flat
 
     def arrays(self):
         """Name of a program's buffer -> array, of all that it reads."""
-        apart = {} if self.formed is None else {"formed": self.formed.derived}
+        apart = {} if self.derived is None else {"derived": self.derived.derived}
         return {"flat": self.flat, "no_bias": self._of_stack[-1]} | apart
 
-    def form(self):
+    def derive(self):
         """Before a program, make what kernels read in place of parameters; the host's array code does it, on the
         caller's stream."""
-        if self.formed is not None:
-            self.formed.form()
+        if self.derived is not None:
+            self.derived.derive()
 
-    def pull_back(self, dw, d_formed, accumulate):
-        """After a program, turn the gradients of what is formed into those of the parameters, see `DerivedWeights`."""
-        self.formed.pull_back(dw, d_formed, accumulate)
+    def pull_back(self, dw, d_derived, accumulate):
+        """After a program, turn the gradients of what is derived into those of the parameters, see `DerivedWeights`."""
+        self.derived.pull_back(dw, d_derived, accumulate)
 
     def of_copy(self, parameters, allocate=None):
         """Return the same of another flat buffer, which is one call's own."""
         return ReadWeights(*self._of_stack, parameters, allocate)
 
 
-class Formed:
-    """Weights of a stack that have been formed, for its segments."""
+class SegmentWeights:
+    """Weights of a stack that have been derived, for its segments."""
 
     def __init__(self, read):
-        self.parameters, self.flat, self.formed, self.arrays = read.parameters, read.flat, read.formed, read.arrays
+        self.parameters, self.flat, self.derived, self.arrays = read.parameters, read.flat, read.derived, read.arrays
 
-    def form(self):
+    def derive(self):
         """Once for all segments."""

@@ -187,7 +187,7 @@ class PlannedCalls:
 
     def begun(self):
         """A context for a call's work, in which its device is the current one."""
-        self.engine.require_no_trouble()
+        self.engine.raise_if_failed()
         with self.engine.activate():
             self.engine.require_no_capture()
         return self.engine.activate()

@@ -102,7 +102,7 @@ class PreparedForward:
         if call.keeps:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
-        self._formed = read.formed
+        self._derived = read.derived
         program = call.program(plan, hx, cx)
         own = dict(
             pair for name, one in zip(("x", "hx", "cx"), self._own, strict=True) for pair in named_arrays(name, one)
@@ -131,8 +131,8 @@ class PreparedForward:
         return x.dtype == own_x.dtype and all(one is None or _alike(one, like) for one, like in states)
 
     def _run(self):
-        if self._formed is not None:
-            self._formed.form()
+        if self._derived is not None:
+            self._derived.derive()
         for function in self._functions:
             function()
 
@@ -196,12 +196,12 @@ class PreparedBackward:
         program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
         own = dict(pair for name, one in zip(("dy", "dhy", "dcy", "d_states"), own, strict=True)
                    for pair in named_arrays(name, one))  # fmt: skip
-        self._read, self._d_formed = tape.read, None
-        if program.d_formed is not None:
-            own["d_formed"] = self._d_formed = np.zeros(program.d_formed.shape, program.d_formed.dtype)
+        self._read, self._d_derived = tape.read, None
+        if program.d_derived is not None:
+            own["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
         prepared = Prepared(tape.engine, program.program, tape.arrays | own)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
-        none_read = self._dw is None and self._d_formed is not None  # kernels read no parameter as it is
+        none_read = self._dw is None and self._d_derived is not None  # kernels read no parameter as it is
         if none_read and program.has_weights:
             self._dw = np.empty(program.dw.shape, program.dw.dtype)
         results = [with_each(result, prepared.at) for result in program.results]
@@ -210,11 +210,11 @@ class PreparedBackward:
     def run(self, given):
         """(dx, dhx, dcx, dw)."""
         _fill(self._into, given)
-        self._read.form()
+        self._read.derive()
         for function in self._functions:
             function()
-        if self._d_formed is not None and self._dw is not None:
-            self._read.pull_back(self._dw, self._d_formed, False)
+        if self._d_derived is not None and self._dw is not None:
+            self._read.pull_back(self._dw, self._d_derived, False)
         return [copy() for copy in self._copiers]
 
 

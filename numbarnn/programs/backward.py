@@ -85,8 +85,8 @@ class Backward(Builder):
         tape: the `Forward`, whose views it reads.
         dy, d_states: as tasks read them. dx: [layer] -> the gradient of the layer's input. dax, dah and others:
             [layer, direction] -> view. dh, dc: the gradients of the states, at first of the final ones, at last of the
-            initial ones; dhx, dcx: the latter as callers get them. dw, d_formed: of the parameters, and of what is
-            formed of them.
+            initial ones; dhx, dcx: the latter as callers get them. dw, d_derived: of the parameters, and of what is
+            derived of them.
     """
 
     steps_kind = "backward_steps"
@@ -108,11 +108,11 @@ class Backward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_flag(self):
-        self.trouble = self.tape.trouble  # what is wrong there is wrong here
+        self.error_flag = self.tape.error_flag  # what is wrong there is wrong here
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
-            if self.trouble is None:
-                self.trouble, self.clears_trouble = self.new("own_trouble", (1,), "int64"), True
+            if self.error_flag is None:
+                self.error_flag, self.clears_error_flag = self.new("own_error_flag", (1,), "int64"), True
 
     def _make_states(self):
         p, spec, cell = self.problem, self.spec, self.problem.cell
@@ -145,9 +145,9 @@ class Backward(Builder):
         self.dx_copy = self.new("dx_copy", (*major, p.input_size)) if self.need.x and p.batch_major else None
         whole = spec.forward.whole or p
         make = self.input if spec.adds else self.new
-        self.dw, self.d_formed = make("dw", (whole.space.size,)), None
+        self.dw, self.d_derived = make("dw", (whole.space.size,)), None
         if whole.space.derived_size:
-            self.d_formed = self.input("d_formed", (whole.space.derived_size,))
+            self.d_derived = self.input("d_derived", (whole.space.derived_size,))
 
     def _make_gates(self):
         p, cell, tape, B = self.problem, self.problem.cell, self.tape, self.problem.batch
@@ -286,7 +286,7 @@ class Backward(Builder):
         dax = self._columns(self.dax[place], task.layer, cell.num_gates)
         dah = self._columns(self.dah[place], task.layer, cell.num_ah)
         space = (spec.whole or problem).space
-        dw = space.pseudo_layer(self.dw, spec.first_layer + task.layer, spec.direction + direction, self.d_formed)
+        dw = space.pseudo_layer(self.dw, spec.first_layer + task.layer, spec.direction + direction, self.d_derived)
         x = rows(tape.layer_input(task.layer))
         if problem.resets:
             step_mask = tape.step_mask[direction][1:-1]
@@ -378,7 +378,7 @@ class Backward(Builder):
     def result_arrays(self):
         dx, dhx, dcx = self.results
         found = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
-        found += [self.dw, self.d_formed] if self.has_weights else []
+        found += [self.dw, self.d_derived] if self.has_weights else []
         return [one for one in found if one is not None]
 
 

@@ -74,7 +74,7 @@ def tape_buffers(problem, launched=frozenset()):
             if cell.num_sums:  # over units
                 yield ("sums", place), (T if p.training else 1, B, cell.num_sums), "state"
     if p.training:  # the call's error flag (`numbarnn.kernels.error_flag`), where it can fail
-        yield "trouble", (1,), "int64"
+        yield "error_flag", (1,), "int64"
 
 
 class Forward(Builder):
@@ -125,15 +125,15 @@ class Forward(Builder):
         space, cell = whole.space, whole.cell
         apart = space.derived_size and not p.weights_in_one
         self.flat = self.input("flat", (space.size + (0 if apart else space.derived_size),))
-        formed = self.input("formed", (space.derived_size,)) if apart else self.flat[space.size :]
-        self.formed = formed if space.derived_size else None
+        derived = self.input("derived", (space.derived_size,)) if apart else self.flat[space.size :]
+        self.derived = derived if space.derived_size else None
         zeros = self.input("no_bias", (max(cell.num_gates, cell.num_ah) * max(whole.hidden_sizes),))
         self.weights = []
         for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
             found = []
             for direction in range(p.directions):
                 place = spec.first_layer + layer, spec.direction + direction
-                parts = space.pseudo_layer(self.flat, *place, self.formed)
+                parts = space.pseudo_layer(self.flat, *place, self.derived)
                 for kind, size in (("b_w", cell.num_gates * H), ("b_r", cell.num_ah * H)):
                     parts.setdefault(kind, zeros[:size])
                 parts.setdefault("R", zeros[:0].reshape(0, P))
@@ -211,9 +211,9 @@ class Forward(Builder):
     def _make_flag(self, views):
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
-            self.trouble, self.clears_trouble = views.get("trouble"), self.problem.training
-            if self.trouble is None:  # the engine's, which the last launch clears
-                self.trouble = self.input("flag", (1,), "int64")
+            self.error_flag, self.clears_error_flag = views.get("error_flag"), self.problem.training
+            if self.error_flag is None:  # the engine's, which the last launch clears
+                self.error_flag = self.input("flag", (1,), "int64")
 
     @property
     def y(self):

@@ -23,7 +23,7 @@ class LaunchArrays:
         aligned: arrays of which the tile expects that they begin at multiples of 16 bytes.
         weights: the array that has all weights. places: (layer, direction) -> their `Place` in it.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
-        trouble, exits: (1,) int64, the error flag, and the number of blocks that have left.
+        error_flag, exits: (1,) int64, the error flag, and the number of blocks that have left.
         caller: who calls, as text. tells: it tells the host that the call failed. clears: it clears the flag.
     """
 
@@ -38,7 +38,7 @@ class LaunchArrays:
     weights: Any
     places: dict
     options: tuple
-    trouble: Any
+    error_flag: Any
     exits: Any
     caller: str
     tells: bool
@@ -98,7 +98,7 @@ def _launch_arrays(program, tape, launch, arrays, exchanged, aligned, clears):
     tells = launch is program.final_launch
     direction = "backward" if launch.backward else "forward"
     return LaunchArrays(
-        program.problem, launch, direction, arrays, exchanged, aligned, weights, places, options, program.trouble,
+        program.problem, launch, direction, arrays, exchanged, aligned, weights, places, options, program.error_flag,
         program.exits, program.caller, tells, tells and clears,
     )  # fmt: skip
 

@@ -137,11 +137,11 @@ class Builder:
         constants: see `Program`.
         launched: the layers whose steps launches run, and with them copies of their states.
         final_launch: the last launch, which tells the host that the call has failed; None without launches.
-        trouble: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
-        clears_trouble: it is this program's own.
+        error_flag: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
+        clears_error_flag: it is this program's own.
     """
 
-    trouble, clears_trouble = None, False
+    error_flag, clears_error_flag = None, False
 
     def __init__(self, problem, plan):
         self.problem, self.plan = problem, plan
@@ -211,8 +211,8 @@ class Builder:
         return tuple(self._operations)
 
     def _begin(self):
-        if self.clears_trouble:
-            self.emit("zero", self.trouble)
+        if self.clears_error_flag:
+            self.emit("zero", self.error_flag)
         self.first_copies()
 
     def _do(self, task):

@@ -1,9 +1,9 @@
 """Derived weights: what kernels read of a cell's parameters where that is not the parameters themselves.
 
 A cell's `Layout` says by `Term`s what it is: p.R.a - p.R.a.T, p.scalar.alpha for every unit, the rows of the matrices
-that one array is to have. `DerivedWeights.form` computes it before a forward or a backward pass; `pull_back` takes the
-gradients of it, which kernels compute, to those of the parameters, after one. Both are array code, NumPy's or CuPy's;
-what kernels read as it is is not copied.
+that one array is to have. `DerivedWeights.derive` computes it before a forward or a backward pass. After one
+`pull_back` turns its gradients, which kernels compute, into those of the parameters. Both are array code, NumPy's or
+CuPy's; what kernels read unchanged is not copied.
 """
 
 import numpy as np
@@ -55,7 +55,7 @@ class DerivedWeights:
         arrays, dtype = self._engine_values
         return Values(arrays, self._views[place], dtype, self._space.sizes[place], self._fixed[place])
 
-    def form(self):
+    def derive(self):
         """Compute it, of the parameters as they are now, unless that has been done for just these numbers. Several
         threads may do so at once: each writes finished numbers, the same ones."""
         known = None

@@ -40,11 +40,11 @@ class KernelEngine(Engine):
         have left a launch."""
         return np.zeros(1, np.int64), np.zeros(1, np.int64)
 
-    def require_no_trouble(self):
+    def raise_if_failed(self):
         if self._told[1][0]:
-            self._raise_trouble()
+            self._raise_failure()
 
-    def _raise_trouble(self):
+    def _raise_failure(self):
         with _lock:
             number, code = divmod(int(self._told[1][0]), CALLER)
             self._told[1][0] = 0  # said once
@@ -98,7 +98,7 @@ class SimulatedEngine(KernelEngine, HostEngine):
 
     def run_jobs(self, make_jobs, key, arrays):
         super().run_jobs(make_jobs, key, arrays)
-        self.require_no_trouble()  # all is done already
+        self.raise_if_failed()  # all is done already
 
 
 class CudaEngine(KernelEngine):
@@ -198,7 +198,7 @@ class CudaEngine(KernelEngine):
 
     def to_host(self, array):
         host = self.array_module.asnumpy(array)  # waits for all that came before
-        self.require_no_trouble()
+        self.raise_if_failed()
         return host
 
     def address(self, array):
@@ -242,11 +242,11 @@ class CudaEngine(KernelEngine):
 
     def synchronize(self):
         self.array_module.cuda.get_current_stream().synchronize()
-        self.require_no_trouble()
+        self.raise_if_failed()
 
     def give_back_memory(self):
         self.buffer_pool.clear()
 
     def check(self):
         self.array_module.cuda.Device(self.ordinal).synchronize()
-        self.require_no_trouble()
+        self.raise_if_failed()

@@ -42,7 +42,7 @@ def bind(engine, about):
     sizes = tuple(map(np.int32, (problem.directions, problem.steps, problem.batch, polls)))
     config = LaunchConfig(launch.blocks, tile.threads, launch.shared_bytes, cooperative=True)
     arrays = *_flat(about.arrays), _flat(leaving), _flat(about.weights)
-    bound = kernel.bind(config, *arrays, options, tables, sizes, about.trouble)
+    bound = kernel.bind(config, *arrays, options, tables, sizes, about.error_flag)
     _require_room(bound, launch)
 
     def run():
