@@ -23,11 +23,9 @@ def run_check(command):
     return partial(command, "check", "--device", "cpu")
 
 
-# All cases of those cells that are no others'; of the others the quick ones, of the LSTM all options once too.
-EVERY_CASE = {"traced_lstm", "layer_norm_rnn"}
-CASES = [(cell, "quick") for cell in cases.ALL_CELLS if cell not in EVERY_CASE] + [
-    pytest.param(cell, "full", marks=[] if cell in EVERY_CASE else pytest.mark.full) for cell in cases.ALL_CELLS
-]
+# Quick cases of every cell; all cases with -m full.
+CASES = [(cell, "quick") for cell in cases.ALL_CELLS]
+CASES += [pytest.param(cell, "full", marks=pytest.mark.full) for cell in cases.ALL_CELLS]
 
 
 @pytest.mark.parametrize("cell, size", CASES)
@@ -36,7 +34,8 @@ def test_right_results_pass_in_every_case(cell, size, run_check, stub, capsys):
     assert all(row["ok"] and row.keys() >= KEYS for row in rows)
     wanted = spreads.all_cases(cell, size)
     assert {row["options"] for row in rows} == {case.options for case in wanted}
-    assert {row["mode"] for row in rows} == {"inference", "single steps", "training"}
+    assert {row["mode"] for row in rows} - {"single steps"} == {"inference", "training"}
+    assert cell == "traced_lstm" or "single steps" in {row["mode"] for row in rows}  # its quick cases have none
     assert f"all {len(rows)} passed" in capsys.readouterr().out
 
 
