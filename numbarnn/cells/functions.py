@@ -188,7 +188,7 @@ def _units(x):
     if isinstance(x, Traced):
         return x._trace.units()
     if np.ndim(x) == 0:
-        raise error(f"{x!r} in place of a value per unit, of which there is one; expected what is computed from x or h")
+        raise error(f"{x!r} is a single number, but a value per unit is needed; pass a value computed from x or h")
     return len(x)
 
 

@@ -33,35 +33,38 @@ _ARGUMENTS = """
         dropout: probability of dropping an element of a layer's output, except the last's, in training.
         bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
         input_mode: "linear"; "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate, and I is H;
-            "given": layer 0 has no W, x is W x already, gate after gate, for both directions side by side; I is D*G*H.
-        dtype: "float32", "float64", or "float16" or "bfloat16" for what is stored: arithmetic, c and the gradients of
-            states are float32 then. On the CPU x, y, states, weights and gradients have 16 bits, all else has 32.
+            "given": layer 0 has no W. x holds the product W x already, gate after gate, directions side by side; I is
+            D*G*H.
+        dtype: "float32", "float64", or "float16" or "bfloat16". The last two are storage types: arithmetic, c and the
+            gradients of states use float32. On the CPU a call's arguments and results have 16 bits, and everything
+            within it is float32.
         device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
         schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
             which takes one of them; `explain` says which and why.
         allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
-            coarser. "3x": three such products in place of one of float32, with errors like float32's, where schedule
-            "persistent" runs; all else stays as with False, and an infinity that is multiplied may come out as NaN.
-            Neither has an effect on other dtypes, on the CPU or before compute capability 8.0.
+            less accurate. "3x": three such products replace one float32 product, with errors like float32's. This
+            applies only where schedule "persistent" runs; everything else behaves as with False. An infinite factor may
+            give NaN. Neither value affects other dtypes, the CPU, or GPUs below compute capability 8.0.
         checkpoint_every: k: training calls of more than k steps keep the states at every k-th step only, and backward
-            computes the steps between once more (Chen et al. 2016, arXiv:1604.06174): memory of T / k states and k
-            steps instead of T steps, for about one forward pass more; `explain` says how much of each. y and the states
-            have the same bits on the CPU, gradients agree to rounding. Very short segments cost more time. With two
-            directions what layers hand to each other is kept of all steps too. None keeps all.
+            recomputes the steps between them (Chen et al. 2016, arXiv:1604.06174). This stores T / k states and k steps
+            instead of T steps, and costs about one more forward pass; `explain` gives both numbers. On the CPU, y and
+            the states have the same bits as without checkpoints; gradients agree up to rounding. Very short segments
+            cost more time. With two directions, what one layer passes to the next is kept for all steps. None keeps
+            everything.
         seed: of the initial parameters and of what training calls draw at random; None takes a new one.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
-        RuntimeError: the device cannot be used; the message says why. A schedule that cannot run a problem raises it
-            when the layer is called, with the numbers.
+        RuntimeError: the device cannot be used; the message says why. If a schedule cannot run a problem, the
+            call of the layer raises this error, and the message gives the sizes.
 """
 
 
 _PROJECTION = """
         proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H."""
 _OF_CELL = """
-        proj_size: P, of a cell that projects its output: h is W_hr m, P wide, of the cell's output m; any size
-            (of schedule "persistent" at most H), by default H."""
+        proj_size: P, the size of h for a cell that projects its output m: h = W_hr m. P may be any size, by default H;
+            schedule "persistent" needs P <= H."""
 _CLIP = """
         cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
             before h is computed from it; None for none.
@@ -80,9 +83,10 @@ _RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
     With a `Cell` as its first argument, or `cell=`, one of it: `RNN(cell, input_size, hidden_size, ...)`. Its state is
     h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (the matrices that multiply x, one
     after another), weight_hh_l0 (those that multiply anything else), bias_ih_l0 and bias_hh_l0 (the biases that its
-    equations have), and by name all others: per unit, of the layer, and matrices within expressions; weight_hr_l0
-    (W_hr) of a cell that projects its output. `cell.rows` says what stands in each, `layer.named` has all by the
-    equations' names. With n heads R is (A*H, H/n): its rows of unit j multiply the numbers of head j div (H/n)."""
+    equations have). A cell that projects its output also has weight_hr_l0 (W_hr). All other parameters keep their
+    names: those per unit, those per layer, and matrices within expressions. `cell.rows` lists the contents of each
+    parameter, `layer.named` has all by their names in the equations. With n heads R has the shape (A*H, H/n): its rows
+    for unit j multiply only the units of head j div (H/n)."""
 
 
 _Make = TypeVar("_Make", bound=Callable[..., None])

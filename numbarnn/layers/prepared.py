@@ -1,8 +1,8 @@
 """Prepared calls: small calls on the CPU, whose programs are bound to arrays once and run again and again.
 
-To bind operations to the arrays of a call, as views, addresses, records, takes Python a tenth of a millisecond, more
-than a small call computes. A prepared call has arrays of its own: it copies its arguments into them, calls the
-functions that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
+Python needs a tenth of a millisecond to bind operations to a call's arrays (views, addresses, records). A small call's
+computation takes less time than that. A prepared call has arrays of its own: it copies its arguments into them, calls
+the functions that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
 """
 
 from collections import OrderedDict
@@ -228,8 +228,8 @@ class _Free(list):
 class PreparedCalls:
     """The prepared calls of a stack of layers.
 
-    Whoever makes calls names their `kind`, anything hashable that says what tells them from the stack's other calls but
-    the arrays' contents: `find` first, then `make`.
+    The caller passes a hashable `kind`. It identifies everything that distinguishes a call from the stack's other
+    calls, except the arrays' contents. Try `find` first; if it returns None, use `make`.
 
     Args:
         engine: of the stack.

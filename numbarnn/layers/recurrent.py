@@ -168,15 +168,17 @@ class Recurrent:
                 (D, B, H) per layer if sizes differ. With projection h is P wide.
             lengths: (B,) ints on the host, 0 to T, in any order; None: all are T. What stands in x beyond a sequence's
                 length is ignored; the backward direction starts at its last element.
-            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Nothing of earlier
-                times is seen from then on (nor, by the backward direction, anything of then or later before).
+            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Steps from t
+                on do not depend on earlier steps. In the backward direction, steps before t do not depend on step t
+                or later ones.
             padding_value: what y is beyond a sequence's length.
             output_states: return the private states of every step too; not with schedule "persistent".
 
         Returns:
             y: (T, B, D*H) of the last layer, or (B, T, D*H), or packed as x.
             state: after each sequence's last step, in the form of the argument: pass it on to continue.
-            states, with `output_states` alone: a tuple of the last layer's private states (c of the LSTM), each as y.
+            states, only with `output_states`: a tuple of the last layer's private states (c of the LSTM), each in the
+                form of y.
 
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
@@ -258,13 +260,13 @@ class Recurrent:
             tape: of one `forward` of this layer. It is used up, unless retained.
             dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
             dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
-            dstates: the gradients of all private states, after a forward with `output_states`, in its form; None is
-                zero, also for one of several. Ignored beyond sequences' lengths.
-            dw: a flat buffer laid out as `weights`, but not that one (such as the `weights` of earlier `Gradients`), to
-                which the parameters' gradients are added; None starts from zero.
-            need: the gradients that are asked for, "x" and "weights" by default; products that only others need are
-                left out. Those of the initial state come along.
-            retain: keep the tape for further calls of backward, which takes memory for the gradients of
+            dstates: the gradients of the private states of every step, in the form of `states` from `forward` with
+                `output_states`. None means zero, for all or for single entries. Ignored beyond sequences' lengths.
+            dw: a flat buffer, laid out as the layer's `weights`, to which the parameters' gradients are added, such as
+                the `weights` of earlier `Gradients`. It must not be the layer's own. None starts from zero.
+            need: the gradients to compute, by default "x" and "weights". Products that only other gradients need are
+                skipped. The gradients of the initial state are always computed.
+            retain: keep the tape for further calls of backward. This needs additional memory for the gradients of
                 pre-activations, (T, B, G*H) per layer and direction.
 
         Returns:

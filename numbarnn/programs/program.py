@@ -1,7 +1,8 @@
 """A call as data: its buffers, and its operations in an order in which they may run.
 
-`Program`s are made of a problem, a plan and what else decides (`forward.ForwardSpec`, `backward.BackwardSpec`), without
-an engine and without memory. `print(program)` shows one. An engine runs it: `numbarnn.engines.runs`.
+A `Program` is built from a spec (`forward.ForwardSpec`, `backward.BackwardSpec`): a problem, a plan and all other
+choices. Building it needs no engine and allocates no memory. `print(program)` shows one. An engine runs it:
+`numbarnn.engines.runs`.
 """
 
 from functools import cached_property
@@ -135,10 +136,10 @@ class Builder:
     Attributes:
         given: name -> `View`, of what the call gets.
         constants: see `Program`.
-        launched: the layers whose steps launches run, and with them copies of their states.
+        launched: the layers whose steps run within launches. These launches also copy the layers' states.
         final_launch: the last launch, which tells the host that the call has failed; None without launches.
         error_flag: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
-        clears_error_flag: it is this program's own.
+        clears_error_flag: whether the program sets the error flag to zero at its start, as the flag is the call's own.
     """
 
     error_flag, clears_error_flag = None, False

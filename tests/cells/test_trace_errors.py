@@ -174,7 +174,7 @@ EQUATIONS = {
     ),
     "projection_with_heads of two states": (
         "m = tanh(p.W.a @ x + heads(p.R.a, 2) @ h)\nreturn heads(p.P.h, 2) @ m, c + m",
-        "p.P.h, which makes the first state, with heads",
+        "p.P.h projects to the first state: leave out its heads and drop_connect",
     ),
     "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 over all units, of which nothing"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),

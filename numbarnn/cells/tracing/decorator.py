@@ -56,7 +56,7 @@ class TracedCell(Cell):
 
     def __call__(self, *_, **__):
         raise TypeError(
-            f"cell {self.name} is no function: within other equations write {self.name}.function(x, h, ..., p), its "
+            f"cell {self.name} is not a function: within other equations write {self.name}.function(x, h, ..., p), its "
             f"equations; a layer of it is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
@@ -284,7 +284,7 @@ def _set_options(structure, options, place):
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
         raise error(
-            f"p.{structure.projection}, which makes the first state, with heads or drop_connect; take it without", place
+            f"p.{structure.projection} projects to the first state: leave out its heads and drop_connect", place
         )
     structure.heads = max(heads.values(), default=1)
     rates = tuple(options[name][1] for name in matrices)

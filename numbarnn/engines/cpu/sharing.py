@@ -22,7 +22,7 @@ class Share(NamedTuple):
     """What a thread does of a call: some sequences, or some units of all of them.
 
     Attributes:
-        thread, threads, counters: of its `records.Job`.
+        thread, threads, counters: the fields of the same names in the thread's `records.Job`.
         first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which with a projection are not its units.
     """
@@ -242,10 +242,11 @@ def sum_units(zero, call, own, address, at, stage, totals):
 
 @plain
 def run_rows(zero, call, own, address, at, step, skip):
-    """Call a function of the cell on the thread's sequences: on all at once, or with a step mask on each.
+    """Call a function of the cell on the thread's sequences: once for all, or once per sequence with a step mask.
 
     Args:
-        address: of the `Rows`; where the function writes to `out`, that and `out_row` say where sequence 0 has it.
+        address: the address of the `Rows`. If the function writes to `out`, `out` and `out_row` locate the output of
+            sequence 0.
         step: the function's address.
         skip: leave out sequences whose step is skipped.
     """

@@ -1,5 +1,5 @@
-"""What the functions of a step are called with, f(thread, role, turn): the memory that a thread works on, what its
-block and warp do in all steps, and the step.
+"""The arguments of a step's functions, f(thread, role, turn). `thread` is the memory that a thread works on, `role` is
+what its block and warp do in all steps, and `turn` is the step.
 
 A block works on *pairs* of a unit that it owns and a sequence, `tile.units * tile.sequences` of them in a turn; a
 thread has up to `tile.pairs` of these. What a kernel does not have is () in place of an array.
@@ -79,9 +79,9 @@ class WithinStep(NamedTuple):
     Attributes:
         words: of sums over units, `across.Words.array`.
         sums: (T, B, Q) in the dtype of sums, which forward writes in training and backward reads.
-        v: (T, B, S*H), forward: what rows of R of the S product stages multiply.
-        projected: of projections, forward m, the cells' outputs, (T+2, B, D*H), one for each layer; backward the
-            gradient of h in each step, (T, B, P).
+        v: (T, B, S*H), forward: the vectors that R multiplies in the S product stages.
+        projected: with projections only. Forward: m, the cells' outputs, (T+2, B, D*H), one array per layer. Backward:
+            the gradient of h in each step, (T, B, P).
     """
 
     words: tuple = ()

@@ -6,7 +6,7 @@ from functools import cached_property
 from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, Tile
 from numbarnn.schedules import calibration
-from numbarnn.schedules.persistent.costs import Estimate, steps_in_all, tiling_us
+from numbarnn.schedules.persistent.costs import Estimate, steps_in_all
 
 # What is said of a launch whose blocks multiply the input of its first layer, the number of which is left open.
 GIVEN = "with the input's product of layer {} in the steps"
@@ -44,11 +44,6 @@ class Launch:
     chain_us: float
 
     @property
-    def tiling_us(self):
-        """By which it is compared with other launches."""
-        return tiling_us(self.chain_us, self.steps, self.last - self.first, self.directions)
-
-    @property
     def microseconds(self):
         """Estimated time of the launch."""
         per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
@@ -76,14 +71,10 @@ class Launch:
         """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
         tile = self.tile
         places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
-        used = {place: count for place, count in places.items() if count}
-        if len(used) == 1:
-            return next(iter(used))
-        chunk_bytes = tile.warps * tile.rows * CHUNK_BYTES
-        *most, last = [
-            f"{place} ({count * chunk_bytes / 1024:.3g} KiB)" for place, count in used.items()
-        ]  # fmt: skip
-        return f"{', '.join(most)} and {last}"
+        if tile.resident in ("registers", "shared"):
+            return "registers" if tile.register_chunks else "shared memory"
+        kib = tile.warps * tile.rows * CHUNK_BYTES / 1024
+        return " and ".join(f"{place} ({count * kib:.3g} KiB)" for place, count in places.items())
 
     @property
     def steps_in_all(self):

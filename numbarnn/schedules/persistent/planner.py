@@ -54,7 +54,10 @@ def plan_launches(problem, profile, backward):
             f"'stepwise'"
         )
     tiling = partial(_tiling, sizes_of(problem), profile, backward)
-    us = partial(_tiling_us, problem)
+
+    def us(launch):
+        return tiling_us(launch.chain_us, problem.steps, launch.last - launch.first, problem.directions)
+
     plan, end = [], problem.layers
     first = 0
     while first < end:
@@ -137,11 +140,6 @@ def _tiling(sizes, profile, backward, first, last, given=False):
     if isinstance(found, DoesNotFit):
         raise DoesNotFit(*found.args)
     return found
-
-
-def _tiling_us(problem, launch):
-    """`Launch.tiling_us` of a `_tiling` with the problem's T."""
-    return tiling_us(launch.chain_us, problem.steps, launch.last - launch.first, problem.directions)
 
 
 def _with_fewer_turns(problem, profile, launch):

@@ -41,8 +41,8 @@ class DoesNotFit(RuntimeError):
 
 
 class Sizes(NamedTuple):
-    """What decides about a launch's tiling: of a `Problem`, see there. How long it takes grows with T by the same steps
-    in all, whatever the tiling, so that the best one is the best of each T."""
+    """The fields of a `Problem` that determine a launch's tiling. T is not among them: with every tiling, time grows
+    with the same number of steps. So the tiling that is fastest for one T is fastest for all."""
 
     cell: Cell
     dtype: str
@@ -62,11 +62,12 @@ def sizes_of(problem):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A part of a problem that a launch may run, whatever its batch. There is one of each (`_part`).
+    """A part of a problem that one launch may run, for any batch size. `_part` caches one instance of each part.
 
     Attributes:
-        sizes: with a batch of 0. profile: of the device.
-        first, last: layers [first, last). backward: of which pass. given: see `Tile`.
+        sizes: the `Sizes`, with a batch of 0. profile: the device's profile.
+        first, last: the part's layers, [first, last). backward: whether it belongs to the backward pass.
+        given: see `Tile`.
     """
 
     sizes: Sizes
