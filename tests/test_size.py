@@ -15,7 +15,7 @@ ROOMS = {
     "bench": (("bench",), 5513),
     "cells": (("cells",), 4824),
     "kernels": (("kernels",), 5037),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14057),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14054),
     "cuda": (("cuda",), 2576),
     "torch": (("torch",), 2516),
     "weights and convert": (("weights", "convert.py"), 2370),

@@ -58,8 +58,7 @@ def plan_launches(problem, profile, backward):
     def us(launch):
         return tiling_us(launch.chain_us, problem.steps, launch.last - launch.first, problem.directions)
 
-    plan, end = [], problem.layers
-    first = 0
+    plan, first, end = [], 0, problem.layers
     while first < end:
         taken, spent = first + 1, us(tiling(first, first + 1))
         for last in range(first + 2, end + 1):

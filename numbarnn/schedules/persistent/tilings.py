@@ -275,10 +275,8 @@ def _with_chain(part, tile):
     """One of `_tiles`."""
     sizes, first, last, backward = part.sizes, part.first, part.last, part.backward
     share, places = tile.chunks * tile.chunk_elements, (last - first) * sizes.directions
-    every = [
-        source for layer in range(first, last) for source in shares.sources(sizes, first, layer, last, backward, tile)
-    ]
-    whole = all(source.columns % share == 0 for source in every)
+    of_layers = (shares.sources(sizes, first, layer, last, backward, tile) for layer in range(first, last))
+    whole = all(source.columns % share == 0 for sources in of_layers for source in sources)
     tile = replace(with_extras(tile, _room_beside(part)), whole=whole)
     chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
     return chain, tile.shared_bytes(0, 0)
