@@ -201,7 +201,7 @@ def test_a_lambda_has_equations_too():
 
 def test_a_cell_within_another_ones_equations():
     inner = cell(lambda x, h, p: tanh(p.W.a @ x + p.R.a @ h), name="inner")
-    with pytest.raises(TypeError, match=r"cell inner is no function: .* write inner.function\(x, h, ..., p\)"):
+    with pytest.raises(TypeError, match=r"cell inner is not a function: .* write inner.function\(x, h, ..., p\)"):
         cell(lambda x, h, p: 0.5 * inner(x, h, p))
     outer = cell(lambda x, h, p: 0.5 * inner.function(x, h, p))
     assert outer.forward((1.0,), (2.0,), (0.0,), Given())[0][0] == pytest.approx(0.5 * tanh(3.0))
