@@ -199,15 +199,15 @@ def make_look(tile, group, again=False):
         own = skipped + lane % 4 * piece_elements  # four lanes share a row
         for n in range(n8):
             b = min(turn.b0 + n * N8 + lane // 4, role.owned.end - 1)
-            valid = (slot * role.owned.batch + b) * warp.width + warp.column
+            safe = (slot * role.owned.batch + b) * warp.width + warp.column
             for chunk in range(gathered):
                 skip = own + chunk * chunk_elements
                 left = warp.columns - skip
                 if again:
                     before = words(loaded, n, place + chunk)
-                    four = load_missing(role.operand, valid + skip, left, valid, before)
+                    four = load_missing(role.operand, safe + skip, left, safe, before)
                 else:
-                    four = load(role.operand, valid + skip, left, valid)
+                    four = load(role.operand, safe + skip, left, safe)
                 for k in range(4):
                     loaded[n, place + chunk, k] = four[k]
 
