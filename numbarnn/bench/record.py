@@ -4,6 +4,7 @@ One rule for what `numbarnn bench` prints, for what it records, and for the tabl
 A record is a dict, written as JSON.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -92,15 +93,26 @@ def judged(row):
 
 @cache
 def kernels_digest(device):
-    """Return a digest of the source of what runs during a call on a device ("cpu" or "cuda")."""
+    """Return a digest of the code, without comments and docstrings, that runs on a device ("cpu" or "cuda")."""
     package, digest = Path(numbarnn.__file__).parent, hashlib.sha256()
     for part in TIMED[device]:
         files = sorted((package / part).rglob("*.py"), key=lambda file: file.relative_to(package).parts)
         if not files:
             raise FileNotFoundError(f"numbarnn has no {part}: record.TIMED names what runs during a call")
         for file in files:
-            digest.update(f"{file.relative_to(package).as_posix()}\n{file.read_text(encoding='utf-8')}\0".encode())
+            code = "\n".join(_code_lines(file.read_text(encoding="utf-8")))
+            digest.update(f"{file.relative_to(package).as_posix()}\n{code}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _code_lines(text):
+    """Return the lines of Python source that are neither empty, nor a comment, nor part of a docstring."""
+    prose = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            prose.update(range(node.body[0].lineno - 1, node.body[0].end_lineno))
+    lines = enumerate(text.splitlines())
+    return [line for at, line in lines if at not in prose and line.strip() and line.strip()[0] != "#"]
 
 
 def as_record(rows, where, load):
