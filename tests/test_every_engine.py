@@ -69,10 +69,10 @@ def test_training_with_few_states_kept_agrees_with_float64(engine, schedule, cas
 
 
 @on_engines
-@pytest.mark.parametrize("dtype", ("float32", "float16"))
-def test_a_change_before_backward_does_not_change_the_gradients(engine, dtype):
+@pytest.mark.parametrize("dtype, few", [("float32", {}), ("float16", {}), ("float32", {"checkpoint_every": 1})])
+def test_a_change_before_backward_does_not_change_the_gradients(engine, dtype, few):
     case = Case("gru", T=2, hidden=(5,))
-    problem, layer = make_problem(case), replace(case, dtype=dtype).layer(engine)
+    problem, layer = make_problem(case), replace(case, dtype=dtype).layer(engine, **few)
     x, dy = on_engine(layer.engine, [problem.x.astype(dtype), problem.dy.astype(dtype)])
     expected = named_gradients(layer, layer.backward(layer.forward(x)[2], dy))
     for _ in range(CALLS[engine]):
