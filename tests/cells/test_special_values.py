@@ -29,11 +29,6 @@ def test_the_table_has_every_function_of_one_unit():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_on_the_cpu(dtype):
-    special_values.require_equal(special_values.computed(dtype, "cpu"), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_in_the_code_of_gpus(toolchain_installed, dtype):
     """As Numba compiles the cell's function for a GPU; an emulated GPU runs it."""
     names = special_values.NAMES

@@ -192,17 +192,6 @@ def test_meta_and_fake_tensors_have_the_right_shapes():
 
 
 # ------------------------------------------------------------------------------------------------------ other features
-def test_autocast_on_the_cpu_computes_in_float32():
-    s = Setup()
-    x = leaf(s.x.bfloat16())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y, *_ = run(s.network, x, None, None, s.weights)
-    assert y.dtype == torch.float32
-    assert_near(y, s.module(x.detach().float())[0])
-    y.sum().backward()
-    assert x.grad.dtype == torch.bfloat16
-
-
 def test_dtypes_that_there_are_not_are_refused_with_the_cure():
     s = Setup()
     with pytest.raises(TypeError, match=r"\.float\(\)"):

@@ -111,21 +111,6 @@ def test_vmap_draws_as_it_is_told(make):
     torch.testing.assert_close(torch.vmap(of)(x)[2], of(x[0]))
 
 
-class OfXAlone(Model):
-    """The same for `torch.export`, which wants to know the shapes of all arguments."""
-
-    def forward(self, x):
-        return super().forward(x)
-
-
-def test_exported_for_any_length():
-    model = OfXAlone(nrt.GRU(3, 5, 2)).eval()
-    sizes = {0: torch.export.Dim("T"), 1: torch.export.Dim("B")}
-    program = torch.export.export(model, (torch.randn(6, 4, 3),), dynamic_shapes=(sizes,))
-    x = torch.randn(9, 2, 3)
-    torch.testing.assert_close(program.module()(x), model(x))
-
-
 class Packing(nn.Module):
     """Packs and unpacks around a module."""
 

@@ -125,28 +125,6 @@ def test_a_launch_has_no_more_layers_than_parameters_have_room_for():
         assert len(planner.plan_launches(problem, problem.profile, True)) == launches
 
 
-def test_refuses_more_blocks_than_multiprocessors():
-    problem = problem_of(hidden=(8192,))
-    with pytest.raises(
-        planner.DoesNotFit,
-        match=r"on NVIDIA H200: 32 units per block make 256 blocks, for 132 SMs \(\d+.* of recurrent weights",
-    ):
-        planner.plan_launches(problem, problem.profile, False)
-
-
-def test_refuses_a_device_without_cooperative_launches():
-    problem = problem_of(profile=replace(profiles.get("t4"), cooperative=False))
-    with pytest.raises(planner.DoesNotFit, match="NVIDIA T4 has no cooperative launches"):
-        planner.plan_launches(problem, problem.profile, False)
-
-
-def test_same_answer_every_time():
-    problem = problem_of(dtype="float16", hidden=(512, 256, 512), batch=64, directions=2)
-    first = [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
-    planner.forget()
-    assert first == [planner.plan_launches(problem, problem.profile, backward) for backward in BOTH_PASSES]
-
-
 def test_profiles_by_name():
     assert profiles.get("h200") is profiles.PROFILES["h200"]
     assert profiles.get(profiles.SIMULATOR) is profiles.SIMULATOR
