@@ -1,15 +1,12 @@
 """The CPU engine's products, sums, dropout, copies and arrays."""
 
-import os
-import subprocess
-import sys
-import textwrap
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from child import in_child
 from general_cells import SUM_CELLS
 from numbarnn.compile.native import host_features
 from numbarnn.engines.cpu import openblas, thread_pool
@@ -106,12 +103,8 @@ def test_bits_of_threads_with_kernels_for_other_processors(core, feature):
         for dtype in ("float32", "float64"):
             test_products_cpu.check_bits_of_threads(engines.get("cpu"), dtype)
     """
-    folders = [str(Path(__file__).parents[1] / name) for name in ("engines", "support")]
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *folders])
-    env = os.environ | {"PYTHONPATH": paths, "OPENBLAS_CORETYPE": core}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    tests = Path(__file__).parents[1]
+    in_child(program, paths=(tests.parent, tests / "engines", tests / "support"), OPENBLAS_CORETYPE=core)
 
 
 def test_what_compiled_code_reads_stays_until_it_has_done(engine, monkeypatch):

@@ -143,6 +143,7 @@ def late(cupy, array):
     return out
 
 
+@pytest.mark.real_gpu  # the emulated one does everything at once
 @by_cell
 def test_everything_runs_on_the_current_stream(cupy, cell):
     """Inputs are ready late on a stream of their own: work on any other stream would read NaN."""
