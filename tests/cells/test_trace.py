@@ -253,6 +253,3 @@ def test_show_of_a_hand_written_cell(hand_written):
 def test_show_takes_cells():
     with pytest.raises(TypeError, match=r"show takes a Cell, such as numbarnn\.cell makes, not 'lstm'"):
         show("lstm")
-
-
-# -------------------------------------------------------------------------------------------------------------- graph
