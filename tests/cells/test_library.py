@@ -31,7 +31,13 @@ def test_all_cells_are_tested():
 
 
 # ------------------------------------------------------------------------------------------------ the equations
-@pytest.mark.parametrize("name", [name for name in LIBRARY if not cell_of(name).own_derivatives])
+OWN = [name for name in LIBRARY if not cell_of(name).own_derivatives]
+
+
+# Each one's kernels are compared with PyTorch's autograd in test_conformance.py; here every sixth, or all if `full`.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if number % 6 else []) for number, name in enumerate(OWN)]
+)
 def test_equations_on_arrays_and_differences_are_what_numpys_engine_computes(name):
     cell = cell_of(name)
     assert numbarnn.gradcheck(cell, device=NumpyEngine(), **({"proj_size": 3} if cell.projected else {})).ok
