@@ -1,5 +1,4 @@
-"""The CPU engine's backward loop, which walks through the steps of one layer and direction from the last; see
-`forward`."""
+"""The CPU engine's backward loop: all steps of one layer and direction, from the last to the first."""
 
 from typing import NamedTuple
 
@@ -42,7 +41,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 # ------------------------------------------------------------------------------------------ products
 @plain
 def _pack(zero, call, own):
-    """R and W_hr in panels of their columns: the thread's share."""
+    """Pack the thread's columns of R and W_hr."""
     if call.packs:
         own_columns = columns_before(zero, call, own)
         _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
@@ -53,10 +52,11 @@ def _pack(zero, call, own):
 
 @plain
 def _pack_columns(zero, call, weights, terms, columns, own):
-    """Some columns of weights (terms, columns) in panels (columns / width, terms, width).
+    """Pack columns of weights (terms, columns) into panels (columns / width, terms, width).
 
     Args:
-        weights: addresses: theirs, and the panels'. own: [first, last).
+        weights: addresses of the weights and of the panels.
+        own: [first, last), the columns to pack.
     """
     (source, panels), (first, last), item, address = weights, own, bytes_of(zero), new_product()
     width, at = call.panel_row // item, product_at(address)
@@ -68,7 +68,7 @@ def _pack_columns(zero, call, weights, terms, columns, own):
 
 
 class Weights(NamedTuple):
-    """What gradients go back through: the weights' address, that of their panels; all terms, all columns."""
+    """Weights that gradients flow back through: addresses of the weights and their panels; all terms, all columns."""
 
     address: int
     panels: int
@@ -78,10 +78,12 @@ class Weights(NamedTuple):
 
 @plain
 def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
-    """out = a weights, or +=: some columns of the weights, of which some terms are multiplied.
+    """Compute out = a weights, or +=, for some terms and columns of the weights.
 
     Args:
-        weights: `Weights`. terms: (first, how many). sizes: (rows, first column, columns of out).
+        weights: `Weights`.
+        terms: (first, how many).
+        sizes: (rows, first column, columns of out).
         a, out: (address, bytes between rows).
     """
     item, address, (rows, column, columns) = bytes_of(zero), new_product(), sizes
@@ -102,7 +104,7 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
 def _project(zero, call, own, at):
-    """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
+    """Set dht[t] = dy[t] + dh (0 for skipped steps, whose dh stays), dh = 0, dm = dht[t] W_hr: the thread's columns."""
     if call.W_hr:
         (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, own.first_row
         first, last = own.first_out, own.last_out
@@ -125,7 +127,7 @@ def _project(zero, call, own, at):
 
 @plain
 def _add_to(zero, total, one, other, first, last):
-    """total = one + other, of units [first, last)."""
+    """Set total = one + other for units [first, last)."""
     total, one, other = numbers_at(zero, total), numbers_at(zero, one), numbers_at(zero, other)
     for j in range(first, last):
         total[j] = other[j] + one[j]
@@ -133,8 +135,7 @@ def _add_to(zero, total, one, other, first, last):
 
 @plain
 def _mask_gradients(zero, call, own, at):
-    """Of a step after which a sequence begins anew nothing comes back; a skipped one has no part in the gradients of
-    parameters."""
+    """Stop gradients at resets, and keep skipped steps out of the parameters' gradients."""
     if call.step_mask:
         (t, before), H, first, last = at, call.hidden, own.first, own.last
         for b in range(own.first_row, own.last_row):
@@ -153,7 +154,7 @@ def _mask_gradients(zero, call, own, at):
 
 @plain
 def _add_state_gradients(zero, call, own, at):
-    """dc += the gradient of the step's own private states, where it is not skipped: the thread's units."""
+    """Add the gradients of a step's own cell states to dc, unless the step is skipped: the thread's units."""
     if call.d_states:
         (t, _), width = at, call.hidden * bytes_of(zero)
         for b in range(own.first_row, own.last_row):
@@ -166,12 +167,14 @@ def _add_state_gradients(zero, call, own, at):
 
 @plain
 def _stages(zero, call, own, address, at):
-    """The gradients of the cell's stages, from the last: of sums over all units, or of gates, and then of the vector
-    that the stage's rows of R multiplied."""
+    """Compute the gradients of the cell's stages, from the last: of sums over all units, or of gates.
+
+    For gates, multiply by the stage's rows of R to obtain the gradient of its vector.
+    """
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)
-        if stage.is_sums == LARGEST:  # no gradient flows through it
+        if stage.is_sums == LARGEST:  # no gradient flows through a maximum
             continue
         if stage.is_sums:
             totals = call.totals + own.thread * call.batch * call.sums_count * item
@@ -192,7 +195,7 @@ def _stages(zero, call, own, address, at):
 
 @plain
 def _cell(zero, call, own, address, step):
-    """The cell's part of a step: dah and the rest, from dh."""
+    """Compute the cell's part of a step from dh: dah and the other gradients."""
     at = find_step_time(step, call.steps, call.direction, YES)
     _project(zero, call, own, at)
     _mask_gradients(zero, call, own, at)
@@ -203,7 +206,7 @@ def _cell(zero, call, own, address, step):
 
 @plain
 def _through_R(zero, call, own, step):
-    """dh += dah R, of all units' dah."""
+    """Add dah R to dh; it needs dah of all units."""
     t = find_step_time(step, call.steps, call.direction, YES)[0]
     b, first, terms = own.first_row, own.first_out, call.recurrent * call.hidden
     weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
@@ -215,12 +218,13 @@ def _through_R(zero, call, own, step):
 # ------------------------------------------------------------------------------------------ the loop
 @by_address
 def backward_steps(zero, address):
-    """Steps of one direction's walk back: the cell's backward and the product with R.
+    """Run steps of one direction, backward: the cell's backward and the product with R.
 
-    The product comes at the begin of the next step: its units' dh need all units' dah, and nothing but them needs dh.
+    The product comes at the beginning of the next step: it needs dah of all units, and only that step needs dh.
 
     Args:
-        as those of `forward.forward_steps`; step 0 is the last one of forward.
+        zero: of the dtype.
+        address: of a `records.Job` that does a `records.Call`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.what)

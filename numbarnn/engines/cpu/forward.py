@@ -1,6 +1,6 @@
 """The CPU engine's forward loop: all steps of one layer and direction, on several threads.
 
-Compiled once for each dtype. It knows no cell: what a cell does in a step it calls by address (`cell_steps`).
+It is compiled once for each dtype, and calls a cell's functions by address (`cell_steps`).
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ _ROW = np.intp(PANEL_ROW)
 # ------------------------------------------------------------------------------------------ products
 @plain
 def _pack(zero, call, own):
-    """R, W and W_hr in panels: the rows of the thread's units."""
+    """Pack R, W and W_hr: the rows of the thread's units."""
     if call.packs:
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
             shape, units = (call.ah_gates, call.hidden, call.outputs), units_before(zero, call, own, call.panel_row)
@@ -62,13 +62,15 @@ def _pack(zero, call, own):
 
 @plain
 def _pack_gates(zero, call, weights, shape, units):
-    """Some rows of H of each gate of weights (gates * H, terms), in panels of as many as `panel_row` has room for.
+    """Pack units [first, last) of each gate of weights (gates * H, terms) into panels.
 
-    Panels of the same units follow each other, gate after gate: so those of a thread's units are in one piece. Last are
-    those of the units that are no whole panel, all gates' together.
+    Panels of the same units follow each other, gate after gate: a thread's panels are therefore contiguous. Units that
+    fill no whole panel come last, all gates together.
 
     Args:
-        weights: addresses of the weights and of the panels; `panel_row`, bytes of a panel's columns.
+        weights: (address of the weights, address of the panels, bytes of a panel's columns).
+        shape: (gates, H, terms).
+        units: (first, last).
     """
     (source, panels, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
     width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
@@ -91,12 +93,13 @@ def _pack_gates(zero, call, weights, shape, units):
 
 @plain
 def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
-    """out = a weightsᵀ: of the rows, gates [first, end) and the units.
+    """Compute out = a weightsᵀ for gates [first, end) and some units.
 
     Args:
-        weights: (address, that of its panels, bytes of a panel's columns, gates) of (gates * H, terms).
+        weights: (address, address of the panels, bytes of a panel's columns, gates) of weights (gates * H, terms).
         shape: (first gate, end, H, terms).
-        a, out: (address, bytes between rows). units: (first, last).
+        a, out: (address, bytes between rows).
+        units: (first, last).
     """
     (source, panels, panel_row, gates), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
     (first, last), width, address = units, panel_row // item, new_product()
@@ -119,8 +122,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
 
 @plain
 def _input_products(zero, call, own):
-    """x Wᵀ of the steps' times and the thread's units, into ax; nothing where it is there already, or each step does
-    it."""
+    """Compute x Wᵀ into ax for all times and the thread's units, unless ax is ready or each step computes its own."""
     if call.x and call.x_by_steps == 0:
         t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
         t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
@@ -131,10 +133,12 @@ def _input_products(zero, call, own):
 
 @plain
 def _multiply_x(zero, call, rows, ax, units):
-    """x Wᵀ of rows of x, and x itself for the gates that it is.
+    """Compute x Wᵀ for rows of x; gates without W get x itself.
 
     Args:
-        rows: (the first, how many). ax: address of the result's first row. units: (first, last).
+        rows: (the first, how many).
+        ax: address of the result's first row.
+        units: (first, last).
     """
     (row, count), width = rows, call.hidden * bytes_of(zero)
     x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
@@ -149,7 +153,7 @@ def _multiply_x(zero, call, rows, ax, units):
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
 def _multiply_x_of_step(zero, call, own, step):
-    """x Wᵀ, where each step does it."""
+    """Compute x Wᵀ for one step, if each step computes its own."""
     if call.x_by_steps:
         t = find_step_time(step, call.steps, call.direction, NO)[0]
         ax = call.ax + t * call.ax_slot + own.first_row * call.ax_row
@@ -159,7 +163,7 @@ def _multiply_x_of_step(zero, call, own, step):
 
 @inlined
 def _recurrent_products(zero, call, own, at, step):
-    """h Rᵀ; zero for the sequences that begin anew."""
+    """Compute h Rᵀ; zero for sequences that are reset."""
     t, before = at
     if step == 0 and call.from_zero:
         for b in range(own.first_row, own.last_row):
@@ -179,7 +183,8 @@ def _recurrent_products(zero, call, own, at, step):
 
 @inlined
 def _stages(zero, call, own, address, at):
-    """The cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
+    """Run the cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R.
+    """
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
     for number in range(call.stages_count):
         stage = stage_at(call.stages + number * STAGE_BYTES)
@@ -206,7 +211,7 @@ def _stages(zero, call, own, address, at):
 
 @inlined
 def _carry(zero, call, own, at):
-    """The state of sequences whose step is skipped stays."""
+    """Carry the states of skipped steps over."""
     if call.step_mask:
         (t, before), H = at, call.hidden
         for b in range(own.first_row, own.last_row):
@@ -221,7 +226,7 @@ def _carry(zero, call, own, at):
 
 @inlined
 def _project(zero, call, own, at):
-    """h = m W_hrᵀ after a step, the thread's columns; those of skipped steps are carried through."""
+    """Compute h = m W_hrᵀ after a step, the thread's columns; skipped steps keep h."""
     if call.W_hr:
         meet(call, own)
         (t, before), b, P = at, own.first_row, call.outputs
@@ -238,7 +243,7 @@ def _project(zero, call, own, at):
 
 @inlined
 def _step(zero, call, own, address, step):
-    """The thread's share of a step, but for x Wᵀ."""
+    """Run the thread's share of a step, all but x Wᵀ."""
     at = find_step_time(step, call.steps, call.direction, NO)
     _recurrent_products(zero, call, own, at, step)
     _stages(zero, call, own, address, at)
@@ -250,14 +255,14 @@ def _step(zero, call, own, address, step):
 # ------------------------------------------------------------------------------------------ the loop
 @plain
 def _prepare(zero, call, own):
-    """What comes before all steps."""
+    """Pack the weights and multiply by x, before the first step."""
     _pack(zero, call, own)
     _input_products(zero, call, own)
 
 
 @by_address
 def forward_steps(zero, address):
-    """Steps of one direction: its products and its cell.
+    """Run steps of one direction: its products and its cell.
 
     Args:
         zero: of the dtype.
@@ -271,6 +276,6 @@ def forward_steps(zero, address):
     set_parameters(zero, call, rows_at(rows_address))
     for step in range(call.first, call.last):
         _multiply_x_of_step(zero, call, own, step)
-        if step > call.first:  # multiplied x first: so a thread that is a little late delays nobody
+        if step > call.first:  # after the product with x, so that a slow thread delays nobody
             meet(call, own)
         _step(zero, call, own, rows_address, step)

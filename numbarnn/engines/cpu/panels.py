@@ -1,8 +1,8 @@
-"""Products with weights that are stored as they are read: in panels.
+"""Products with packed weights: panels hold them in the order in which they are read.
 
-A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
-Each gate's columns begin a panel; what is left of all gates, after whole panels, are columns of further ones together.
-Wide panels, of a few of these side by side, are for products of few rows. `packing` makes them.
+A panel has all terms of `width` columns (two vectors of the machine), one term after another. Each gate's columns
+begin a new panel; columns of all gates that fill no whole panel share further panels. GEMV panels, as wide as several
+of these, are for products of few rows. `packing` makes panels.
 """
 
 import numpy as np
@@ -14,17 +14,16 @@ from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import LINE, MOST_ROWS, VECTOR_BYTES, bytes_of, numbers_at, own_bytes, tile_product
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
-# The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
-# read as fast as the second cache sends, and from several that lie apart it sends little more than half as much.
+# Bytes of a GEMV panel's columns. A product of few rows takes as long as reading the panels. One panel has too few
+# sums to read at the L2 cache's speed, and several that lie apart read little more than half as fast.
 WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
-# Terms added up one after another, of few terms or few rows; of others twice as many, see `chain_of`.
+# Terms of an accumulation block, for few terms or few rows; others have twice as many, see `chain_of`.
 CHAIN = 128
-# Of a block of rows, so many bytes of each: it stays in the second cache, beside the panels' stream. The more terms,
-# the fewer times are sums written, and the more rows, the fewer times are panels read. But it is on the stack, of which
-# some programs give their threads no more than 256 KB.
+# Bytes of each row of a block of rows: the block stays in the L2 cache beside the panels' stream. More terms write
+# sums less often, more rows read panels less often. The block lies on the stack, which some programs limit to 256 KB.
 BLOCK_ROWS, BLOCK_ROW = 64, 1 << 11
-BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # of fewer rows more terms
-FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
+BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # fewer rows have more terms
+FEW_ROWS = 3  # most rows of `multiply_few_rows`, which use GEMV panels
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _LOWEST = min(MOST_ROWS // 2, FEW_ROWS + 1)  # `tile_of` makes no lower tiles
 _packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, beside) for beside in (2, 1))
@@ -32,43 +31,44 @@ _ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
 ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
-_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
-# Sums that a product with wide panels makes of each number, and adds up: short ones err less, and it waits for the
-# panels, not for sums, as long as these are in registers. Four take 2 % more time for one row.
+_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, elsewhere 16
+# Accumulators for each number of a product with GEMV panels: shorter sums round less, and reading the panels takes
+# longer than the sums while these are in registers. Four take 2 % more time for one row.
 TURNS = 2 if _MANY_REGISTERS else 1
 _one_in_turns, _two_in_turns, _three_in_turns = (tile_product(rows, 2, TURNS) for rows in range(1, 4))
 
 
 @plain
 def chain_of(terms):
-    """How many of so many terms are added up one after another.
+    """Return the terms of an accumulation block for a product of that many terms.
 
-    PyTorch's products cut 256 terms in two, and err 1.4 times less than one sum; with other numbers they err as sums of
-    256 do, or up to a fifth less. Shorter ones would take 0.7 % more time.
+    PyTorch cuts 256 terms in two, and errs 1.4 times less than one sum there; elsewhere it errs as sums of 256 do, or
+    up to a fifth less. Shorter blocks would take 0.7 % more time.
     """
     return CHAIN if terms <= 2 * CHAIN else 2 * CHAIN
 
 
 @plain
 def takes_turns(panel_row, batch):
-    """Whether a step's products with wide panels take turns: not by the rows of a share, as these depend on threads."""
+    """Return whether a step's products use several accumulators. The batch decides: rows of a share depend on threads.
+    """
     return panel_row == WIDE_ROW and batch <= FEW_ROWS
 
 
 # ------------------------------------------------------------------------------------------ products
 @by_address
 def panel_product(zero, address):
-    """A `records.Product` whose b is in panels.
+    """Compute a `records.Product` whose b is in panels.
 
-    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels; of few rows that take
-    `turns`, TURNS sums of CHAIN terms. With wide panels, all rows are read FEW_ROWS at once.
+    Accumulation blocks of `chain` terms are added up in the same order for any number of rows and panels. Few rows with
+    `turns` use TURNS accumulators over CHAIN terms. With GEMV panels, all rows are read FEW_ROWS at once.
     """
     at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
     if at.rows <= FEW_ROWS or at.panel_row == WIDE_ROW:
         _multiply_few_at_a_time(zero, at, own_out)
         return
     tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
-    blocks = (tiles + of_block - 1) // of_block  # of whole tiles, all but the last
+    blocks = (tiles + of_block - 1) // of_block  # all but the last are whole tiles
     for block in range(blocks):
         first, last = tiles * block // blocks * MOST_ROWS, min(at.rows, tiles * (block + 1) // blocks * MOST_ROWS)
         most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.chain) * at.chain
@@ -78,7 +78,7 @@ def panel_product(zero, address):
 
 @plain
 def _multiply_few_at_a_time(zero, at, own_out):
-    """Rows, FEW_ROWS at once: with wide panels also more, where one thread does what was to be shared by several."""
+    """Multiply rows, FEW_ROWS at once. GEMV panels may meet more rows if one thread does the work of several."""
     rows, a, out = at.rows, at.a, at.out
     for first in range(0, rows, FEW_ROWS):
         at.rows, at.a, at.out = min(FEW_ROWS, rows - first), a + first * at.a_row, out + first * at.out_row
@@ -88,13 +88,14 @@ def _multiply_few_at_a_time(zero, at, own_out):
 
 @plain
 def _multiply_few(zero, at, own_out):
-    """At most FEW_ROWS rows.
+    """Multiply at most FEW_ROWS rows.
 
-    All of a panel is read before the next one, those of all matrices in turn, as they follow each other in memory: of
-    pieces that lie apart the second cache sends half as much.
+    All of a panel is read before the next one, in the order in which they lie in memory: reading blocks that lie apart
+    halves the L2 cache's speed.
 
     Args:
-        at: the `records.Product`. own_out: memory for the product with one panel.
+        at: the `records.Product`.
+        own_out: memory for the product with one panel.
     """
     row, item, beside = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
@@ -115,7 +116,7 @@ def _multiply_few(zero, at, own_out):
 
 @inlined
 def _multiply_all_terms(zero, at, panel, beside, out):
-    """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
+    """Multiply at most FEW_ROWS rows by a GEMV panel of `beside` panels; out: (address, bytes between rows)."""
     rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
     if at.turns:
         chain = CHAIN * TURNS
@@ -130,10 +131,12 @@ def _multiply_all_terms(zero, at, panel, beside, out):
 
 @plain
 def _multiply_in_turns(zero, rows, a, panel, row, out, add):
-    """The product of some terms of a wide panel, of two side by side, whose sums take turns.
+    """Multiply some terms by a GEMV panel, two panels at once, with several accumulators.
 
     Args:
-        panel: (address, terms). row: bytes of its columns. a, out: (address, bytes between rows).
+        panel: (address, terms).
+        row: bytes of its columns.
+        a, out: (address, bytes between rows).
     """
     (a, a_row), (panel, terms), (out, out_row) = a, panel, out
     if rows == 1:
@@ -146,10 +149,11 @@ def _multiply_in_turns(zero, rows, a, panel, row, out, add):
 
 @plain
 def _multiply_block(zero, at, rows, terms, own):
-    """Some terms of some rows; these are copied first, to where each panel finds them side by side.
+    """Multiply some terms of some rows, which are first copied into packed tiles.
 
     Args:
-        at: the `records.Product`. rows, terms: (the first, how many).
+        at: the `records.Product`.
+        rows, terms: (the first, how many).
         own: addresses of memory for a block of rows, and for its product with one panel.
     """
     (first, rows), (start, terms), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
@@ -179,24 +183,25 @@ def _multiply_block(zero, at, rows, terms, own):
 
 @plain
 def _rest_of(at, width):
-    """[first, end) of the columns of a `records.Product` that are no whole panel, among those that are in panels
-    together."""
+    """Return [first, end) of the columns of a `records.Product` in shared panels, among all columns of these."""
     rest = at.columns % width
     return at.rest_first * rest, (at.rest_first + at.more + 1) * rest
 
 
 @plain
 def _rest_panel(at, p, width):
-    """The address of one of these panels."""
+    """Return the address of shared panel p."""
     return (at.rest_panels if at.rest_panels else at.b + at.columns // width * at.b_row) + p * at.b_next
 
 
 @plain
 def _move_rest(zero, at, panel, rows, own, back):
-    """The columns of one of these panels, from memory of its own to where out has them, or `back`.
+    """Copy the columns of a shared panel from its memory `own` to their places in out, or `back`.
 
     Args:
-        panel: (its number, columns of one). rows: (the first, how many). own: (address, bytes between rows).
+        panel: (its number, columns of one).
+        rows: (the first, how many).
+        own: (address, bytes between rows).
     """
     (p, width), (first_row, count), (own, own_row), item = panel, rows, own, bytes_of(zero)
     first, end = _rest_of(at, width)
@@ -216,10 +221,11 @@ def _move_rest(zero, at, panel, rows, own, back):
 
 @plain
 def _fetch_block(zero, at, rows, terms, part):
-    """Let the second cache get one part of several of the next block of a, which in memory is in many pieces.
+    """Prefetch one part of the next block of a into the L2 cache; the block's rows lie apart in memory.
 
     Args:
-        rows, terms: (the first, how many), of which there may be fewer. part: (its number, of how many).
+        rows, terms: (the first, how many), of which there may be fewer.
+        part: (its number, number of parts).
     """
     (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
     rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
@@ -230,7 +236,7 @@ def _fetch_block(zero, at, rows, terms, part):
 
 @plain
 def _copy_columns(zero, shape, source, out):
-    """out (rows, columns) = source; both: (address, bytes between rows)."""
+    """Copy columns: out (rows, columns) = source; both are (address, bytes between rows)."""
     for i in range(shape[0]):
         row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
         for j in range(shape[1]):
@@ -239,16 +245,16 @@ def _copy_columns(zero, shape, source, out):
 
 @plain
 def tile_of(rows, tile):
-    """[first, last) of a tile of so many rows: at most MOST_ROWS of them, all tiles of nearly the same height, as low
-    ones are slow."""
+    """Return [first, last) of a tile of at most MOST_ROWS rows; all tiles have nearly equal height, as low ones are
+    slow.
+    """
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
     return rows * tile // tiles, rows * (tile + 1) // tiles
 
 
 @plain
 def _pack_tiles(zero, rows, a, a_row, terms, tiles):
-    """Rows in tiles, of which each has all its rows at a term, then at the next; VECTOR_BYTES after them are
-    overwritten too."""
+    """Pack rows into tiles, each (terms, rows). Overwrites VECTOR_BYTES after them."""
     item = bytes_of(zero)
     square = VECTOR_BYTES // item
     whole = terms // square * square
@@ -259,7 +265,7 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
             if 2 * count == square:
                 transpose_half(zero, source + k * item, a_row, out + k * count * item)
                 continue
-            for part in range((count - 1) // square, -1, -1):  # what is written beyond the last row, the next overwrite
+            for part in range((count - 1) // square, -1, -1):  # the next one overwrites what lies beyond
                 i = part * square
                 at, into = source + i * a_row + k * item, out + (k * count + i) * item
                 transpose_square(zero, at, a_row, count - i, into, count * item)
@@ -272,8 +278,10 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
 
 @plain
 def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
-    """At most FEW_ROWS rows: several panels at once where that takes no more sums than there are registers, as one
-    panel's are too few to keep both multipliers busy."""
+    """Multiply at most FEW_ROWS rows by several panels at once, as many as registers hold sums for.
+
+    One panel has too few sums to keep both multipliers busy.
+    """
     p = 0
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
@@ -302,11 +310,14 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
 
 @plain
 def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
-    """More than FEW_ROWS rows, which are packed in tiles, and one panel.
+    """Multiply more than FEW_ROWS rows, packed in tiles, by one panel.
 
     Args:
-        at: the `records.Product`. shape: (rows, columns that are asked for). packed: address of the tiles.
-        panel: (address, that of the next). out: (address, bytes between rows), of all of the panel's columns.
+        at: the `records.Product`.
+        shape: (rows, columns that are wanted).
+        packed: address of the tiles.
+        panel: (address, address of the next).
+        out: (address, bytes between rows), for all of the panel's columns.
     """
     (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
@@ -316,4 +327,4 @@ def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
             _packed(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
         else:
             _packed_half(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
-        fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel
+        fetched += terms // UNROLLED * LINE  # each tile prefetches a part of the next panel
