@@ -50,8 +50,7 @@ def chain_of(terms):
 
 @plain
 def takes_turns(panel_row, batch):
-    """Return whether a step's products use several accumulators. The batch decides: rows of a share depend on threads.
-    """
+    """Return whether a step's products use several accumulators. The batch decides: rows of a share depend on threads."""
     return panel_row == WIDE_ROW and batch <= FEW_ROWS
 
 

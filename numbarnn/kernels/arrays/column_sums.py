@@ -10,19 +10,19 @@ from numbarnn.compile import storage
 from numbarnn.compile.backend import TINY_LAUNCHES
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
-SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
+SUM_ROWS = 32  # rows a thread adds up into one partial sum
 ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
 
 
 @cache
 def make_add_column_sums(dtype):
-    """The kernel for one dtype."""
+    """Make the kernel for one dtype."""
     scalar = getattr(numba, compute_dtype(dtype))
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit
     def add_column_sums_kernel(out, x):
-        """out += x.sum(axis=0)
+        """Add column sums: out += x.sum(axis=0).
 
         Writes   out (N,)
         Reads    out; x (M, N), rows at any stride
@@ -53,7 +53,7 @@ def make_add_column_sums(dtype):
 
 
 def add_column_sums(out, x):
-    """out (N,) += x.sum(axis=0) for x (M, N)."""
+    """Add column sums: out (N,) += x.sum(axis=0) for x (M, N)."""
     blocks = min(-(-out.shape[0] // COLUMNS), 2 if TINY_LAUNCHES else 1024)
     config = LaunchConfig(grid=blocks, block=(COLUMNS, ROWS))
     make_add_column_sums(out.dtype.name).bind(config, storage.stored(out), storage.stored(x))()
