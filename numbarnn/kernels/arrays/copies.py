@@ -39,7 +39,7 @@ def make_copy(out_dtype=None, x_dtype=None):
 
 
 def copy(out, x):
-    """Copy out = x: arrays of one shape, up to 3 axes, any strides, and one dtype or a pair that `make_copy` converts."""
+    """Copy out = x: one shape of up to 3 axes, any strides, one dtype or a pair that `make_copy` converts."""
     if not x.size:
         return
     dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)

@@ -170,7 +170,10 @@ def make_fetch_sums(tile, count):
 
 @device_function
 def make_prefetch(tile, count):
-    """Make prefetch(rows, owned, t, b0, steps), which brings `make_fetch`'s numbers to the L2 cache, if time t exists."""
+    """Make prefetch(rows, owned, t, b0, steps), which brings `make_fetch`'s numbers to the L2 cache.
+
+    It does nothing unless time t exists.
+    """
     if count == 0:
         return lambda rows, owned, t, b0, steps: None
     ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
