@@ -3,11 +3,11 @@
 from numbarnn.cuda.compiler import simulated
 
 BACKEND = "python" if simulated() else "cuda"  # what device functions are made for, see `specialise`
-TINY_LAUNCHES = simulated()  # there a thread is dear: few, but several blocks, so that their boundaries are crossed
+TINY_LAUNCHES = simulated()  # the simulator's threads are slow; several small blocks still cross block boundaries
 
 
 def kernel(**options):
-    """`numba.cuda.jit` with options that only its compiler knows, such as launch_bounds."""
-    from numba import cuda  # half a second, which the CPU engine does without
+    """Return `numba.cuda.jit` with options that only its compiler knows, such as launch_bounds."""
+    from numba import cuda  # takes half a second, and the CPU engine does not need it
 
     return cuda.jit if simulated() else cuda.jit(**options)

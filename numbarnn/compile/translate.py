@@ -1,4 +1,4 @@
-"""Writes LLVM's instructions for plain functions, statement by statement; `plain` says what these may consist of."""
+"""Write LLVM's instructions for plain functions, statement by statement; `plain` says what these may consist of."""
 
 import ast
 import builtins
@@ -16,7 +16,7 @@ from llvmlite import ir
 from numbarnn.compile import cgutils, types
 from numbarnn.compile.types import BYTES, Value, flat, from_dtype, given, kind, with_each
 
-# Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
+# Rewrites that keep NaN, infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
 FAST_MATH = ("contract", "nsz", "arcp", "afn")
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -29,7 +29,7 @@ _ON_INTEGERS = {
     ast.BitXor: "xor",
 }  # fmt: skip
 _ON_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
-# Functions of `math` that LLVM has itself; of others the C library's is called.
+# functions of `math` that LLVM has; for others the C library's are called
 _OF_LLVM = {"exp", "log", "log2", "log10", "sin", "cos", "sqrt", "pow", "fabs", "floor", "ceil"}
 _OF_C = {
     "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc",
@@ -38,14 +38,15 @@ _OF_C = {
 
 
 class Refused(TypeError):
-    """What a function says is not of the language of plain functions."""
+    """A function uses something outside the language of plain functions."""
 
 
 class Plain:
     """A function for compiled code, see `numbarnn.compile.plain`.
 
     Attributes:
-        py_func: the Python function. inlined: it becomes a part of those that call it.
+        py_func: the Python function.
+        inlined: it is inlined into its callers.
     """
 
     def __init__(self, function, inlined=False):
@@ -74,12 +75,12 @@ class of_types:
         self.function = function
 
 
-# What `generate` asks for.
+# The context that `generate` gets.
 _CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_value=lambda: ir.Constant(BYTES, None))
 
 
 def call(function, arguments, builder):
-    """Call a plain function, which is compiled first, once per module and types of its arguments; returns its value."""
+    """Call a plain function and return its value; it is compiled once per module and types of its arguments."""
     arguments, module = tuple(map(given, arguments)), builder.module
     known, key = module.__dict__.setdefault("plain_functions", {}), (function, kind(arguments))
     if key not in known:
@@ -94,20 +95,20 @@ def call(function, arguments, builder):
 
 
 def _path(number):
-    """To a member of a structure."""
+    """Return the indices of a structure's member."""
     return [ir.IntType(32)(0), ir.IntType(32)(number)]
 
 
 @cache
 def _definitions(file):
-    """The functions that a file in `linecache` defines: their syntax trees, by the lines where they begin."""
+    """Return the syntax trees of a file's functions, by the lines where they begin; the file is in `linecache`."""
     nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {min(one.lineno for one in (node, *node.decorator_list)): node for node in functions}
 
 
 def _body(function):
-    """The statements of a function."""
+    """Return the statements of a function."""
     code = function.__code__
     linecache.lazycache(code.co_filename, function.__globals__)  # the file may be within a zip
     node = _definitions(code.co_filename).get(code.co_firstlineno)
@@ -118,7 +119,7 @@ def _body(function):
 
 @cache
 def _names_outside(function):
-    """What names mean that a function does not define."""
+    """Return the meaning of names that a function uses but does not define."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inside = {name: cell.cell_contents for name, cell in closure}
     return ChainMap(inside, function.__globals__, vars(builtins))
@@ -128,10 +129,12 @@ class _Function:
     """A plain function, compiled for types of arguments.
 
     Attributes:
-        llvm: the function: of the address of its results, and of its arguments.
-        returned: a value of the types it returns. results: the structure at the address, None if it returns nothing.
-        builder: writes instructions, where it stands.
-        names: the places of its variables. outside: what other names mean.
+        llvm: LLVM's function, of the address of its results, and of its arguments.
+        returned: a value of the types it returns.
+        results: the structure at the address, None if it returns nothing.
+        builder: writes the next instruction.
+        names: the addresses of its variables.
+        outside: the meaning of other names.
     """
 
     def __init__(self, plain_function, arguments, module):
@@ -145,7 +148,7 @@ class _Function:
         self.outside, self.names, self.loops, self.depth = _names_outside(function), {}, [], 0
         self.end = self.llvm.append_basic_block("end")
         begin = self.builder.append_basic_block("begin")
-        self.builder.branch(begin)  # what comes before are places in memory
+        self.builder.branch(begin)  # stack memory is allocated before this block
         self.builder.position_at_end(begin)
         values = iter(self.llvm.args[1:])
         code = function.__code__
@@ -161,7 +164,7 @@ class _Function:
         ir.IRBuilder(self.end).ret_void()
         if plain_function.inlined:
             self.llvm.attributes.add("alwaysinline")
-        elif len(self.llvm.blocks) > 3:  # copies of it in those that call it take LLVM longer than they save
+        elif len(self.llvm.blocks) > 3:  # inlining it would take LLVM longer than it saves
             self.llvm.attributes.add("noinline")
 
     # -------------------------------------------------------------------------------------- statements
@@ -175,7 +178,7 @@ class _Function:
                 method(statement)
             except Refused:
                 raise
-            except Exception as error:  # of what was not foreseen
+            except Exception as error:  # errors that were not foreseen
                 self.refuse(statement, f"({type(error).__name__}: {error}) is not of the language of plain functions")
 
     def refuse(self, node, why="is not of the language of plain functions"):
@@ -187,7 +190,7 @@ class _Function:
             self.value(node.value)
 
     def run_Pass(self, node):
-        """Nothing."""
+        """Write nothing."""
 
     def run_Assign(self, node):
         value = self.value(node.value)
@@ -285,7 +288,7 @@ class _Function:
         self.loop(more, node.body, move_on, begin, known=isinstance(start, int) and isinstance(stop, int))
 
     def unrolled(self, node):
-        """A loop through what is known when compiling: its body once for each item."""
+        """Write a loop over items known when compiling: its body once for each item."""
         after = self.builder.append_basic_block("after")
         for item in self.items(node.iter):
             following = self.builder.append_basic_block("next")
@@ -300,7 +303,7 @@ class _Function:
         self.builder.position_at_end(after)
 
     def loop(self, more, body, move_on, begin=lambda: None, known=False):
-        """A loop; `known`: whether its number of turns is known when compiling."""
+        """Write a loop; `known`: whether its number of iterations is known when compiling."""
         head, inside, following, after = map(self.builder.append_basic_block, ("head", "body", "next", "after"))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -335,12 +338,12 @@ class _Function:
 
     # -------------------------------------------------------------------------------------- expressions
     def value(self, node):
-        """The value of an expression: a `Value`, a tuple, or something that is known when compiling."""
+        """Return the value of an expression: a `Value`, a tuple, or something that is known when compiling."""
         method = getattr(self, "value_of_" + type(node).__name__, None) or self.refuse(node)
         return method(node)
 
     def test(self, node):
-        """An expression as a bool: one that is known, or a `Value`."""
+        """Return an expression as a bool: one that is known, or a `Value`."""
         value = self.value(node)
         return self.cast(value, types.boolean, node) if isinstance(value, Value) else bool(value)
 
@@ -359,7 +362,7 @@ class _Function:
         return tuple(self.values(node.elts))
 
     def values(self, nodes):
-        """The values of expressions, of starred ones those of their parts."""
+        """Return the values of expressions; a starred one contributes its parts."""
         found = []
         for node in nodes:
             if isinstance(node, ast.Starred):
@@ -369,8 +372,7 @@ class _Function:
         return found
 
     def items(self, node):
-        """What a loop goes through, if that is known when compiling: a range of constants, a tuple, `enumerate` of
-        it."""
+        """Return a loop's items if they are known when compiling: a range of constants, a tuple, `enumerate` of it."""
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
             values = self.values(node.args)
             if any(isinstance(one, Value) for one in values):
@@ -401,7 +403,7 @@ class _Function:
         return Value(place.type, self.builder.load(place.llvm))
 
     def place(self, node):
-        """Where a field or a number at a pointer stands."""
+        """Return the address of a field or of a number at a pointer."""
         value = self.value(node.value)
         if isinstance(node, ast.Attribute):
             return self.field(value, node.attr, node)
@@ -437,7 +439,7 @@ class _Function:
         return Value(a.type, getattr(builder, instruction)(a.llvm, b.llvm))
 
     def divided(self, a, b, remainder):
-        """a // b or a % b of integers, rounded down as in Python."""
+        """Return a // b or a % b of integers, rounded down as in Python."""
         builder, signed = self.builder, a.type.signed
         quotient = (builder.sdiv if signed else builder.udiv)(a.llvm, b.llvm)
         rest = (builder.srem if signed else builder.urem)(a.llvm, b.llvm)
@@ -480,7 +482,7 @@ class _Function:
         return Value(types.boolean, compare(comparison, a.llvm, b.llvm))
 
     def value_of_BoolOp(self, node):
-        """`and` and `or` of bools: what follows is computed only where it counts."""
+        """Return `and` and `or` of bools; later operands are computed only if they matter."""
         first, *others = node.values
         for other in others:
             rest, ends = ast.Constant(isinstance(node.op, ast.Or)), isinstance(node.op, ast.Or)
@@ -519,7 +521,7 @@ class _Function:
         return with_each(a, lambda one: next(values))
 
     def either(self, type_, pairs):
-        """The value of that block of (value, block) from which one comes."""
+        """Return the value from whichever block of the pairs (value, block) came before."""
         value = self.builder.phi(pairs[0][0].type)
         for one in pairs:
             value.add_incoming(*one)
@@ -566,7 +568,7 @@ class _Function:
         return isinstance(value, Value) and isinstance(value.type, types.Float)
 
     def tuple_of(self, node):
-        """tuple(an expression for a name in what is known when compiling)."""
+        """Return tuple(expression for name in items known when compiling)."""
         (made,) = node.args
         if not isinstance(made, ast.GeneratorExp) or len(made.generators) > 1 or made.generators[0].ifs:
             self.refuse(node)
@@ -577,7 +579,7 @@ class _Function:
         return tuple(found)
 
     def view(self, node):
-        """x.view(type): the same bits."""
+        """Return x.view(type): the same bits."""
         value, (wanted,) = self.value(node.func.value), self.values(node.args)
         if not isinstance(value, Value) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
             self.refuse(node)
@@ -587,11 +589,11 @@ class _Function:
         return Value(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
 
     def of_math(self, name, arguments, node):
-        """A function of `math`, of numbers of one dtype."""
+        """Return a function of `math`, of numbers of one dtype."""
         if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
             self.refuse(node, "is not of numbers of one dtype, which")
         (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
-        if name == "fmod":  # loops around an instruction become vectors, those around a call do not
+        if name == "fmod":  # loops around an instruction are vectorized, loops around a call are not
             return Value(first.type, self.builder.frem(*(one.llvm for one in arguments)))
         of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
         if name in _OF_LLVM:
@@ -609,7 +611,7 @@ class _Function:
         return Value(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
 
     def external(self, function, arguments, node):
-        """A call of a function of another library, in C's way."""
+        """Call a function of another library, in C's way."""
         kinds, result = function.sig.args, function.sig.return_type
         of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
         symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
@@ -618,7 +620,7 @@ class _Function:
         return None if result == types.void else Value(result, value)
 
     def intrinsic(self, function, arguments, node):
-        """What an intrinsic writes."""
+        """Return the value whose instructions an intrinsic writes."""
         values = [Value(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments]
         kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
         signature, generate = function.py_func(None, *kinds)
@@ -628,7 +630,7 @@ class _Function:
 
     # -------------------------------------------------------------------------------------- types
     def common(self, a, b, node):
-        """The type that two values can both have."""
+        """Return the type that two values can both have."""
         if not isinstance(a, Value) or not isinstance(b, Value):
             self.refuse(node, "has values that are no numbers")
         if a.type == b.type:
@@ -640,7 +642,7 @@ class _Function:
         return types.intp
 
     def alike(self, a, b, node):
-        """Two numbers as the same type; integers that are constants take the other's; bools count as integers."""
+        """Return two numbers as one type; constant integers take the other's type; bools count as integers."""
         if isinstance(a, Value) and isinstance(a.type, types.Integer) and type(b) is int:
             return a, Value(a.type, a.llvm.type(b))
         if isinstance(b, Value) and isinstance(b.type, types.Integer) and type(a) is int:
@@ -652,7 +654,7 @@ class _Function:
         return self.cast(a, common, node), self.cast(b, common, node)
 
     def cast(self, value, type_, node):
-        """A number as another type."""
+        """Return a number as another type."""
         value, builder = given(value), self.builder
         if not isinstance(value, Value):
             self.refuse(node, "is no number")
