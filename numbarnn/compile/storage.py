@@ -37,7 +37,7 @@ def widen(dtype):
 
 @cache
 def narrow(dtype):
-    """Make a device function: a computed number -> the number to store in arrays of `dtype`, rounded to nearest even."""
+    """Make a device function: a computed number -> what is stored in arrays of `dtype`, rounded to nearest even."""
     if dtype == "float16":
         return _float32_to_float16()
     return jit(float32_to_bfloat16, BACKEND) if dtype == "bfloat16" else units.unchanged(BACKEND)
@@ -51,7 +51,7 @@ def bfloat16_to_float32(bits):
 
 
 def float32_to_bfloat16(value):
-    """Return the bits of the nearest bfloat16, of two the even one; NaN stays NaN, too large numbers become infinite."""
+    """Return the bits of the nearest bfloat16, of two the even one; NaN stays NaN, too large becomes infinite."""
     bits = np.float32(value).view(np.uint32)
     upper = np.uint32(bits >> np.uint32(16))
     if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN: must not turn into infinity

@@ -152,7 +152,7 @@ def stage_kernels(dtype):
 
 
 def stage_kernels_of(cell, dtype):
-    """Yield a cell's stage kernels, with and without a step mask; a cell that draws is training. Arrays are contiguous."""
+    """Yield a cell's stage kernels, with and without a step mask. Arrays are contiguous; a drawing cell is training."""
     for stage, masked in product(cell.product_stages, (False, True)):
         of_forward, of_backward = _buffers(cell, dtype, masked)
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))

@@ -118,10 +118,7 @@ def make_across(tile, of_all):
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
     zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
-    looks, place = (
-        LOOKS if BACKEND == "cuda" else 1,
-        np.uint64,
-    )  # unsigned: the compiler need not handle negative indices
+    looks, place = LOOKS if BACKEND == "cuda" else 1, np.uint64  # unsigned: no negative indices
     row, add = _make_row(SEQUENCES, of_all), _make_add()
 
     def across(thread, role, turn, at, part, words):

@@ -56,10 +56,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     P, WARPS, THREADS, SEQUENCES = tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
-    reads, inputs = (
-        not tile.given,
-        inputs or tile.given,
-    )  # reads: the first layer reads x Wᵀ, computed before the launch
+    reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer reads x Wᵀ
     multiplies, keeps, staged, projects = inputs or A > 0, save and K > 0, len(cell.stages) > 0, tile.projects
     has_sums, has_products, draws = cell.num_sums > 0, cell.num_products > 0, save and len(cell.noise) > 0
     PARTIALS, BETWEEN_WARPS, keeps_biases = tile.partials, tile.between_warps, tile.keeps_biases

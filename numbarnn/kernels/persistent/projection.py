@@ -86,9 +86,7 @@ def make_backward(cell, tile, inputs, drops, masked):
         for i in range(P):
             pair, unit, b, valid = pair_of(owned, turn.b0, i)
             d_h = number(0)
-            if valid and not (
-                masked and thread.code_of[i] == SKIP
-            ):  # else the whole gradient belongs to the step before
+            if valid and not (masked and thread.code_of[i] == SKIP):  # else all belongs to the step before
                 d_h = thread.came[i * M] + thread.came[i * M + 1]
                 thread.shared[state_at(owned, turn.b0, pair)] = number(0)
             publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)

@@ -58,7 +58,7 @@ def _make_element(tile):
 
 @device_function
 def _make_elements(tile, count):
-    """Make elements(weights, warp, row, column): `count` weights, one by one, of a row (forward) or column (backward)."""
+    """Make elements(weights, warp, row, column): `count` weights, one by one, of a row (backward: of a column)."""
     if count == 0:
         return lambda weights, warp, row, column: ()
     element, rest = _make_element(tile), _make_elements(tile, count - 1)
