@@ -220,7 +220,7 @@ def _stage_term_back(about, i):
 
 @of_cell
 def stage_terms_back(stage, address):
-    """Compute a stage of sums, backward: the terms of the gradients of one sequence's units, at most TILE, into `out`."""
+    """Compute a stage of sums, backward: the gradients' terms of one sequence's units, at most TILE, into `out`."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
     _each(stage, _stage_term_back, (stage, zero, rows, tile), n)

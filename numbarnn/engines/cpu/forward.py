@@ -183,7 +183,7 @@ def _recurrent_products(zero, call, own, at, step):
 
 @inlined
 def _stages(zero, call, own, address, at):
-    """Run the cell's stages: sums over all units, or a vector of all units and its product with the stage's rows of R."""
+    """Run the cell's stages: sums over all units, or a vector of all units times the stage's rows of R."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
     for number in range(call.stages_count):
         stage = stage_at(call.stages + number * STAGE_BYTES)

@@ -50,7 +50,8 @@ def chain_of(terms):
 
 @plain
 def takes_turns(panel_row, batch):
-    """Return whether a step's products use several accumulators. The batch decides: rows of a share depend on threads."""
+    """Return whether a step's products use several accumulators; rows of a share, which depend on threads, don't count.
+    Return whether a step's products use several accumulators; rows of a share, which depend on threads, don't count."""
     return panel_row == WIDE_ROW and batch <= FEW_ROWS
 
 
