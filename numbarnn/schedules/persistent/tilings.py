@@ -1,6 +1,6 @@
-"""How layers may be tiled over blocks in a launch, which tiling is taken to be the fastest, or why none fits.
+"""Find the fastest tiling of layers over the blocks of a launch, or the reason why none fits.
 
-Tiles and their costs are remembered without the batch: a new one compares them, and makes few or none.
+Tiles and their costs are cached without the batch: a new batch compares them, and makes few or none.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ from numbarnn.schedules.persistent.shares import BlockSize
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
 # A layer's weights may be in registers and in shared memory together. Blocks may be larger then, and all together read
-# less of what is exchanged, which bounds a step backward. Where one place has room for all weights, that must spare
-# this share of the step's time. It was never measured on a device.
+# less of what is exchanged, which bounds a step backward. If one place holds all weights, mixing must save this share
+# of the step's time. Never measured on a device.
 MIXED_GAIN = 0.12
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Most warps, and most rows with 8 and with 16 sequences at once, where numbers are split in two: the parts take
-# registers. Found by compiling for sm_90, as nothing may be spilled.
+# Most warps, and most rows with 8 and with 16 sequences at once, if numbers are split in two: the parts take registers.
+# Found by compiling for sm_90 without spills.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Registers that a thread needs for the exchanges of a cell's stages, and for those of a projection (forward, backward);
-# most warps of such a block. Found likewise.
+# Registers that a thread needs for the exchanges of a cell's stages, and of a projection (forward, backward); most
+# warps of such a block. Found by compiling.
 REGISTERS_IF_STAGED, REGISTERS_IF_PROJECTED, WARPS_IF_STAGED = 64, (16, 40), 8
-CHUNKS_IF_STAGED = 20  # most chunks of the tensor cores' weights that may all be in shared memory then, likewise
+CHUNKS_IF_STAGED = 20  # most chunks of tensor cores' weights all in shared memory then; found by compiling
 
 
 class DoesNotFit(RuntimeError):
@@ -41,8 +41,11 @@ class DoesNotFit(RuntimeError):
 
 
 class Sizes(NamedTuple):
-    """The fields of a `Problem` that determine a launch's tiling. T is not among them: with every tiling, time grows
-    with the same number of steps. So the tiling that is fastest for one T is fastest for all."""
+    """The fields of a `Problem` that determine a launch's tiling.
+
+    T is not among them: every tiling's time grows with the same number of steps, so the fastest one is the same for all
+    T.
+    """
 
     cell: Cell
     dtype: str
@@ -56,7 +59,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(problem):
-    """Of a problem whose input's width does not matter, as no block multiplies it."""
+    """Return the `Sizes` of a problem whose input's width does not matter, as no block multiplies it."""
     return Sizes(*(getattr(problem, name) for name in Sizes._fields))._replace(input_size=0)
 
 
@@ -65,8 +68,10 @@ class _Part:
     """A part of a problem that one launch may run, for any batch size. `_part` caches one instance of each part.
 
     Attributes:
-        sizes: the `Sizes`, with a batch of 0. profile: the device's profile.
-        first, last: the part's layers, [first, last). backward: whether it belongs to the backward pass.
+        sizes: the `Sizes`, with a batch of 0.
+        profile: the device's profile.
+        first, last: the part's layers, [first, last).
+        backward: whether it belongs to the backward pass.
         given: see `Tile`.
     """
 
@@ -91,18 +96,19 @@ class _Part:
 
     @property
     def warps(self):
-        """Warps that a block may have: the profile's, or if these are too few for one layer one for each product."""
+        """Numbers of warps that a block may have: the profile's, or if a layer has more products, enough for one each.
+        Numbers of warps that a block may have: the profile's, or if a layer has more products, enough for one each."""
         enough = self.last > self.first + 1 or self.products <= max(self.profile.warps)
         enough = enough or self.products > WARPS_IF_STAGED
         return self.profile.warps if enough else (2 ** ceil(log2(self.products)),)
 
     @property
     def shared_bytes(self):
-        """Of shared memory, what a block may ask for."""
+        """Bytes of shared memory that a block may ask for."""
         return self.profile.shared_bytes - STATIC_SHARED_BYTES
 
     def state_bytes(self, units, sequences):
-        """Of shared memory, what the states of a block's units take."""
+        """Return the bytes of shared memory that the states of a block's units take."""
         return sequences * units * self.sizes.cell.num_states * itemsize(compute_dtype(self.sizes.dtype))
 
 
@@ -110,7 +116,7 @@ _part = lru_cache(maxsize=1024)(_Part)
 
 
 def best_tiling(sizes, profile, first, last, backward, given=False):
-    """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
+    """Return the `Launch` with the tiling that should be fastest, for any T, and without an estimate."""
     part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
     slicings = _slicings(sizes.batch)
     found = _fastest(part, slicings)
@@ -122,14 +128,14 @@ def best_tiling(sizes, profile, first, last, backward, given=False):
 
 
 def _fastest(part, slicings):
-    """That of `_fitting` which is taken to be the fastest; None if none fits."""
+    """Return the `_fitting` launch that should be fastest; None if none fits."""
     microseconds = itemgetter(0)
     in_one_place = min(_fitting(part, slicings, False), key=microseconds, default=None)
     mixed = _fitting(part, slicings, True)
     if in_one_place is None:
         return min(mixed, key=microseconds, default=None)
-    # More layers would share a launch than records say is worth it. Forward compiling for sm_90 has spilled registers,
-    # and for sm_80 where a warp has to leave chunks out.
+    # The records do not support sharing a launch among more layers. Forward, compiling has spilled registers for sm_90,
+    # and for sm_80 if a warp has to leave chunks out.
     if not part.backward or part.last > part.first + 1:
         return in_one_place
     mixed = (one for one in mixed if one[1].resident == "registers+shared" and one[1].whole)
@@ -138,7 +144,7 @@ def _fastest(part, slicings):
 
 
 def _fitting(part, slicings, mixed):
-    """(microseconds of a step, tile, blocks, slicing) of each launch that fits.
+    """Yield (microseconds of a step, tile, blocks, slicing) of each launch that fits.
 
     Args:
         slicings: see `_slicings`.
@@ -163,7 +169,7 @@ def _fitting(part, slicings, mixed):
 
 @lru_cache(maxsize=1024)
 def columns_of(problem, first, last, backward, tile):
-    """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
+    """Return the most columns that a block multiplies at each step; 0 if nothing is multiplied."""
     return max(
         sum(source.columns for source in shares.sources(problem, first, layer, last, backward, tile))
         for layer in range(first, last)
@@ -171,7 +177,7 @@ def columns_of(problem, first, last, backward, tile):
 
 
 def _refusal(problem, part, closest):
-    """Why no tiling fits, as text, of which `closest` is the reason of the one that is the closest to fitting."""
+    """Explain as text why no tiling fits; `closest` is the reason of the tiling that is closest to fitting."""
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
     rows, P = problem.cell.num_ah, problem.projection
@@ -190,7 +196,7 @@ def _refusal(problem, part, closest):
 
 
 def _closest(part, slicing):
-    """Why the smallest blocks that are few enough for the SMs, or if none are the largest, do not fit either."""
+    """Explain why the smallest blocks that are few enough for the SMs, or else the largest, do not fit either."""
     most, warps = part.profile.multiprocessors, part.warps
     if part.products > WARPS_IF_STAGED:
         return f"{part.products} products per step, of at most {WARPS_IF_STAGED}, a warp for each"
@@ -212,7 +218,7 @@ def _closest(part, slicing):
 
 
 def _math(problem, profile):
-    """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
+    """Return how products are computed: "mma", "tf32" and "tf32x3" by tensor cores, or "fma"."""
     if is_half(problem.dtype):
         return "mma"
     if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
@@ -223,15 +229,18 @@ def _math(problem, profile):
 
 
 def _slicings(batch):
-    """Ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
+    """Return ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
     lengths = [min(batch, ceil(ceil(batch / N8) / slices) * N8) for slices in SLICES]
     return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
 
 
 def _tiles(part, size, sequences, mixed):
-    """((`Chain`, bytes of shared memory besides states), ...) of the tiles of blocks of a `BlockSize` with so many
-    sequences, or why there is none, as text. A new batch finds here what others have had."""
-    n8 = 1 if sequences <= N8 else 2  # besides these it is shared memory alone that knows sequences
+    """Return ((`Chain`, bytes of shared memory besides states), ...) for the tiles of a `BlockSize`, or a text: why
+    none.
+
+    Results are cached for other batches with as many sequences at once.
+    """
+    n8 = 1 if sequences <= N8 else 2  # otherwise only shared memory depends on sequences
     if not mixed:
         return _whole(part, size, n8)
     found = _ways(part, size, n8)
@@ -247,7 +256,7 @@ def _tiles(part, size, sequences, mixed):
 
 @lru_cache(maxsize=4096)
 def _whole(part, size, n8):
-    """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
+    """Return `_tiles` whose weights are all in one place, for blocks with at most 8 sequences (1) or more (2)."""
     plain = _plain_tile(part, size, n8)
     if isinstance(plain, str):
         return plain
@@ -259,20 +268,20 @@ def _whole(part, size, n8):
 
 @lru_cache(maxsize=4096)
 def _ways(part, size, n8):
-    """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
+    """Return the `residence.Way`s of `_tiles` whose weights may be in several places, or a text: why none."""
     plain = _plain_tile(part, size, n8)
     return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
 @lru_cache(maxsize=4096)
 def _finished(part, way, shared):
-    """One of `_tiles`, of a `Way`, if shared memory has room for so many chunks; None if registers lack."""
+    """Return one of `_tiles`, for a `Way`, if shared memory holds `shared` chunks; None if registers are short."""
     tile = mixed_tile(way.tile, _room_beside(part), shared)
     return None if tile is None else _with_chain(part, tile)
 
 
 def _with_chain(part, tile):
-    """One of `_tiles`."""
+    """Return a tile's entry of `_tiles`."""
     sizes, first, last, backward = part.sizes, part.first, part.last, part.backward
     share, places = tile.chunks * tile.chunk_elements, (last - first) * sizes.directions
     of_layers = (shares.sources(sizes, first, layer, last, backward, tile) for layer in range(first, last))
@@ -283,22 +292,21 @@ def _with_chain(part, tile):
 
 
 def _room_beside(part):
-    """The `Room` of a block beside states."""
+    """Return the `Room` of a block beside states."""
     cell = part.sizes.cell
     staged = len(cell.stages) > 0
     return room_of(part.profile, 0, part.sizes, part.backward, 0 if staged else cell.num_per_unit)
 
 
 def _rows(part):
-    """Rows of weights per unit."""
+    """Return the rows of weights per unit."""
     cell, multiplies_input = part.sizes.cell, part.given or part.last > part.first + 1
     of_stages = [len(stage.gates) for stage in cell.stages]
     return 1 if part.backward else max(1, cell.num_recurrent, *of_stages, cell.num_gates if multiplies_input else 0)
 
 
 def _plain_tile(part, size, n8):
-    """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
-    there is none, as text."""
+    """Return the `Tile` with the fewest chunks, not yet placed or grouped; or why there is none, as text."""
     sizes, (units, warps, given) = part.sizes, size
     first, last, backward = part.first, part.last, part.backward
     parameters = parameter_bytes(sizes, last - first, backward)
@@ -333,19 +341,20 @@ def _plain_tile(part, size, n8):
 
 
 def _numbers_for_stages(cell, units):
-    """What stages of sums add up, of each sequence: the totals, and of one stage the terms of a block's units."""
+    """Return how many numbers stages of sums add up for each sequence: the totals, and one stage's terms of the units.
+    Return how many numbers stages of sums add up for each sequence: the totals, and one stage's terms of the units."""
     return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
 def _n8(math, rows, warps, n8):
-    """Sets of 8 sequences that are multiplied at once, of so many; 0 where registers do not suffice for one."""
+    """Return how many of `n8` sets of 8 sequences are multiplied at once; 0 if registers do not suffice for one."""
     if math != "tf32x3":
         return n8
     return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:n8])
 
 
 def parameter_bytes(problem, layers, backward):
-    """Bytes of a kernel's parameters, at most: each array is an address, its sizes and strides."""
+    """Return the most bytes of a kernel's parameters: each array is an address, its sizes and strides."""
     places, cell = layers * problem.directions, problem.cell
     if backward:
         arrays = (places if cell.same_gradient else 2 * places) + 2 * layers + places  # exchanged; h, c; saved
@@ -363,7 +372,7 @@ def parameter_bytes(problem, layers, backward):
 
 
 def room_of(profile, sequences, sizes, backward, num_per_unit):
-    """The `Room` of a block on a device, of `Sizes` or a `Problem`."""
+    """Return the `Room` of a block on a device, for `Sizes` or a `Problem`."""
     cell, shared_bytes = sizes.cell, profile.shared_bytes - STATIC_SHARED_BYTES
     for_stages = REGISTERS_IF_STAGED if cell.stages else 0
     for_stages += REGISTERS_IF_PROJECTED[backward] if sizes.projection else 0
@@ -371,6 +380,6 @@ def room_of(profile, sequences, sizes, backward, num_per_unit):
 
 
 def forget():
-    """Forget all that is remembered: what tilings are made of has changed."""
+    """Forget all cached tilings, because what they depend on has changed."""
     for remembered in (_part, _whole, _ways, _finished, columns_of, shares.sources_of):
         remembered.cache_clear()
