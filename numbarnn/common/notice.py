@@ -1,6 +1,6 @@
-"""A word while compiling takes long: what is compiled, about how long that takes, and that it is kept on disk.
+"""Notify the user while compiling takes long: what is compiled, for about how long, and that it is kept on disk.
 
-Nothing is said where the compiled code is on disk already, nor within the first PATIENCE_S seconds; each thing is named
+Nothing is said if the compiled code is on disk already, nor within the first PATIENCE_S seconds; each thing is named
 once per process. A person at a terminal or in a notebook reads it on the error stream; a program finds it in
 `logging.getLogger("numbarnn")`, at the level INFO.
 """
@@ -20,12 +20,12 @@ _local = threading.local()  # .compiling: this thread does, as compiled function
 
 @contextmanager
 def compiling(what, how_long, kept_in):
-    """While the block compiles: says so once it takes longer than PATIENCE_S, with earlier blocks of the same `what`.
+    """While the block compiles, notify once it takes longer than PATIENCE_S, with earlier blocks of the same `what`.
 
     Args:
         what: such as "the cell lstm for the CPU engine, float32".
         how_long: such as "ten seconds".
-        kept_in: the folder on disk, or None where it is not kept.
+        kept_in: the folder on disk, or None if it is not kept.
     """
     if getattr(_local, "compiling", False):
         yield
@@ -43,7 +43,7 @@ def compiling(what, how_long, kept_in):
 
 
 def seconds():
-    """How long compiling took in this process so far, of all that was compiled."""
+    """Return how many seconds compiling took in this process so far."""
     return sum(_spent.values())
 
 

@@ -1,6 +1,6 @@
-"""Keras' weights: of LSTM, GRU and SimpleRNN, alone or in Bidirectional; Keras is not imported.
+"""Keras' weights of LSTM, GRU and SimpleRNN, alone or in Bidirectional, without importing Keras.
 
-Layers with other activations than Keras' usual ones become a cell made for them, as ONNX' nodes do (`onnx_cells`).
+Layers with unusual activations become a cell made for them, as ONNX' nodes do (`onnx_cells`).
 
 A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], transposed to ours, gates in the order
 `gates.KERAS`; Bidirectional has the forward layer's three, then the backward layer's. The bias is one (G*H,), our b_w;
@@ -22,8 +22,10 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`; where nothing tells,
-    reset_after is True."""
+    """Return the `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
+
+    reset_after is True if nothing says otherwise.
+    """
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
     cell = None if cell is None else cell_name(cell)
@@ -66,8 +68,10 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order; of a cell made for them
-    where no built-in one has their activations, `_functions`' result."""
+    """Return the `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
+
+    If no built-in cell has their activations, `_functions`' result, it has a cell made for them.
+    """
     (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
@@ -76,7 +80,7 @@ def _made(cell, functions, parts):
 
 
 def _functions(activation, recurrent_activation, where):
-    """Both activations as an `onnx_cells.Kind` has them, of Keras' names; None: Keras' usual one."""
+    """Return both activations as an `onnx_cells.Kind` has them, from Keras' names; None: Keras' usual one."""
     found = []
     for name, usual in ((activation, "tanh"), (recurrent_activation, "sigmoid")):
         name = usual if name is None else name
@@ -96,7 +100,8 @@ def _is_layer(value):
 
 
 def _layer_cell(layer, where):
-    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's."""
+    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer; all of its options must be numbarnn's.
+    Return (cell's name, (activation, recurrent_activation)) of a Keras layer; all of its options must be numbarnn's."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         if config["merge_mode"] != "concat":
@@ -124,8 +129,10 @@ def _layer_cell(layer, where):
 
 
 def _split(arrays, cell, where, activation):
-    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name, "rnn_tanh" of
-    any SimpleRNN."""
+    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name.
+
+    Any SimpleRNN is "rnn_tanh" here.
+    """
     cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
@@ -176,7 +183,7 @@ def _told(shape, bias, where, activation):
 
 # ---------------------------------------------------------------- writing
 def write(network):
-    """What `set_weights` of each Keras layer takes, a list of arrays per layer: see `numbarnn.convert.to_keras`."""
+    """Return `set_weights`' argument for each Keras layer, a list of arrays: see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]

@@ -1,7 +1,7 @@
-"""ONNX: LSTM, GRU and RNN nodes of a model as a network; the way back is `onnx_write`.
+"""ONNX: read LSTM, GRU and RNN nodes of a model as a network; `onnx_write` writes them.
 
 A node's inputs are X, W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H) = [b_w, b_r], sequence_lens, initial_h, initial_c, P;
-gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, likewise GRU, RNN).
+gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, and GRU, RNN).
 """
 
 import os
@@ -20,9 +20,9 @@ from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
 from numbarnn.weights.onnx_graph import MOVES, Graph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
-# Attribute -> what it may be without changing what a node computes, besides those that `_layer` reads.
+# attribute -> values with which a node computes the same, besides attributes that `_layer` reads
 HARMLESS = {"output_sequence": (0, 1)}
-SIZES = 2, 3  # of steps and sequences, or sequences and steps, where a model leaves them open
+SIZES = 2, 3  # of steps and sequences, or sequences and steps, if a model leaves them open
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -35,13 +35,17 @@ class Node(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What one node says, or two that are the directions of one layer.
+    """One node, or two that are the directions of one layer.
 
     Attributes:
-        name: what the node is called. nodes: the `Node`s. direction: "forward", "reverse" or "bidirectional".
-        cell: as of a `Network`. layout: 0 (time first) or 1 (batch first).
+        name: the node's name.
+        nodes: the `Node`s.
+        direction: "forward", "reverse" or "bidirectional".
+        cell: as of a `Network`.
+        layout: 0 (time first) or 1 (batch first).
         arrays: one dict per direction, as `Network.parts`.
-        sizes: I, H. outer: the first two sizes of X, None where the model leaves them open.
+        sizes: I, H.
+        outer: the first two sizes of X, None if the model leaves them open.
     """
 
     name: str
@@ -54,8 +58,11 @@ class Layer(NamedTuple):
     outer: tuple[int | None, int | None]
 
     def standing_for(self, values):
-        """Yield, with sizes of T and B that tell them apart and with those that the model has fixed, (name -> array for
-        X, of zeros, and all results, [node] -> its Y with steps in order). values: (shape, node's number) -> array."""
+        """Yield sample values: (name -> array for X, of zeros, and all results, [node] -> its Y with steps in order).
+
+        They come with sizes of T and B that tell the axes apart, and with those that the model has fixed. values:
+        (shape, node's number) -> array.
+        """
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)
@@ -70,7 +77,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
+    """Return the `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
     model = _load(model)
     whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
@@ -125,24 +132,24 @@ def _load(model):
         found = read_it()
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # each of the forms that onnx reads (protobuf, JSON, text) has an error of its own
+    except Exception as error:  # each form that onnx reads (protobuf, JSON, text) has its own errors
         raise ValueError(f"{what} no ONNX model: {' '.join(str(error).split())}") from error
     if not found.HasField("graph"):
         raise ValueError(f"{what} no ONNX model: without a graph (empty, or cut off)")
     try:
         return onnx.shape_inference.infer_shapes(found)
-    except Exception:  # too large for it, or with a mistake in it: sizes that are not declared count as open
+    except Exception:  # too large, or with a mistake: undeclared sizes count as open
         return found
 
 
 # ---------------------------------------------------------------- which nodes
 def _listed(recurrent):
-    """What (node, graph) pairs are called, and in which branch or body they lie."""
+    """Return the names of (node, graph) pairs, and in which branch or body they lie."""
     return [f"{label(node)!r} in {graph.place}" if graph.place else label(node) for node, graph in recurrent]
 
 
 def _choose(recurrent, wanted):
-    """Return the (node, graph) pairs asked for, in the order asked for."""
+    """Return the (node, graph) pairs that were asked for, in that order."""
     if wanted is None:
         return recurrent
     chosen = []
@@ -157,7 +164,7 @@ def _choose(recurrent, wanted):
 
 
 def _as_one(graph, below, above):
-    """The bidirectional layer that two layers are; None of others."""
+    """Return two layers as the bidirectional layer that they form; None if they do not."""
     if below.cell != above.cell or below.layout != above.layout or {len(below.arrays), len(above.arrays)} != {1}:
         return None
     (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
@@ -178,7 +185,8 @@ def _as_one(graph, below, above):
 
 
 def _followed(graph, layer):
-    """(Name of what X is made of by moving its numbers, X of it with steps in order, whether X has them in reverse)."""
+    """Return (name of the array whose moved numbers are X, X of it with steps in order, whether X has them in reverse).
+    Return (name of the array whose moved numbers are X, X of it with steps in order, whether X has them in reverse)."""
     root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
@@ -191,7 +199,7 @@ def _followed(graph, layer):
 
 
 def _is_concatenated(graph, layer):
-    """Whether results of a layer's two nodes, with steps in order, are the two halves of something."""
+    """Return whether the results of a layer's two nodes, with steps in order, are the two halves of a concatenation."""
     trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
     for given, _ in trials:
         for node in (one for one in graph.nodes if one.op_type == "Concat" and one.output):
@@ -227,7 +235,7 @@ def _check_fed(graph, below, above):
 
 # ---------------------------------------------------------------- one node
 def _layer(node, graph):
-    """The node as a `Layer`."""
+    """Return the node as a `Layer`."""
     from onnx import helper
 
     where = f"node {label(node)!r} ({node.op_type})"
@@ -262,7 +270,7 @@ def _layer(node, graph):
 
 
 def _kind(operator, attributes, directions, where):
-    """The `Kind` without what inputs tell; takes what it has read out of the attributes."""
+    """Return the `Kind`, without what inputs tell; removes the attributes that it reads."""
     default = DEFAULTS[operator]
     names = [name.decode(errors="replace") for name in attributes.pop("activations", ())] or list(default) * directions
     if len(names) != directions * len(default):
@@ -286,7 +294,7 @@ def _kind(operator, attributes, directions, where):
 
 
 def _activation(name, constants, where):
-    """(name, alpha, beta), as far as it has them; takes them from the front of the lists of all alphas and betas."""
+    """Return (name, alpha, beta), as many as it has; takes them from the front of the lists of all alphas and betas."""
     known = {one.lower(): one for one in ACTIVATIONS}.get(name.lower())
     if known is None:
         raise ValueError(f"{where} has the activation {name!r}, but ONNX has only {', '.join(ACTIVATIONS)}")
@@ -302,7 +310,7 @@ def _activation(name, constants, where):
 
 
 def _given(node, graph, where):
-    """Name -> array of the node's weights; copies are made later."""
+    """Return name -> array of the node's weights, not copied."""
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     if lacking := [kind for kind in ("X", "W", "R") if kind not in names]:
         raise ValueError(f"{where} has no input {', '.join(lacking)}, which it must have")
@@ -331,7 +339,7 @@ def _given(node, graph, where):
 
 
 def _part(kind, part):
-    """One direction's {"W", "R", "B", "P"}, as far as they are given, as a `Network` has them; copies."""
+    """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `Network`'s form."""
     found = {name: part[name] for name in "WR"}
     if "B" in part:
         found["b_w"], found["b_r"] = np.split(part["B"], 2)

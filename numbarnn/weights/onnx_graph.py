@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What may stand between two layers: operators that move numbers and change none.
+# operators that may stand between two layers: they move numbers and change none
 MOVES = ("Concat", "Dropout", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
          "Unsqueeze")  # fmt: skip
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 GROW = ("ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
 LARGEST = 2**24  # elements that they may make: a broken file may ask for any number
-UNKNOWN_RANK = (None,) * 8  # more sizes than are asked for
+UNKNOWN_RANK = (None,) * 8  # more sizes than any caller reads
 
 
 class Value(NamedTuple):
-    """What is known of a value.
+    """The known properties of a value.
 
     Attributes:
-        array: its numbers; None where they are not known.
+        array: its numbers; None if unknown.
         runs: it depends on numbers that the model is given when it runs, not on their shapes alone.
         exact: it does not depend on sizes that the model leaves open, all of which count as 1 here.
     """
@@ -30,13 +30,18 @@ class Value(NamedTuple):
 
 
 class Graph:
-    """A model's graph, or a branch or body within it, which sees the values of those around it.
+    """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
 
     Args:
-        proto: the onnx.GraphProto. opsets: domain -> version. outer: the `Graph` around it. place: which part it is.
+        proto: the onnx.GraphProto.
+        opsets: domain -> version.
+        outer: the `Graph` around it.
+        place: which part it is.
 
     Attributes:
-        nodes, place: see above. inputs: names of what the graph is given. inner: `Graph`s of its branches and bodies.
+        nodes, place: see above.
+        inputs: names of the graph's inputs.
+        inner: `Graph`s of its branches and bodies.
 
     Raises:
         ValueError: nodes wait for each other in a circle.
@@ -59,25 +64,25 @@ class Graph:
         ]  # fmt: skip
 
     def all(self):
-        """Return this graph and those within it, those of a level one after another."""
+        """Return this graph and all graphs within it, level by level."""
         return [self, *(one for part in self.inner for one in part.all())]
 
     def origin(self, name, moves=MOVES):
-        """Return (name, its node or None) of what a value is made of by operators that only move numbers."""
+        """Return (name, its node or None) of the value from which operators that only move numbers make this one."""
         while (node := self._makers.get(name)) is not None and node.op_type in moves and node.input:
             name = node.input[0]
         return name, node
 
     def sizes(self, name):
-        """Return a value's sizes, as far as the model tells; None where it leaves them open."""
+        """Return a value's sizes; None for those that the model leaves open."""
         return self._sizes.get(name, UNKNOWN_RANK)
 
     def value(self, name, given=None):
-        """Return the `Value` of a name; ValueError where it lies in a file beside a model of which no path is known.
+        """Return the `Value` of a name; ValueError if it lies in a file beside a model whose path is unknown.
 
         Args:
-            given: name -> array that stands for a value when the model runs, and is followed through MOVES; the other
-                values then have their sizes.
+            given: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
+                values then have its sizes.
         """
         known = self._known
         if given is not None:
@@ -113,7 +118,7 @@ class Graph:
 
 
 def _computed(node, known, opsets):
-    """Return a node's results; None where ONNX' reference cannot compute them, or draws them at random."""
+    """Return a node's results; None if ONNX' reference cannot compute them, or draws them at random."""
     from onnx.reference import ReferenceEvaluator
 
     if node.op_type in RANDOM or any(one.HasField("g") for one in node.attribute):
@@ -134,7 +139,7 @@ def _computed(node, known, opsets):
 
 
 def _reads(node):
-    """Return the names of the values that a node reads, those read in its branches and bodies included."""
+    """Return the names of the values that a node reads, also in its branches and bodies."""
     names = dict.fromkeys(filter(None, node.input))
     for inside in (part.g for part in node.attribute if part.HasField("g")):
         own = {one.name for one in (*inside.input, *inside.initializer)}
@@ -162,5 +167,5 @@ def _array(tensor):
 
 
 def label(node):
-    """Return what a node is called: its name, else that of its first result."""
+    """Return a node's name, else the name of its first result."""
     return node.name or next(filter(None, node.output), "")

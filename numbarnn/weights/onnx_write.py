@@ -1,4 +1,4 @@
-"""A network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
+"""Write a network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _KINDS = {cell: kind for kind, cell in BUILT_IN.items()}
 
 
 def _arrays(network, layer, direction):
-    """{"W", "R", "B", "P"} of a node in ONNX' order, as far as there are some."""
+    """Return a node's {"W", "R", "B", "P"} in ONNX' order, as many as exist."""
     parts = network.parts(layer, direction)
     peepholes = [parts.pop(name) for name in getattr(network.cell, "per_unit", ())]
     W, R, *biases = (gates.to_order(array, network.like, gates.ONNX) for array in parts.values())
@@ -25,7 +25,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
 
     Args:
         network: a `Network`.
-        apart: whether each layer has states of its own, hx_l0 (D, B, H) and so on, even where sizes are equal.
+        apart: whether each layer has separate states, hx_l0 (D, B, H) and so on, even if sizes are equal.
     """
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)
@@ -48,7 +48,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         where.append(helper.make_tensor_value_info(name, kind, shape))
 
     def states(name, where):
-        """The name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
+        """Return the name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
         if apart:
             for layer, hidden in enumerate(H):
                 declare(where, f"{name}_l{layer}", [D, "B", hidden])
@@ -60,7 +60,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         return parts
 
     def weights(layer):
-        """{"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
+        """Return {"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
         arrays = [_arrays(network, layer, direction) for direction in range(D)]
         made = {name: np.stack([own[name] for own in arrays]) for name in arrays[0]}
         return {name: constant(f"{name}_l{layer}", made[name]) if name in made else "" for name in "WRBP"}
