@@ -1,4 +1,4 @@
-"""Cells by name, as commands take them: built in, of the library, of a file or a module."""
+"""Find cells by name for commands: built in, of the library, of a file or a module."""
 
 import argparse
 import importlib
@@ -16,7 +16,7 @@ ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLA
 
 
 def built_in_or_own(text):
-    """An argparse type: the Cell of a built-in name such as "lstm", else as `find`."""
+    """Return the Cell of a built-in name such as "lstm", else as `find` does (an argparse type)."""
     return CELLS[text] if text in CELLS else find(text, CELLS)
 
 

@@ -1,13 +1,13 @@
 """`numbarnn check`: every engine that runs here, forward and backward, against float64, cuDNN and PyTorch.
 
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
-training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one row,
-a dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
+training. If training draws random numbers, its second call is compared. Every quantity of every mode is one row, a
+dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
 CUDA cuDNN runs the instances whose options it has.
 
     cell, options, uses         the case: in words, and the names of options that it uses
     engine, schedule, mode      what ran; mode: "inference", "single steps", "training" or REFUSED
-    quantity, error, limit, ok  what was compared; error is None where nothing could be, and message says why
+    quantity, error, limit, ok  what was compared; error is None if nothing could be, and message says why
     torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
 """
 
@@ -52,7 +52,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
+    """Run the checks, print tables and a summary; return 0 when every comparison passed, else 1."""
     begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads only wait for each other
@@ -72,10 +72,10 @@ def run(args):
 
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether the simulator is checked in a process of its own).
+    """Return (devices to check in this process, whether another process checks the simulator).
 
-    A process that was started to be the simulator starts no others, whatever is missing. Of "all" the simulator is left
-    out where it lacks something.
+    A process that was started to be the simulator starts no others, whatever is missing. "all" leaves the simulator out
+    if it lacks something.
     """
     available = engines.available()
     others = "sim" not in available and not simulated()
@@ -108,8 +108,8 @@ def plan_cases(device, cells, schedules, quick):
 
 
 def check_simulated(cells, schedules, quick):
-    """Return the rows of some cells in the simulator; one failed row where its process did not start, died or took too
-    long."""
+    """Return the rows of some cells in the simulator; one failed row if its process did not start, died or timed out.
+    Return the rows of some cells in the simulator; one failed row if its process did not start, died or timed out."""
     arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
@@ -119,13 +119,13 @@ def check_simulated(cells, schedules, quick):
 
 
 def engine_failure(device, message):
-    """Return the row that stands for an engine that did not start, or broke down."""
+    """Return the row for an engine that did not start, or broke down."""
     about = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
     return row_of(**about, engine=device, quantity="engine", ok=False, message=message)
 
 
 def row_of(**known):
-    """Return a row of what is known; see the module's text."""
+    """Return a row of the known fields; see the module's text."""
     row = dict.fromkeys(("error", "limit", "torch_error", "cudnn_error", "message")) | {"uses": (), "ok": True} | known
     peer = row["torch_error"] if row["cudnn_error"] is None else row["cudnn_error"]
     return row | {"ratio": None if None in (row["error"], peer) else accuracy.quotient(row["error"], peer, 1.0)}
@@ -192,8 +192,11 @@ def run_single_steps(layer, instance):
 
 
 def run_training(layer, instance):
-    """Return every result of forward and backward, of the second of two calls where random numbers are drawn or
-    gradients accumulated: gradients of parameters are then added to those of the first."""
+    """Return every result of forward and backward.
+
+    If random numbers are drawn or gradients accumulated, these are of the second of two calls; accumulated gradients
+    include the first call's.
+    """
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)
     dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None
@@ -214,7 +217,7 @@ class Comparer:
         self.case, self.device, self.schedule, self.rows = case, device, schedule, []
 
     def add(self, mode, quantity, error=None, limit=None, **more):
-        """Add one row. Unless `ok` is given, it passes where no message is and the error is in the limit."""
+        """Add one row. Unless `ok` is given, it passes if there is no message and the error is in the limit."""
         ok, message = error is not None and error <= (limit or 0), more.get("message")
         if message is None and error != error:
             message = "the result holds NaN"
@@ -224,7 +227,7 @@ class Comparer:
 
     @contextmanager
     def catching(self, mode):
-        """A context in which an exception becomes a failed row: what it was, and where."""
+        """Return a context in which an exception becomes a failed row: what it was, and where."""
         try:
             yield
         except Exception as exception:
@@ -233,7 +236,7 @@ class Comparer:
             self.add(mode, "exception", message=message)
 
     def compare(self, mode, results, expectation, needed=("y",)):
-        """Compare every quantity of `results` with those of `Expected`; quantities in `needed` must be there."""
+        """Compare every quantity of `results` with `Expected`'s; quantities in `needed` must exist."""
         for quantity in needed:
             if quantity not in results:
                 self.add(mode, quantity, message="no result for it")
@@ -249,7 +252,7 @@ class Comparer:
 
 
 # -------------------------------------------------------------------------------------------------------- what it says
-ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # of failures and notes, one by one; of a message. --json has them all
+ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # failures and notes that are listed; letters of a message. --json has them all
 NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio")
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
@@ -299,7 +302,7 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print the last lines: what schedules refused, and the verdict."""
+    """Print the last lines: schedules' refusals, and the verdict."""
     refusals = {}
     for row in itertools.filterfalse(compared, rows):
         refusals.setdefault((row["schedule"], row["engine"]), []).append(row)

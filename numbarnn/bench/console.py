@@ -1,4 +1,4 @@
-"""What commands have in common: tables, progress bars, files, types of arguments, errors."""
+"""Console output, files, types of arguments and errors of the commands."""
 
 import argparse
 import importlib.util
@@ -17,19 +17,19 @@ import numpy as np
 
 from numbarnn.common import files, install
 
-PIPED = 100  # columns of what goes to a file or pipe
+PIPED = 100  # columns of output to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
 COLORS = dict.fromkeys(("FAILED", "REFUSED"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
-LETTERS_SAID = 2000  # of what a process wrote to its error stream
+LETTERS_SAID = 2000  # letters of a process's error stream that are shown
 
 
 class CannotRun(RuntimeError):
-    """A subcommand cannot do what it was asked for; the message says why and what helps. Exit status 1."""
+    """A subcommand cannot do its work; the message says why and what helps. Exit status 1."""
 
 
 class WrongArguments(CannotRun):
-    """Options do not go together, or a file is not what it must be. Exit status 2."""
+    """Options do not go together, or a file has the wrong contents. Exit status 2."""
 
 
 class MissingPackage(CannotRun):
@@ -40,7 +40,7 @@ class MissingPackage(CannotRun):
 
 
 def figure(purpose, **options):
-    """Return a matplotlib Figure; MissingPackage names the purpose where matplotlib is not installed."""
+    """Return a matplotlib Figure; MissingPackage names the purpose if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -78,7 +78,7 @@ def print_table(title, columns, rows, right=()):
 
 
 def table_lines(columns, rows, right=()):
-    """Return the lines of a table of texts: where even wrapped texts are too wide, each row takes several lines."""
+    """Return the lines of a table of texts: if even wrapped texts are too wide, each row takes several lines."""
     texts, width = [*zip(columns, *rows, strict=True)], shutil.get_terminal_size((PIPED, 24)).columns
     least = [max(NARROW, *(len(word) for text in cells for word in [*text.split(), ""])) for cells in texts]
     widths = [max(map(len, cells)) for cells in texts]
@@ -151,7 +151,7 @@ def plain(data):
 
 # ----------------------------------------------------------------------------------------- another process of numbarnn
 def environment(simulated=False):
-    """Return the environment of a child process that runs this numbarnn, in the simulator if it is to."""
+    """Return the environment of a child process that runs this numbarnn, if `simulated` in the simulator."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
@@ -160,7 +160,7 @@ def environment(simulated=False):
 def run_simulated(arguments, timeout):
     """Run a command in a process that is the simulator, as Numba reads its switch when it starts.
 
-    Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
+    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -182,7 +182,7 @@ def add_json_argument(parser, what):
 
 
 def add_list_argument(parser, option, choices, default, more=""):
-    """Add an option that takes several of `choices`, with commas between, or "all"."""
+    """Add an option that takes several of `choices`, separated by commas, or "all"."""
 
     def parse(text):
         names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
@@ -196,7 +196,7 @@ def add_list_argument(parser, option, choices, default, more=""):
 
 
 def json_path(text):
-    """An argparse type: a file that can be written (JSON or another), checked before the work starts."""
+    """Parse the path of a file, and check before the work starts that it can be written (an argparse type)."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file to write, got the directory {text!r}")
@@ -211,7 +211,7 @@ def json_path(text):
 
 
 def whole_numbers(text, expected, count=None):
-    """Return whole numbers of at least 1 with commas between, `count` of them; expected: words for the error."""
+    """Return whole numbers of at least 1 separated by commas, `count` of them; expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
     if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
@@ -219,5 +219,5 @@ def whole_numbers(text, expected, count=None):
 
 
 def positive_int(text):
-    """An argparse type: a whole number of at least 1."""
+    """Parse a whole number of at least 1 (an argparse type)."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]

@@ -1,4 +1,4 @@
-"""What a case's results should be, by the float64 reference, and what its peers make of it: PyTorch and cuDNN."""
+"""Compute a case's expected results by the float64 reference, and its peers' results: PyTorch and cuDNN."""
 
 from contextlib import suppress
 
@@ -16,7 +16,7 @@ PEERS = ("torch", "cudnn")
 
 
 class Expected:
-    """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
+    """Results of one instance by who computes them: "truth" (the reference) and, if they run it, each of PEERS.
 
     Computed once for all schedules, PyTorch's on the CPU.
     """
@@ -50,16 +50,16 @@ class Expected:
 
 
 def errors_of(found, quantity):
-    """Return peer -> its error in a quantity, None where it gives none; found: as of `Expected.results`."""
+    """Return peer -> its error in a quantity, None if it gives none; found: as of `Expected.results`."""
     given = {peer: found.get(peer, {}).get(quantity) for peer in PEERS}
     return {peer: None if value is None else accuracy.error(value, found["truth"][quantity])
             for peer, value in given.items()}  # fmt: skip
 
 
 def dropout_masks(case, call):
-    """Return what the outputs of all layers but the last are multiplied by in training call number `call`.
+    """Return the factors of the outputs of all layers but the last in training call number `call`.
 
-    By the independent generator: a list of (T, B, D*H_l); None where nothing is dropped, and in inference (None).
+    They come from the independent generator: a list of (T, B, D*H_l); None without dropout, and in inference (None).
     """
     if call is None or not case.masked:
         return None
@@ -68,8 +68,11 @@ def dropout_masks(case, call):
 
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
-    """Return (result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number
-    `call` (None: in inference), and the function backward(result, dy, dhy, dcy); sequences: lengths, resets, ..."""
+    """Return (result, backward) of `numbarnn.reference` for a case.
+
+    result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
+    dcy). sequences: lengths, resets, ...
+    """
     options = {"masks": dropout_masks(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
@@ -78,7 +81,7 @@ def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
 
 
 def drawn(case, call):
-    """Return what layer_norm_rnn draws in training call number `call`, as its reference takes it; else the mean."""
+    """Return the numbers that layer_norm_rnn draws in training call number `call`, for its reference; else the mean."""
     if call is None:
         return {"kept": 1 - ZONEOUT}
     places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]

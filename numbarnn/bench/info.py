@@ -19,7 +19,7 @@ from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, vectors
 
-FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
+FORCED_CORE = "OPENBLAS_CORETYPE"  # environment variable: OpenBLAS takes it and does not look at the processor
 # The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
     "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
@@ -39,7 +39,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print what is here; returns 0, or 1 where not even the CPU engine runs."""
+    """Print what is here; return 0, or 1 if not even the CPU engine runs."""
     if args.clear_cache:
         folder, (count, size) = code_cache.directory_if_any(), code_cache.clear()
         console.say(f"removed {counted(count, 'file')} of compiled code, {size / 1e6:.1f} MB, from {folder}")
@@ -98,7 +98,7 @@ def collect():
 
 
 def versions():
-    """Return name -> version of each package in PACKAGES, None where it is not installed."""
+    """Return name -> version of each package in PACKAGES, None if it is not installed."""
     found = dict.fromkeys(PACKAGES)
     for name, distributions in PACKAGES.items():
         for distribution in distributions.partition(" [")[0].split():
@@ -108,7 +108,7 @@ def versions():
 
 
 def commit():
-    """Return the commit of numbarnn's own working tree, with "-dirty" where files have changed; "unknown" elsewhere."""
+    """Return the commit of numbarnn's own working tree, with "-dirty" if files have changed; "unknown" elsewhere."""
     root = str(Path(numbarnn.__file__).resolve().parents[1])
     if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != (root,):
         return "unknown"
@@ -117,7 +117,7 @@ def commit():
 
 
 def run_tool(name, *arguments):
-    """Return the lines that a program prints; none where it is missing or fails."""
+    """Return the lines that a program prints; none if it is missing or fails."""
     if (tool := shutil.which(name)) is None:
         return ()
     answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
@@ -138,14 +138,14 @@ def core_count():
 
 
 def forced_core_notice():
-    """Return what to say where the environment makes OpenBLAS take a processor family; None where it does not."""
+    """Return a notice if the environment makes OpenBLAS take a processor family; else None."""
     forced = os.environ.get(FORCED_CORE)
     about = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
     return None if forced is None else about
 
 
 def gpus():
-    """Return NVIDIA GPUs, as the driver's own tool tells: dicts with name, compute_capability and memory_bytes."""
+    """Return NVIDIA GPUs, by the driver's own tool: dicts with name, compute_capability and memory_bytes."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [

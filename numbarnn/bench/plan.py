@@ -1,4 +1,4 @@
-"""`numbarnn plan`: what a schedule would do with a problem on a GPU, and why; needs no GPU."""
+"""`numbarnn plan`: show what a schedule would do with a problem on a GPU, and why; needs no GPU."""
 
 from dataclasses import asdict
 
@@ -15,7 +15,7 @@ from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
-DEVICE = "device"  # the profile that is the one of the GPU in this machine
+DEVICE = "device"  # the profile of the GPU in this machine
 OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print the answer; returns 0. A schedule that cannot run the problem is a `console.CannotRun` with its reason."""
+    """Print the answer; return 0. A schedule that cannot run the problem raises `console.CannotRun` with its reason."""
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
@@ -81,7 +81,7 @@ def run(args):
 
 
 def problem_of(args):
-    """Return the `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have its sizes."""
+    """Return the `numbarnn.schedules.Problem` of the arguments; ValueError if the cell cannot have its sizes."""
     if args.profile != DEVICE:
         profile = profiles.get(args.profile)
     elif problem := engines.why_not("cuda"):
@@ -101,13 +101,13 @@ def problem_of(args):
         dtype=args.dtype, training=not args.inference, dropout=dropout, profile=profile, projection=projection,
         checkpoint_every=args.checkpoint_every, bias=cell.bias or "double", units=hidden if widths != hidden else (),
     )  # fmt: skip
-    _ = problem.space  # says if the equations cannot have these sizes
+    _ = problem.space  # raises if the equations cannot have these sizes
     return problem
 
 
 # -------------------------------------------------------------------------------------------------------------- output
 def describe(problem):
-    """Return a problem, and what limits a persistent kernel on its device, as text."""
+    """Return a problem, and its device's limits for a persistent kernel, as text."""
     hidden, profile = ",".join(map(str, problem.units or problem.hidden_sizes)), problem.profile
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
@@ -147,7 +147,7 @@ def print_pass(explanation):
 
 
 def max_registers(launch, profile):
-    """Return registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
+    """Return the most registers of a thread, to which the kernel's launch bounds hold the compiler."""
     return min(255, profile.registers // launch.tile.threads)
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Write the page; returns 0."""
+    """Write the page; return 0."""
     results = list(map(read, args.files)) or newest()
     text = html(results)
     for result in results:
@@ -57,7 +57,7 @@ def run(args):
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and what speaks against its times.
+# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and the doubts about its times.
 Entry = namedtuple("Entry", "row ratios doubts")
 # A record, the name of its file, and the Entry of each of its rows by `key_of`.
 Result = namedtuple("Result", "name record entries")
@@ -84,7 +84,7 @@ def result_of(name, found):
 
 
 def newest():
-    """Return the `Result`s that come with numbarnn, of each device and what was timed there the newest."""
+    """Return the newest `Result`s that come with numbarnn, for each device and set of timed rows."""
     records = [(file.stem, one) for file in record.RESULTS.glob("*.json") if (one := record.read(file))]
     found = {}
     for name, one in sorted(records, key=lambda pair: pair[1]["date"], reverse=True):
@@ -94,7 +94,7 @@ def newest():
 
 
 def read(file):
-    """Return the `Result` of a file; WrongArguments where it holds something else."""
+    """Return the `Result` of a file; WrongArguments if it holds something else."""
     try:
         return result_of(file.stem, record.read(file))
     except Exception as error:  # whatever a file may hold that numbarnn bench has not written
@@ -111,7 +111,7 @@ def html(results):
 
 
 def verdict(result):
-    """Return what a result says, in a sentence: how often numbarnn is faster than whom, by what can be trusted."""
+    """Return a result's verdict in a sentence: how often numbarnn is faster than whom, by trustworthy times."""
     taken = [one for one in result.entries.values() if one.ratios]
     rows = [one for one in taken if one.row["schedule"] == "auto"] or taken
     trusted, said = [one for one in rows if not one.doubts], []
@@ -144,7 +144,7 @@ def section(result):
 
 
 def ratios_picture(entries):
-    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow where it is in doubt."""
+    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow if in doubt."""
     figure = console.figure("the page of numbarnn report", figsize=(9.5, 1.3 + 0.23 * len(entries)))
     axis = figure.subplots()
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
@@ -176,7 +176,7 @@ def table(columns, rows):
 
 
 def machine(about):
-    """Return the rows of the table of a record's machine and software, and of how it was taken."""
+    """Return the rows of the table of a record's machine, software and method."""
     found, method = about["environment"], about["method"]
     changed = ", with changes that were not committed" if about["clean"] is False else ""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)

@@ -1,8 +1,8 @@
 """Print a kernel's Python source without the branches that its constants rule out.
 
 A factory makes each kernel for one cell and one tile, and one source serves them all: `if masked:` stands in a kernel
-without masks too, and the compiler drops it. `reduced` drops the same branches from the text, and what stands behind a
-`return`; `constants` lists the numbers and flags that the rest uses. What stays is the text as it was written.
+without masks too, and the compiler drops it. `reduced` drops the same branches from the text, and everything behind a
+`return`; `constants` lists the numbers and flags that the rest uses. The remaining text is unchanged.
 """
 
 import ast
@@ -33,7 +33,7 @@ def reduced(function):
 
 
 def constants(function, source):
-    """Return the numbers, flags and dtypes that a source which `reduced` returned uses, as lines of a comment."""
+    """Return the numbers, flags and dtypes that a source from `reduced` uses, as lines of a comment."""
     values, listed = outside(function), []
     for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}):
         value = values.get(name)
@@ -72,7 +72,7 @@ def _block(block, lines, begin, known):
 
 
 def _branch(node, lines, known, above, word):
-    """Return the lines of an `if` or `elif` and what follows it; above: those of its comment."""
+    """Return the lines of an `if` or `elif` and what follows it; above: the lines of its comment."""
     truth, indent = _value(node.test, known), " " * node.col_offset
     behind, body = [], _block(node.body, lines, _behind_colon(lines, node.lineno - 1, node.body), known)
     if node.orelse and lines[node.orelse[0].lineno - 1].lstrip().startswith("elif"):

@@ -1,11 +1,11 @@
 """`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
 
-A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule; the schedules of an
+A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule. The schedules of an
 instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
-rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
-the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
-compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a case is a
-row that says why, and a peer that cannot is named with its reason. What speaks against a time is in its row.
+rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is to the
+fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
+compared before any time is taken; wrong ones get no time. A schedule that cannot run a case is a row that says why, and
+a peer that cannot is named with its reason. Doubts about a time are in its row.
 """
 
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
-THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
+THREADS_PER_CORE = 4  # of many more, each waits for others that have no core
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
 
@@ -63,7 +63,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Take the times and print them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
+    """Take the times and print them; return 1 when a time was refused or a peer's results are wrong, else 0."""
     if not installed("torch"):
         raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
@@ -99,7 +99,7 @@ def run(args):
 
 
 def problems_of(args):
-    """Return (cell, shape) of each problem that is asked for; WrongArguments where there is none."""
+    """Return (cell, shape) of each requested problem; WrongArguments if there is none."""
     if args.set in DEEPBENCH and not (args.stream or args.shape):
         own = DEEPBENCH[args.set]
         cells = [cell for cell in args.cell or own if cell in own]
@@ -116,7 +116,7 @@ def problems_of(args):
 
 
 def set_up(args):
-    """Return the `timing.Machine` that the options ask for, with PyTorch and the CPU engine set up for it."""
+    """Return the `timing.Machine` for the options, and set PyTorch and the CPU engine up for it."""
     cores, device = info.core_count(), choose_device(args.device)
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
         raise console.CannotRun(
@@ -201,7 +201,7 @@ def time_pass(make, line, about, schedules, where):
     if everybody:
         everybody |= {rival.name: rival for rival in line.rivals}
         turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock, steps)
-        if where.memory and not steps:  # after the times: what engines keep for calls is given back
+        if where.memory and not steps:  # after the times: it returns the memory that engines keep for calls
             peak_bytes = memory.peaks(everybody, where.device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():

@@ -1,4 +1,4 @@
-"""Which cases `numbarnn check` runs: every option alone and together with others, and a quick subset."""
+"""The cases of `numbarnn check`: every option alone and together with others, and a quick subset."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
 CLIP = (-0.5, 0.25)
-#: Options with values that are not the default; those that name the same option do not go together.
+# Options with values that are not the default; entries that name the same option do not go together.
 FEATURES = (
     {"bidirectional": True}, {"batch_first": True}, {"bias": False}, {"bias": "input"}, {"bias": "recurrent"},
     {"state": False}, {"dropout": 0.3}, {"accumulate": True}, {"input_mode": "skip"}, {"resets": True},
@@ -24,7 +24,7 @@ QUICK_HIDDEN = ((5, 3), (3, 3), (5,), (3, 3, 3), (5, 5))
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
-# Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
+# Compiling each cell and dtype takes seconds, so quick cases have these alone; the simulator compiles nothing.
 QUICK_DTYPES = {
     "lstm": DTYPES, "gru": DTYPES, "rnn_tanh": ("float32",), "rnn_relu": ("float64",),
     "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_rnn": ("float32",),
@@ -76,10 +76,10 @@ def with_sizes(options, cell, number, size):
 
 
 def spread(cell, size="full", device="cpu"):
-    """Return the cases for one cell on one device, but those of 16 bits and the larger ones.
+    """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
 
-    In full every option set with every (T, B) and dtype, and some longer ones; quick: a few option sets that together
-    use every option, (T, B) and dtype taking turns, another turn in each cell.
+    In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
+    use every option; (T, B) and dtype take turns, in a different order for each cell.
     """
     sets = option_sets(cell, size)
     if size == "full":
@@ -97,9 +97,9 @@ def spread(cell, size="full", device="cpu"):
 
 
 def half_precision(cell, size="full"):
-    """Return the quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; quick: some.
+    """Return the quick cases for one cell in float16 and, if it is installed, bfloat16, in turns; quick: some.
 
-    None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
+    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
     halves = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]

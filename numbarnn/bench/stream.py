@@ -1,8 +1,8 @@
 """`numbarnn bench --stream`: single steps, the state carried from one to the next, timed one by one.
 
 A program that answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands
-their 99th percentile. numbarnn is `layer.stepper`; next to it stand a call of the layer with one step, PyTorch's
-module and its cell for one step, and onnxruntime. All walk over STEPS steps first, and what they return is compared.
+their 99th percentile. numbarnn is `layer.stepper`; next to it stand a call of the layer with one step, PyTorch's module
+and its cell for one step, and onnxruntime. All walk over STEPS steps first, and their results are compared.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ TORCH_CELL, CALL = "torch cell", "layer call"
 
 
 def shapes_of(args):
-    """Return the shapes that the command's options ask for; WrongArguments where one has more than one step."""
+    """Return the shapes of the command's options; WrongArguments if one has more than one step."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         said = f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
@@ -138,9 +138,9 @@ def torch_cell_stream(instance, device):
 
 
 def onnxruntime_stream(instance, threads):
-    """Return onnxruntime, the states that one call returns given to the next."""
+    """Return onnxruntime; each call takes the states that the previous one returned."""
     run, names, initial = onnx_peer.onnx_session(instance, threads)
-    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the call before
+    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the previous call
     place = names.index("y")
 
     def step(x, state):

@@ -15,7 +15,7 @@ ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": 
 
 
 def milliseconds(seconds):
-    """Return a time for the table, with three digits that count."""
+    """Return a time for the table, with three significant digits."""
     return "-" if seconds is None else f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
 
 
@@ -25,7 +25,7 @@ def quotient(ratio):
 
 
 def columns_of(rows, gpu):
-    """Return heading -> function of a row that gives its text: times, ratios, memory where somebody tells."""
+    """Return heading -> function of a row that gives its text: times, ratios, memory if it is known."""
     step = any(row["what"] == STEP for row in rows)
     clock = "device_" if gpu and not step else ""
     names = dict.fromkeys(["numbarnn", *(name for row in rows for name in row[f"{clock}median_s"])])
@@ -60,7 +60,7 @@ def columns_of(rows, gpu):
 
 
 def three_digits(size):
-    """Return bytes as MB with three digits that count."""
+    """Return bytes as MB with three significant digits."""
     return "-" if size is None else f"{size / 1e6:.0f}" if size >= 1e8 else f"{size / 1e6:.3g}"
 
 
@@ -76,14 +76,14 @@ def sizes_text(row):
 
 
 def about(row):
-    """Return what a row is about, as cells."""
+    """Return the cells that identify a row."""
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
     return row["cell"], sizes_text(row), with_tf32(row["dtype"], row["tf32"], ", "), SHORT[row["what"]], schedule
 
 
 def print_rows(rows, where, doubt, steps):
-    """Print the table of times, what is judged first; below it what is refused, in doubt or left out, and a summary.
+    """Print the table of times, judged contenders first; below it refusals, doubts, missing peers, and a summary.
 
     doubt: `record.machine_doubt`. steps: of single steps, how many of each.
     """

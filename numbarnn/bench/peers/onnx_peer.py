@@ -21,7 +21,7 @@ def onnx_session(instance, threads):
 
 
 def onnxruntime_contender(instance, threads):
-    """Return the contender: one direction, states given, float32, forward only."""
+    """Return the contender: one direction, with initial states, float32, forward only."""
     run, names, initial = onnx_session(instance, threads)
     feed = initial | {"x": instance.x}
 

@@ -1,6 +1,6 @@
 """A cell written as equations as a loop over time in eager PyTorch, as its users write one; autograd goes back.
 
-The traced graph of the equations is interpreted on tensors. All products of x are one before the loop; in it, matrices
+It interprets the traced graph of the equations on tensors. All products of x are one before the loop; in it, matrices
 that multiply the same vector are one product, with its bias. Random numbers of training are not PyTorch's.
 """
 
@@ -27,7 +27,7 @@ def why_not(cell, train):
 def operation(op, like):
     """Return PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; like: a tensor of the dtype."""
 
-    def tensors(function):  # of what does not take numbers
+    def tensors(function):  # for functions that take no numbers
         return lambda *values: function(*(v if torch.is_tensor(v) else like.new_tensor(v) for v in values))
 
     own = {
@@ -48,7 +48,7 @@ def operation(op, like):
 
 
 def _with_derivative(value, *pairs):
-    """Return a value whose derivative by each x of the pairs (x, derivative) is that."""
+    """Return a value with the given derivatives, from pairs (x, derivative)."""
     told = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
     return value.detach() + told - told.detach()
 
@@ -71,7 +71,7 @@ class LoopNetwork:
     """Layers of one direction of a traced cell.
 
     Args:
-        leaves: name -> tensor, by the names that equations give parameters, such as "l0.W.i"; of one layer also "W.i".
+        leaves: name -> tensor, by the equations' names of parameters, such as "l0.W.i"; for one layer also "W.i".
         sizes: (layer, 0) -> letter -> int, as of a `WeightSpace`.
     """
 
@@ -80,7 +80,7 @@ class LoopNetwork:
         nodes, self.like = reachable(cell.structure.outputs), next(iter(leaves.values()))
         self._known = {node: node.data for node in nodes if node.op == "const"}
         self._known |= {node: node.data[1].mean for node in cell.structure.noise}
-        self._products = {}  # vector -> nodes of all its products, of which the first stands for all
+        self._products = {}  # vector -> nodes of all its products; the first stands for all
         for node in nodes:
             if node.op == "product":
                 self._products.setdefault(node.args[0], []).append(node)
@@ -104,7 +104,7 @@ class LoopNetwork:
         values = _Values(torch, named, self.like.dtype, self.sizes[layer, 0])
 
         def joined(nodes, kind, gates, heads=1):
-            """Matrices of nodes as one, their biases as one or None, and the rows of each."""
+            """Return matrices of nodes as one, their biases as one or None, and the rows of each."""
             own = [values.of(structure.terms[node.data]) for node in nodes]
             own = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in own]
             rows, names = list(map(len, own)), {node: structure.biases[kind].get(gate) for gate, node in gates.items()}

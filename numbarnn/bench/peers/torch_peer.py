@@ -1,7 +1,7 @@
 """PyTorch on instances of `cases`: its results on the CPU, and its modules as their users call them.
 
-What PyTorch's layers lack and can be given without a rounding is given: a bias that an instance does not have is zero,
-and a skip input has the identity for W. What is left is `LACKS`.
+Options that PyTorch's layers lack are emulated if that needs no rounding: a missing bias is zero, and a skip input has
+the identity for W. `LACKS` has the others.
 """
 
 import warnings
@@ -21,7 +21,7 @@ TORCH = "torch"  # the contender's name
 
 @contextmanager
 def torch_threads(threads):
-    """A context in which PyTorch, where it is installed, uses that many CPU threads."""
+    """Return a context in which PyTorch, if it is installed, uses that many CPU threads."""
     if not installed("torch"):
         return (yield)
     before = torch.get_num_threads()
@@ -34,7 +34,7 @@ def torch_threads(threads):
 
 @contextmanager
 def torch_tf32(allowed):
-    """A context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
+    """Return a context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
     switches = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -67,10 +67,10 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 
 def torch_results(instance, masks=None):
-    """Return PyTorch's results, forward and backward, on the CPU; None where it lacks an option.
+    """Return PyTorch's results, forward and backward, on the CPU; None if it lacks an option.
 
-    Each layer is a module of its own, so that layers may differ in size, and outputs of all layers but the last are
-    multiplied by masks, a list of (T, B, D*H_l), where they are given.
+    Each layer is a separate module, so that layers may differ in size. Outputs of all layers but the last are
+    multiplied by masks, a list of (T, B, D*H_l), if there are any.
     """
     if any(name in instance.case.uses for name in LACKS):
         return None
@@ -105,7 +105,7 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
     case, modules, parameters, states = instance.case, [], {}, []
     for own in layers or [range(case.L)]:
         module = torch_module(instance, own, device)
-        module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
+        module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
         modules.append(module.train(train))
         named = {renamed(name, own[0]): p for name, p in module.named_parameters()}
         parameters |= {name: p for name, p in named.items() if name in instance.parameters}
@@ -125,7 +125,7 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
         return y, finals
 
     def by_layer(names, modules):
-        """Quantity -> a list of (D, B, H) per layer, of a list of states per module."""
+        """Return quantity -> a list of (D, B, H) per layer, from a list of states per module."""
         return {name: [piece for part in same for piece in part.split(case.D)]
                 for name, same in zip(names, zip(*modules, strict=True), strict=False)}  # fmt: skip
 
@@ -151,7 +151,7 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
 
 
 def initial_states(instance, layers):
-    """Return h of some layers, and c of an LSTM: (layers * D, B, H), zeros where none are given."""
+    """Return h of some layers, and c of an LSTM: (layers * D, B, H), zeros if there are none."""
     case, sizes = instance.case, [(instance.h0, instance.case.outputs)]
     sizes += [(instance.c0, case.hidden)] if case.cell == "lstm" else []
     dtype = precision.numpy_dtype(case.dtype)
@@ -160,7 +160,7 @@ def initial_states(instance, layers):
 
 
 def run_module(module, x, state, instance):
-    """Return y and the final states of one module: x (T, B, I), with the instance's lengths where it has them.
+    """Return y and the final states of one module: x (T, B, I), with the instance's lengths if it has any.
 
     PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
     """
@@ -181,7 +181,7 @@ def run_module(module, x, state, instance):
 
 
 def torch_call(forward, leaves, backward=None):
-    """Return what a contender calls: forward() -> (y, states), without gradients; or also backward(y, states)."""
+    """Return a contender's call: forward() -> (y, states), without gradients; or also backward(y, states)."""
 
     def forward_and_backward():
         for leaf in leaves:
@@ -194,5 +194,5 @@ def torch_call(forward, leaves, backward=None):
 
 
 def torch_synchronize(device):
-    """Return what waits for PyTorch's work on a device."""
+    """Return a function that waits for PyTorch's work on a device."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None

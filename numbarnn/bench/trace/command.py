@@ -1,7 +1,7 @@
 """`numbarnn trace`: watch a pass of the persistent schedule: what every block does and waits for.
 
-It runs in the simulator, all blocks of its kernel at once; where this process cannot be the simulator, another one is
-started for it. The page is `page.html` with `player.css` and `player.js`, and the record (see `recorder`) as JSON.
+It runs in the simulator, all blocks of its kernel at once; if this process cannot be the simulator, it starts another
+one. The page is `page.html` with `player.css` and `player.js`, and the record (see `recorder`) as JSON.
 """
 
 import json
@@ -31,7 +31,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Make the record, print what it shows, write record and page; returns 1 where the run that it shows failed."""
+    """Make the record, print a summary, write record and page; return 1 if the recorded run failed."""
     if not args.html and not args.json:
         raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
     made = make(args)
@@ -49,7 +49,7 @@ def run(args):
 
 
 def make(args):
-    """Return the record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator."""
+    """Return the record for the arguments; console.CannotRun if the schedule or the simulator cannot run it."""
     if not simulated():
         return in_the_simulator(args)
     from numbarnn.bench.trace.recorder import record
@@ -67,7 +67,7 @@ def make(args):
 
 
 def in_the_simulator(args):
-    """Return the record made by a process of its own."""
+    """Return the record made by another process."""
     arguments = ["trace", "--shape", str(args.shape), "--cell", args.cell]
     arguments += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
     code, found, said = console.run_simulated(arguments, TIMEOUT_S)

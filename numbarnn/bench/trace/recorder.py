@@ -1,9 +1,9 @@
-"""The record of a persistent kernel in the simulator: what its blocks do, seen from what they exchange.
+"""Record what the blocks of a persistent kernel do in the simulator, from the numbers that they exchange.
 
-Blocks of such a kernel meet only in the numbers that they hand each other (`numbarnn.kernels.persistent.exchange`): to
-look at one is to wait for it, to store one is to publish it. The simulator tells of each such load and store
-(`numbarnn.cuda.watching`). The number's place in its array says which layer, step and block it is of. Per block and
-step that gives
+Blocks of such a kernel meet only in numbers that they exchange (`numbarnn.kernels.persistent.exchange`): to look at one
+is to wait for it, to store one is to publish it. The simulator reports each such load and store
+(`numbarnn.cuda.watching`). The number's place in its array tells its layer, step and block. Per block and step that
+gives
 
     first look ... last look          it waits, if something was missing; else it goes on at once
     last look ... first store         it multiplies (and exchanges what its cell needs within a step, if it does)
@@ -18,7 +18,7 @@ These do not overlap: barriers stand between them. A record is a dict, as `numba
     seed      of the order in which threads take turns; error: how the run failed, or None
 
 Times are turns of threads. Steps are counted as they run: step 0 of a backward pass is the last time. `waits_for` are
-the steps that were missing, the one that came last last; `reads` are the steps whose numbers a product multiplies.
+the missing steps, the one that came last at the end; `reads` are the steps whose numbers a product multiplies.
 """
 
 import inspect
@@ -52,7 +52,8 @@ class Phase:
 
     begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing. missed: the
     Steps of which a number was missing; the one that was missed last stands last. reads: (layer, direction, step) of
-    what the block looked at. stored: turns of the first and the last store so far.
+    the
+    numbers that the block looked at. stored: turns of the first and the last store so far.
     """
 
     step: int
@@ -66,8 +67,9 @@ class Phase:
 class Exchanged(NamedTuple):
     """An array that blocks exchange: slots of rows, one for each sequence.
 
-    direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P. width:
-    elements of a row. before: slots before the one of time 0.
+    direction: None: both stand side by side in a row. hidden: H of the layer, for projections' h P. width: elements of
+    a
+    row. before: slots before time 0.
     """
 
     layer: int
@@ -104,7 +106,7 @@ class Recorder(watching.Watcher):
         self._arrays = {id(array): place for array, place in self._exchanged(given)}
 
     def _name(self, number, row, layer, direction):
-        """Return what a lane is called."""
+        """Return the name of a lane."""
         arrow = ("", f" {'→←'[direction]}")[self._directions > 1]
         units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}" if row[BLOCK.units] else "no units"
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
@@ -154,13 +156,13 @@ class Recorder(watching.Watcher):
         if place is None:
             return
         source, _ = self._source(place, index)
-        if source.step >= 0:  # the initial state a block publishes as it loads its weights
+        if source.step >= 0:  # a block publishes the initial state as it loads its weights
             block, turn = self._launch.current.block.index[0], self._launch.turns
             phase = self._phase(block, source.step, begins=lambda phase: False)
             phase.stored = phase.stored[0] if phase.stored else turn, turn
 
     def _phase(self, block, step, begins):
-        """Return the block's phase at a step: its last one, or a new one if that is of another step or `begins`."""
+        """Return the block's phase at a step: its last one, or a new one for another step or if it `begins`."""
         phases = self._phases[block]
         if not phases or phases[-1].step != step or begins(phases[-1]):
             phases.append(Phase(step, self._launch.turns))
@@ -176,7 +178,7 @@ class Recorder(watching.Watcher):
         return Step(place.layer, direction, self._step_of(t, direction), self._first_block + block), t
 
     def _step_of(self, t, direction):
-        """Return the step of a time; where t is that of the initial state, -1."""
+        """Return the step of a time; -1 for the initial state."""
         return step_time(t, self._steps, direction, self._planned.backward)[0]
 
     # -- afterwards
@@ -199,7 +201,7 @@ class Recorder(watching.Watcher):
             waits_for = [step._asdict() for step in phase.missed]
             self._add(block, "wait", begin, phase.looked, about | {"waits_for": waits_for})
             begin = phase.looked
-        if phase.looked is not None:  # backward's last product, for the initial state, is followed by no store
+        if phase.looked is not None:  # no store follows backward's last product, for the initial state
             reads = [dict(zip(Step._fields, step, strict=False)) for step in sorted(phase.reads)]
             end = phase.stored[0] if phase.stored else phase.looked + 1
             self._add(block, "multiply", begin, end, about | {"reads": reads})
@@ -219,7 +221,7 @@ def _unwritten(array, index):
 
 
 def record(title, cell, shape, backward, directions=1):
-    """Return the record of a pass of the persistent schedule, in this process, which is the simulator's.
+    """Record a pass of the persistent schedule in this process, which must be the simulator.
 
     shape: a `numbarnn.bench.shapes.Shape`.
     """
