@@ -127,7 +127,7 @@ class Instance:
 
     @cached_property
     def float64(self):
-        """The same instance with every array cast to float64, which changes no value."""
+        """The instance with every array cast to float64, which changes no value."""
 
         def cast(value):
             if isinstance(value, list):

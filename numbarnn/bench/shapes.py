@@ -1,4 +1,4 @@
-"""What `numbarnn bench` times: passes, sizes as they are written as arguments, and named sets of them."""
+"""Passes, sizes as they are written as arguments, and named sets of sizes, for `numbarnn bench`."""
 
 import argparse
 from functools import partial

@@ -16,7 +16,7 @@ from numbarnn.common import code_cache, notice
 from numbarnn.common.forks import waited_for_by_forks
 
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
-_lock = waited_for_by_forks(threading.RLock())  # LLVM has locks of its own, too
+_lock = waited_for_by_forks(threading.RLock())  # LLVM's own locks stay held in a fork
 _addresses = {}  # symbol -> address, in this process
 
 

@@ -83,7 +83,7 @@ class Option:
 
     @property
     def reason(self):
-        """What it would do, or why it cannot."""
+        """Its plan's reason, or why it cannot run the problem."""
         return f"cannot run it: {self.refusal}" if self.plan is None else self.plan.reason
 
 

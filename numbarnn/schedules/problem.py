@@ -115,7 +115,7 @@ class Problem:
     def copied_gates(self):
         """For each layer how many gates of x Wᵀ, the last ones, are x itself, if kernels have as many units as x.
 
-        They are copied from x, not multiplied by the identity that W has there.
+        They are copied from x, not multiplied by the identity in W.
         """
         if self.copied is not None:
             return self.copied

@@ -54,7 +54,7 @@ KERAS = {name: (name,) for name in KERAS_ALONE} | {
 
 @dataclass(frozen=True)
 class Kind:
-    """What a node computes, besides its weights and direction.
+    """A node's computation, without its weights and direction.
 
     Attributes:
         operator: "LSTM", "GRU" or "RNN".

@@ -1,4 +1,4 @@
-"""What the functions of `cell_steps` read from a cell: sizes and compiled functions, constants for the compiler."""
+"""The parts of a cell that `cell_steps` reads, as constants for the compiler: sizes and compiled functions."""
 
 import hashlib
 from functools import cache, cached_property

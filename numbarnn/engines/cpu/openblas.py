@@ -13,7 +13,7 @@ def openblas():
 
     The engine splits products over its own threads; two thread pools in one loop would compete. NumPy and SciPy keep
     their own, multi-threaded copies. Importing `scipy_openblas32` would export its symbols to the whole process, where
-    SciPy would find them in place of its own. OPENBLAS_CORETYPE applies when the library loads.
+    SciPy would find them first. OPENBLAS_CORETYPE applies when the library loads.
 
     Raises:
         ImportError: scipy-openblas32 is not installed.

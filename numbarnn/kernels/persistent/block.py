@@ -1,4 +1,4 @@
-"""What blocks do besides products, forward and backward: loading their pairs' numbers, and dropout."""
+"""A block's work besides products, forward and backward: loading its pairs' numbers, and dropout."""
 
 from types import SimpleNamespace
 

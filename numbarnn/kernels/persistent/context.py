@@ -24,7 +24,7 @@ class Turn(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """What a block owns of its layer and direction.
+    """A block's part of its layer and direction.
 
     Attributes:
         unit, units: its first unit, and how many.
@@ -72,7 +72,7 @@ class Outputs(NamedTuple):
 
 
 class WithinStep(NamedTuple):
-    """What blocks exchange within a step, and what is kept of it: a flat array for each layer and direction.
+    """Arrays that blocks exchange within a step, and what is kept of them: a flat array for each layer and direction.
 
     The tuples are empty if the cell lacks the feature.
 
@@ -134,7 +134,7 @@ class Thread(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a block and a warp do in all steps.
+    """The work of a block and a warp in all steps.
 
     Attributes:
         row: the block's row of `blocks`, `columns.Block`.

@@ -44,7 +44,7 @@ class States(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """What the last block to leave a launch does if the error flag is set.
+    """The work of the last block to leave a launch if the error flag is set.
 
     Attributes:
         told, caller: host memory, which receives the code if `caller` is not negative, see `error_flag`.

@@ -51,7 +51,7 @@ class States(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What forward keeps of every step for backward.
+    """Arrays of every step that forward keeps for backward.
 
     Attributes:
         gates: (T, B, K * H), what the cell saves; in training alone. Rows may be longer.

@@ -1,4 +1,4 @@
-"""What blocks multiply at each step, and how their warps share it."""
+"""Products of a block at each step, and how its warps share them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
