@@ -66,11 +66,10 @@ _OF_CELL = """
         proj_size: P, the size of h for a cell that projects its output m: h = W_hr m. P may be any size, by default H;
             schedule "persistent" needs P <= H."""
 _CLIP = """
-        cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip): c is limited at each step,
-            before h is computed from it; None for none.
-        clip_propagate_nan: a NaN in c stays NaN; else it becomes lclip (CUDNN_NOT_PROPAGATE_NAN). That cuDNN does so,
-            and that its gradient is 0 where c is clipped, is an assumption
-            (`tests/support/cudnn_assumptions.py`)."""
+        cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip); None for none. As in
+            cuDNN 9.19, each step limits c where it reads it, and no gradient passes where it did. c itself may leave
+            the limits.
+        clip_propagate_nan: a NaN in c stays NaN; else it is read as lclip (CUDNN_NOT_PROPAGATE_NAN)."""
 
 _RESET_AFTER = """
         reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho
