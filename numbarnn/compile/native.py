@@ -64,29 +64,29 @@ def _sources():
     return hashlib.sha256("".join(code_cache.sources(*_MADE_OF)).encode()).hexdigest()
 
 
-def address_of(name, what, made_of, write):
+def address_of(name, label, made_of, write):
     """Return the address of a function as machine code: from disk, or compiled now.
 
     Args:
         name: its name.
-        what: what it belongs to, for `notice`.
+        label: what it belongs to, for `notice`.
         made_of: strings that distinguish it from others of the name, beyond the package's sources.
         write: write(symbol) -> the function of that name as `llvmlite.ir.Module`.
     """
     with _lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
-        about = (*made_of, _sources(), *_known_to_llvm())
-        key = hashlib.sha256("\0".join((name, *about)).encode()).hexdigest()
+        key_parts = (*made_of, _sources(), *_known_to_llvm())
+        key = hashlib.sha256("\0".join((name, *key_parts)).encode()).hexdigest()
         symbol = f"numbarnn.{name}.{key[:16]}"
         if symbol not in _addresses:
-            _addresses[symbol] = loaded(_code(key, symbol, name, what, write), symbol)
+            _addresses[symbol] = loaded(_code(key, symbol, name, label, write), symbol)
         return _addresses[symbol]
 
 
-def _code(key, symbol, name, what, write):
+def _code(key, symbol, name, label, write):
     """Return a function's object file, see `address_of`."""
     known = code_cache.read(key, ".o")
     if known is None:
-        with code_cache.alone(key), notice.compiling(what, "three seconds", code_cache.directory_if_any()):
+        with code_cache.alone(key), notice.compiling(label, "three seconds", code_cache.directory_if_any()):
             known = code_cache.read(key, ".o")  # another process may have compiled it meanwhile
             if known is None:
                 code = compiled(write(symbol))

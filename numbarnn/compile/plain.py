@@ -61,12 +61,12 @@ class Entry:
 
     Args:
         function: the Python function.
-        what: what the notice says is being compiled, or a function of the constant given to `address` that returns it.
+        label: what the notice says is being compiled, or a function of the constant given to `address` that returns it.
         interleaved: a function of that constant that returns an `Interleaved`; None: LLVM decides.
     """
 
-    def __init__(self, function, what, interleaved=None):
-        self.py_func, self.what, self.interleaved = function, what, interleaved
+    def __init__(self, function, label, interleaved=None):
+        self.py_func, self.label, self.interleaved = function, label, interleaved
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
     def address(self, *first):
@@ -78,7 +78,7 @@ class Entry:
         """
         function = self.py_func
         made_of = fingerprint(function) if not function.__module__.startswith("numbarnn.") else function.__module__
-        what = self.what if isinstance(self.what, str) else self.what(*first)
+        what = self.label if isinstance(self.label, str) else self.label(*first)
         return native.address_of(
             function.__name__, what, (made_of, repr(first)), lambda symbol: self.module(symbol, first)
         )

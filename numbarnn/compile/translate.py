@@ -363,13 +363,13 @@ class _Function:
 
     def values(self, nodes):
         """Return the values of expressions; a starred one contributes its parts."""
-        found = []
+        values = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                found += self.items(node.value)
+                values += self.items(node.value)
             else:
-                found.append(self.value(node))
-        return found
+                values.append(self.value(node))
+        return values
 
     def items(self, node):
         """Return a loop's items if they are known when compiling: a range of constants, a tuple, `enumerate` of it."""
@@ -501,11 +501,11 @@ class _Function:
                 return Value(common, self.builder.select(test.llvm, a, b))
         then, other, after = map(self.builder.append_basic_block, ("then", "else", "after"))
         self.builder.cbranch(test.llvm, then, other)
-        found = []
+        branches = []
         for block, one in ((then, node.body), (other, node.orelse)):
             self.builder.position_at_end(block)
-            found.append((given(value(one)), self.builder.block))
-        (a, after_a), (b, after_b) = found
+            branches.append((given(value(one)), self.builder.block))
+        (a, after_a), (b, after_b) = branches
         joined = []
         for one, other in zip(flat(a), flat(b), strict=True):
             common, pair = self.common(one, other, node), []
@@ -569,14 +569,14 @@ class _Function:
 
     def tuple_of(self, node):
         """Return tuple(expression for name in items known when compiling)."""
-        (made,) = node.args
-        if not isinstance(made, ast.GeneratorExp) or len(made.generators) > 1 or made.generators[0].ifs:
+        (generator,) = node.args
+        if not isinstance(generator, ast.GeneratorExp) or len(generator.generators) > 1 or generator.generators[0].ifs:
             self.refuse(node)
-        found, (part,) = [], made.generators
+        items, (part,) = [], generator.generators
         for item in self.items(part.iter):
             self.assign(part.target, item)
-            found.append(self.value(made.elt))
-        return tuple(found)
+            items.append(self.value(generator.elt))
+        return tuple(items)
 
     def view(self, node):
         """Return x.view(type): the same bits."""
@@ -615,8 +615,8 @@ class _Function:
         kinds, result = function.sig.args, function.sig.return_type
         of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
         symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
-        given = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
-        value = self.builder.call(symbol, given)
+        operands = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
+        value = self.builder.call(symbol, operands)
         return None if result == types.void else Value(result, value)
 
     def intrinsic(self, function, arguments, node):
@@ -660,18 +660,18 @@ class _Function:
             self.refuse(node, "is no number")
         if value.type == type_:
             return value
-        own, wanted = value.type, type_.llvm
+        source, wanted = value.type, type_.llvm
         numbers = types.Integer | types.Boolean | types.Float
-        if not isinstance(own, numbers) or not isinstance(type_, numbers):
-            self.refuse(node, f"is of {own}, where {type_} is needed")
-        signed = own is not types.boolean and getattr(own, "signed", True)
+        if not isinstance(source, numbers) or not isinstance(type_, numbers):
+            self.refuse(node, f"is of {source}, where {type_} is needed")
+        signed = source is not types.boolean and getattr(source, "signed", True)
         if type_ is types.boolean:
             zero = ir.Constant(value.llvm.type, 0)
-            change = builder.fcmp_unordered if isinstance(own, types.Float) else builder.icmp_unsigned
+            change = builder.fcmp_unordered if isinstance(source, types.Float) else builder.icmp_unsigned
             return Value(type_, change("!=", value.llvm, zero))
-        if isinstance(own, types.Float):
+        if isinstance(source, types.Float):
             change = builder.fptosi if not isinstance(type_, types.Float) else None
-            change = change or (builder.fpext if own.bitwidth < type_.bitwidth else builder.fptrunc)
+            change = change or (builder.fpext if source.bitwidth < type_.bitwidth else builder.fptrunc)
         elif isinstance(type_, types.Float):
             change = builder.sitofp if signed else builder.uitofp
         elif value.llvm.type.width < wanted.width:

@@ -113,10 +113,10 @@ LAYER_SHARE = Number(0.35, "of a step's time, what each further layer adds where
 
 def numbers():
     """Return all numbers: name -> Number."""
-    found = {}
+    named = {}
     for name, value in globals().items():
         if isinstance(value, Number):
-            found[name] = value
+            named[name] = value
         elif name.isupper() and isinstance(value, dict):
-            found |= {f"{name}[{key!r}]": number for key, number in value.items()}
-    return found
+            named |= {f"{name}[{key!r}]": number for key, number in value.items()}
+    return named

@@ -30,9 +30,9 @@ def pass_us(problem, schedule, backward):
 def launches_us(problem, launches, backward):
     """Return the microseconds of a pass by these `persistent.launch.Launch`es."""
     plan = PERSISTENT.plan_of(problem, launches, backward)
-    found = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
+    total = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
     spared = calibration.NODE_US.value * _spared(problem, backward)
-    return max(found - spared, calibration.NODE_US.value)
+    return max(total - spared, calibration.NODE_US.value)
 
 
 def _spared(problem, backward):

@@ -42,8 +42,8 @@ def parts_of_step(problem, backward):
         if stage.gates:
             parts.append(StepPart("product", f"a further product with R ({counted(len(stage.gates), 'gate')})"))
         elif not (backward and stage.largest):
-            about = counted(len(stage.sums), "sum") if not stage.largest else f"{len(stage.sums)} of the largest"
-            parts.append(StepPart("sums", f"{about} over units"))
+            text = counted(len(stage.sums), "sum") if not stage.largest else f"{len(stage.sums)} of the largest"
+            parts.append(StepPart("sums", f"{text} over units"))
     parts.append(StepPart("cell", "the cell's equations"))
     if problem.projection:
         parts.append(StepPart("product", "the product with W_hr"))
@@ -161,7 +161,7 @@ class Residence(NamedTuple):
 
 def residences(problem, launch):
     """Return a `Residence` for each layer of a launch, in order."""
-    tile, cell, found, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
+    tile, cell, result, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
@@ -175,14 +175,14 @@ def residences(problem, launch):
         )
         blocks = -(-hidden // tile.units) * launch.slices
         row_bytes = sum(of_R + of_W + of_hr) * stored.itemsize
-        found.append(
+        result.append(
             Residence(
                 layer, blocks, tile.units, R, W, W_hr,
                 rows * row_bytes, problem.directions * launch.slices * rows // tile.units * hidden * row_bytes,
                 launch.home,
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def _shape_of_tile(launch, gates, columns):
@@ -219,9 +219,9 @@ def explain(schedule, problem, backward):
     Raises:
         RuntimeError: the schedule cannot run the problem; says why, with the numbers.
     """
-    taken, why = schedule.pick(problem)
-    option = option_of(taken, problem, backward)
-    others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != taken.name)
+    chosen, why = schedule.pick(problem)
+    option = option_of(chosen, problem, backward)
+    others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != chosen.name)
     return Explanation(problem, backward, option, why, others)
 
 

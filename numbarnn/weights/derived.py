@@ -31,10 +31,10 @@ class DerivedWeights:
 
     def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
         self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
-        own = (allocate or engine.allocate(flat))(
+        copy = (allocate or engine.allocate(flat))(
             "derived", (space.size * in_one + space.derived_size,), known_dtype(dtype)
         )
-        self.flat, self.derived = (own, own[space.size :]) if in_one else (flat, own)
+        self.flat, self.derived = (copy, copy[space.size :]) if in_one else (flat, copy)
         self._engine_values = engine.array_module, np.dtype(compute_dtype(dtype))
         self._views = {
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in self._blocks[place].items()}
@@ -46,7 +46,7 @@ class DerivedWeights:
             read = [
                 self._blocks[place][name][1]
                 for place, kinds in space.derived.items()
-                for name in parameters_in([term for made in kinds.values() for term in made.terms])
+                for name in parameters_in([term for derived in kinds.values() for term in derived.terms])
             ]
             first, last = min((one.start for one in read), default=0), max((one.stop for one in read), default=0)
             self._read = flat[first:last].view(f"u{flat.itemsize}")
@@ -71,10 +71,10 @@ class DerivedWeights:
                 self.flat[: self._space.size] = self._parameters
             for place, kinds in self._space.derived.items():
                 values = self._values(place)
-                for made in kinds.values():
-                    out = made.of(self.derived)
-                    for number, term in enumerate(made.terms):
-                        _put(made.rows(out, number), values.of(term), made.groups)
+                for derived in kinds.values():
+                    out = derived.of(self.derived)
+                    for number, term in enumerate(derived.terms):
+                        _put(derived.rows(out, number), values.of(term), derived.groups)
         self._known = known
 
     def pull_back(self, dw, d_derived, accumulate):
@@ -87,22 +87,22 @@ class DerivedWeights:
         """
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
-                values, found = self._values(place), {}
-                for made in kinds.values():
-                    d_made = made.of(d_derived)
-                    for number, term in enumerate(made.terms):
+                values, gradients = self._values(place), {}
+                for derived in kinds.values():
+                    d_made = derived.of(d_derived)
+                    for number, term in enumerate(derived.terms):
                         shape = values.shape(term)
-                        g = _part(made.rows(d_made, number), shape, made.groups)
+                        g = _part(derived.rows(d_made, number), shape, derived.groups)
                         g = g.reshape(shape) if g.ndim == 3 else g
-                        values.pull_back(term, g.astype(values.dtype, copy=False), found)
+                        values.pull_back(term, g.astype(values.dtype, copy=False), gradients)
                 for name, (part, where, shape) in self._blocks[place].items():
                     read = part.kind not in (*kinds, *OWN)  # by kernels, unchanged
-                    own = dw[where].reshape(shape)
-                    if name in found:
-                        g, add = found[name], accumulate or read
-                        own[...] = own.astype(values.dtype, copy=False) + g if add else g
+                    gradient = dw[where].reshape(shape)
+                    if name in gradients:
+                        g, add = gradients[name], accumulate or read
+                        gradient[...] = gradient.astype(values.dtype, copy=False) + g if add else g
                     elif not read and not accumulate:
-                        own[...] = 0
+                        gradient[...] = 0
 
 
 def _put(out, value, groups):
@@ -190,18 +190,18 @@ class Values:
             return self.shape(term.args[0])[0], self.shape(term.args[1])[1]
         return next((shape for shape in map(self.shape, term.args) if shape), ())
 
-    def pull_back(self, term, g, found):
-        """Add to `found`, the gradients of parameters by name, the contribution of a term whose value has gradient g.
+    def pull_back(self, term, g, gradients):
+        """Add a term's contribution to `gradients`, name -> array; g is the gradient of the term's value.
 
         If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T.
         """
         if self.shape(term) == () and np.ndim(g):
             g = g.sum()
         if term.op in ("parameter", "fill"):
-            found[term.data] = found[term.data] + g if term.data in found else g
+            gradients[term.data] = gradients[term.data] + g if term.data in gradients else g
         for argument, gradient in zip(term.args, OPERATIONS.get(term.op, (None,))[1:], strict=True):
             if parameters_in((argument,)):
-                self.pull_back(argument, gradient(self, g, *term.args), found)
+                self.pull_back(argument, gradient(self, g, *term.args), gradients)
 
     def times(self, g, term, other):
         """Return the gradient of a factor `other`: g times the value of `term`; for a scalar factor the sum of all

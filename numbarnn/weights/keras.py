@@ -81,7 +81,7 @@ def _made(cell, functions, parts):
 
 def _functions(activation, recurrent_activation, where):
     """Return both activations as an `onnx_cells.Kind` has them, from Keras' names; None: Keras' usual one."""
-    found = []
+    names = []
     for name, usual in ((activation, "tanh"), (recurrent_activation, "sigmoid")):
         name = usual if name is None else name
         if name == "hard_sigmoid":
@@ -91,8 +91,8 @@ def _functions(activation, recurrent_activation, where):
             )
         if not isinstance(name, str) or name not in KERAS:
             raise ValueError(f"{where} has the activation {name!r}, but numbarnn has only {', '.join(sorted(KERAS))}")
-        found.append(KERAS[name])
-    return tuple(found)
+        names.append(KERAS[name])
+    return tuple(names)
 
 
 def _is_layer(value):
@@ -110,21 +110,21 @@ def _layer_cell(layer, where):
         if pair[0] != pair[1]:
             raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
         return pair[0]
-    made = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
-    if made is None:
+    base = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
+    if base is None:
         raise TypeError(
             f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
             + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
         )
     if config["go_backwards"] and not where.endswith("backward_layer"):
         raise ValueError(f"{where} has go_backwards={config['go_backwards']!r}, but numbarnn has only False")
-    version = getattr(sys.modules.get(made.__module__.split(".")[0]), "__version__", "3")
+    version = getattr(sys.modules.get(base.__module__.split(".")[0]), "__version__", "3")
     names = {"hard_sigmoid": "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"}
     functions = [config[name] for name in ("activation", "recurrent_activation") if name in config]
     functions = [names.get(one, one) if isinstance(one, str) else one for one in functions]
-    if made.__name__ == "SimpleRNN":
+    if base.__name__ == "SimpleRNN":
         return f"rnn_{functions[0]}", (functions[0], None)
-    cell = "gru_reset_before" if made.__name__ == "GRU" and not config["reset_after"] else CLASSES[made.__name__]
+    cell = "gru_reset_before" if base.__name__ == "GRU" and not config["reset_after"] else CLASSES[base.__name__]
     return cell, tuple(functions)
 
 
@@ -147,7 +147,7 @@ def _split(arrays, cell, where, activation):
                 f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have "
                 f"{kernel.shape} and {recurrent.shape}"
             )
-        cell = cell or _told(recurrent.shape, bias, where, activation)
+        cell = cell or _cell_by_shape(recurrent.shape, bias, where, activation)
         columns = cells.get(cell).num_gates * recurrent.shape[0]
         if recurrent.shape[1] != columns:
             raise ValueError(
@@ -168,7 +168,7 @@ def _split(arrays, cell, where, activation):
     return directions, cell
 
 
-def _told(shape, bias, where, activation):
+def _cell_by_shape(shape, bias, where, activation):
     """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
     gates_of_unit = shape[1] / max(shape[0], 1)
     if gates_of_unit == 1 and activation is not None:

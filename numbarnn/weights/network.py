@@ -96,10 +96,10 @@ def host(value, name):
 
 def type_of(parameters):
     """Return the dtype's name of all these arrays, one of DTYPES; TypeError if they do not share one."""
-    found, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
-    name, *others = set(found.values())
+    dtypes, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
+    name, *others = set(dtypes.values())
     if others:
-        raise TypeError(f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {cure}")
+        raise TypeError(f"the parameters must be of one dtype, but are {dtypes}: pass dtype=, one of {cure}")
     if name not in DTYPES:
         raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
     return name
@@ -140,13 +140,13 @@ def cell_name(cell):
     return cells.get(cell.lower() if isinstance(cell, str) else cell).name
 
 
-def agreed(cell, own, where):
-    """Return `own`, the cell's name in a source; ValueError if `cell` asked for another."""
-    if cell is None or cell_name(cell) == own:
-        return own
-    both_gru = {cell_name(cell), own} == {"gru", "gru_reset_before"}
+def agreed(cell, name, where):
+    """Return `name`, the cell's name in a source; ValueError if `cell` asked for another."""
+    if cell is None or cell_name(cell) == name:
+        return name
+    both_gru = {cell_name(cell), name} == {"gru", "gru_reset_before"}
     raise ValueError(
-        f"{where} is of cell {own!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
+        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
         + (f"; {GRU_FORMS}" if both_gru else "")
     )
 
@@ -165,8 +165,8 @@ def infer(parameters, cell=None, what="state_dict"):
         TypeError: an entry is no array of numbers.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
-    found = [match for name in arrays if (match := NAME.fullmatch(name))]
-    layers = 1 + max((int(match[2]) for match in found), default=0)
+    matches = [match for name in arrays if (match := NAME.fullmatch(name))]
+    layers = 1 + max((int(match[2]) for match in matches), default=0)
     expected = [parameter_name("R", layer, 0) for layer in range(layers)]
     if missing := [name for name in expected if name not in arrays or arrays[name].ndim != 2]:
         unknown = [name for name in arrays if not NAME.fullmatch(name)]
@@ -181,12 +181,12 @@ def infer(parameters, cell=None, what="state_dict"):
                 f"weight_hh_l0 of {what} has shape {shape}, from which no cell follows (an LSTM has 4 rows per unit, a "
                 "GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
             )
-    cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in found}
+    cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
     hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)
-    own = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
+    bias_kinds = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
     network = Network(
-        cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in found),
-        bias=next(mode for mode, biases in BIAS_MODES.items() if biases == own),
+        cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in matches),
+        bias=next(mode for mode, biases in BIAS_MODES.items() if biases == bias_kinds),
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
         proj_size=projection[0] if projection else 0,
     )  # fmt: skip
@@ -218,13 +218,13 @@ def completed(network, both_biases=True):
     if network.input_mode != "linear":
         identity = np.eye(network.input_size, dtype=network.dtype)
         skips = network.input_mode == "skip"
-        own = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
-        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
+        identities = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
+        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(identities)}
     if both_biases and network.bias in ("input", "recurrent"):
-        (given,) = BIAS_MODES[network.bias]
+        (bias,) = BIAS_MODES[network.bias]
         for place in network.pseudo_layers():
-            other = parameter_name("b_r" if given == "b_w" else "b_w", *place)
-            added[other] = np.zeros_like(network.parts(*place)[given])
+            other = parameter_name("b_r" if bias == "b_w" else "b_w", *place)
+            added[other] = np.zeros_like(network.parts(*place)[bias])
     return infer(added | network.parameters, network.cell, "the network") if added else network
 
 

@@ -68,12 +68,12 @@ class Layer(NamedTuple):
             y, state = (first, D, second, units), (D, second, units)
             if self.layout:
                 y, state = (first, second, D, units), (first, D, units)
-            given, outputs = {}, [values(y, number) for number in range(len(self.nodes))]
+            inputs, outputs = {}, [values(y, number) for number in range(len(self.nodes))]
             for number, (node, output) in enumerate(zip(self.nodes, outputs, strict=True)):
                 output = np.flip(output, self.layout) if node.backward else output
                 results = zip(node.results, (output, *[values(state, number)] * 2), strict=False)
-                given |= {node.x: np.zeros((first, second, self.sizes[0]), "f")} | dict(results)
-            yield given, outputs
+                inputs |= {node.x: np.zeros((first, second, self.sizes[0]), "f")} | dict(results)
+            yield inputs, outputs
 
 
 def read(model, node=None, reverse_as_forward=False):
@@ -121,25 +121,25 @@ def read(model, node=None, reverse_as_forward=False):
 def _load(model):
     onnx = package("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
-        what, read_it = "the onnx.ModelProto is", lambda: model
+        subject, read_it = "the onnx.ModelProto is", lambda: model
     elif isinstance(model, str | os.PathLike):
-        what, read_it = f"{model} is", lambda: onnx.load(model)
+        subject, read_it = f"{model} is", lambda: onnx.load(model)
     elif isinstance(model, bytes | bytearray | memoryview):
-        what, read_it = "the bytes are", lambda: onnx.load_model_from_string(bytes(model))
+        subject, read_it = "the bytes are", lambda: onnx.load_model_from_string(bytes(model))
     else:
         raise TypeError(f"model must be a path, bytes or an onnx.ModelProto, not {type_name(model)}")
     try:
-        found = read_it()
+        loaded = read_it()
     except (OSError, MemoryError):
         raise
     except Exception as error:  # each form that onnx reads (protobuf, JSON, text) has its own errors
-        raise ValueError(f"{what} no ONNX model: {' '.join(str(error).split())}") from error
-    if not found.HasField("graph"):
-        raise ValueError(f"{what} no ONNX model: without a graph (empty, or cut off)")
+        raise ValueError(f"{subject} no ONNX model: {' '.join(str(error).split())}") from error
+    if not loaded.HasField("graph"):
+        raise ValueError(f"{subject} no ONNX model: without a graph (empty, or cut off)")
     try:
-        return onnx.shape_inference.infer_shapes(found)
+        return onnx.shape_inference.infer_shapes(loaded)
     except Exception:  # too large, or with a mistake: undeclared sizes count as open
-        return found
+        return loaded
 
 
 # ---------------------------------------------------------------- which nodes
@@ -154,12 +154,12 @@ def _choose(recurrent, wanted):
         return recurrent
     chosen = []
     for one in wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]:
-        found = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
-        if len(found) != 1 or one == "":
-            what = f"{len(found)} LSTM, GRU and RNN nodes are" if found else "no LSTM, GRU or RNN node is"
-            cure = ": pass a number, from 0" if found else ""
-            raise ValueError(f"{what} called {one!r}; they are {_listed(recurrent)}{cure}")
-        chosen += found
+        matches = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
+        if len(matches) != 1 or one == "":
+            subject = f"{len(matches)} LSTM, GRU and RNN nodes are" if matches else "no LSTM, GRU or RNN node is"
+            cure = ": pass a number, from 0" if matches else ""
+            raise ValueError(f"{subject} called {one!r}; they are {_listed(recurrent)}{cure}")
+        chosen += matches
     return chosen
 
 
@@ -178,10 +178,10 @@ def _as_one(graph, below, above):
     if len(by_direction) == 1:
         return None
     below, above = by_direction[False], by_direction[True]
-    made = below._replace(
+    layer = below._replace(
         direction="bidirectional", nodes=below.nodes + above.nodes, arrays=below.arrays + above.arrays
     )
-    return made if _is_concatenated(graph, made) else None
+    return layer if _is_concatenated(graph, layer) else None
 
 
 def _followed(graph, layer):
@@ -201,12 +201,12 @@ def _followed(graph, layer):
 def _is_concatenated(graph, layer):
     """Return whether the results of a layer's two nodes, with steps in order, are the two halves of a concatenation."""
     trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
-    for given, _ in trials:
+    for inputs, _ in trials:
         for node in (one for one in graph.nodes if one.op_type == "Concat" and one.output):
-            found = graph.value(node.output[0], given).array
+            result = graph.value(node.output[0], inputs).array
             axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
-            if found is not None and axis < found.ndim and found.shape[axis] % 2 == 0:
-                first, second = np.split(found, 2, axis)
+            if result is not None and axis < result.ndim and result.shape[axis] % 2 == 0:
+                first, second = np.split(result, 2, axis)
                 is_whole = np.array_equal(np.sort(first, axis=None), range(first.size))
                 if is_whole and (first - second == first.size).all():
                     return True
@@ -216,12 +216,12 @@ def _is_concatenated(graph, layer):
 def _check_fed(graph, below, above):
     """Raise ValueError unless Y (T, D, B, H) of `below`, as (T, B, D*H), is X of `above`; layout 1: Y (B, T, D, H)."""
     rng = np.random.default_rng(0)
-    for given, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
+    for inputs, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
         y = np.concatenate(outputs, 2) if below.layout else np.concatenate(outputs, 1).swapaxes(1, 2)
         y = y.reshape(*y.shape[:2], -1)
-        found = [graph.value(node.x, given).array for node in above.nodes]
+        xs = [graph.value(node.x, inputs).array for node in above.nodes]
         expected = [np.flip(y, below.layout) if node.backward else y for node in above.nodes]
-        if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(found, expected, strict=True)):
+        if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(xs, expected, strict=True)):
             return
     x = above.nodes[0].x
     name, node = graph.origin(x)
@@ -247,23 +247,23 @@ def _layer(node, graph):
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
-    given = _given(node, graph, where)
+    weights = _given(node, graph, where)
     kind = _kind(node.op_type, attributes, directions, where)
-    kind = replace(kind, peepholes=bool(np.any(given.get("P", 0))), bias="B" in given)
+    kind = replace(kind, peepholes=bool(np.any(weights.get("P", 0))), bias="B" in weights)
     for name, value in attributes.items():
         if value not in HARMLESS.get(name, ()):
             raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
-    units, inputs = hidden or given["R"].shape[-1], given["W"].shape[-1]
+    units, inputs = hidden or weights["R"].shape[-1], weights["W"].shape[-1]
     rows = len(kind.gates) * units
     shapes = {"W": (rows, inputs), "R": (rows, units), "B": (2 * rows,), "P": (3 * units,)}
-    wrong = [f"{name} {array.shape}, not {(directions, *shapes[name])}" for name, array in given.items()
+    wrong = [f"{name} {array.shape}, not {(directions, *shapes[name])}" for name, array in weights.items()
              if array.shape != (directions, *shapes[name])]  # fmt: skip
     if wrong:
         raise ValueError(
             f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
         )
-    parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
+    parts = [{name: array[direction] for name, array in weights.items()} for direction in range(directions)]
     names = (Node(node.input[0], tuple(node.output)),)
     arrays, outer = tuple(_part(kind, part) for part in parts), graph.sizes(node.input[0])[:2]
     return Layer(label(node), names, direction, cell, layout, arrays, (inputs, units), outer)
@@ -276,10 +276,10 @@ def _kind(operator, attributes, directions, where):
     if len(names) != directions * len(default):
         raise ValueError(f"{where} has activations={names}, but needs {directions * len(default)} of them")
     constants = [list(attributes.pop(f"activation_{name}", ())) for name in ("alpha", "beta")]
-    found = [_activation(name, constants, where) for name in names]
+    activations = [_activation(name, constants, where) for name in names]
     if left := [f"{name}={values}" for name, values in zip(("alpha", "beta"), constants, strict=True) if values]:
         raise ValueError(f"{where} has more constants than its activations {names} take: activation_{', '.join(left)}")
-    forward, backward = found[: len(default)], found[len(default) :]
+    forward, backward = activations[: len(default)], activations[len(default) :]
     if backward and backward != forward:
         raise ValueError(
             f"{where} has activations {forward} forward and {backward} backward, but a layer's directions have one "
@@ -288,8 +288,8 @@ def _kind(operator, attributes, directions, where):
     clip = attributes.pop("clip", None)
     if clip is not None and not clip > 0:
         raise ValueError(f"{where} has clip={clip}, but a bound must be positive")
-    own = {"LSTM": "input_forget", "GRU": "linear_before_reset"}.get(operator)
-    flags = {own: attributes.pop(own) != 0} if own in attributes else {}
+    flag = {"LSTM": "input_forget", "GRU": "linear_before_reset"}.get(operator)
+    flags = {flag: attributes.pop(flag) != 0} if flag in attributes else {}
     return Kind(operator, tuple(forward), clip, **flags)
 
 
@@ -298,15 +298,15 @@ def _activation(name, constants, where):
     known = {one.lower(): one for one in ACTIVATIONS}.get(name.lower())
     if known is None:
         raise ValueError(f"{where} has the activation {name!r}, but ONNX has only {', '.join(ACTIVATIONS)}")
-    found = [known]
+    activation = [known]
     for letter, values, default in zip(("alpha", "beta"), constants, ACTIVATIONS[known][1:], strict=False):
         if not values and default is None:
             raise ValueError(
                 f"{where} has the activation {name} without its activation_{letter}, for which runtimes take "
                 "different values: write it into the node"
             )
-        found.append(float(values.pop(0)) if values else default)
-    return tuple(found)
+        activation.append(float(values.pop(0)) if values else default)
+    return tuple(activation)
 
 
 def _given(node, graph, where):
@@ -340,8 +340,8 @@ def _given(node, graph, where):
 
 def _part(kind, part):
     """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `Network`'s form."""
-    found = {name: part[name] for name in "WR"}
+    arrays = {name: part[name] for name in "WR"}
     if "B" in part:
-        found["b_w"], found["b_r"] = np.split(part["B"], 2)
-    found = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in found.items()}
-    return found | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))
+        arrays["b_w"], arrays["b_r"] = np.split(part["B"], 2)
+    arrays = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in arrays.items()}
+    return arrays | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))

@@ -86,14 +86,14 @@ class Kind:
         def by_gate(kind):
             return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
 
-        found = {f"{kind}.{gate}": part for kind in "WR" for gate, part in by_gate(kind).items()}
+        result = {f"{kind}.{gate}": part for kind in "WR" for gate, part in by_gate(kind).items()}
         if self.bias:
             of_w, of_r = by_gate("b_w"), by_gate("b_r") if "b_r" in arrays else {}
             if self.linear_before_reset:
-                found["b.q"] = of_r.pop("n") if of_r else np.zeros_like(of_w["n"])
-            found |= {f"b.{gate}": part + of_r[gate] if gate in of_r else part for gate, part in of_w.items()}
-        found |= {name: arrays[name] for name in self.per_unit}
-        return {name: array for name, array in found.items() if not (self.input_forget and _of_f(name))}
+                result["b.q"] = of_r.pop("n") if of_r else np.zeros_like(of_w["n"])
+            result |= {f"b.{gate}": part + of_r[gate] if gate in of_r else part for gate, part in of_w.items()}
+        result |= {name: arrays[name] for name in self.per_unit}
+        return {name: array for name, array in result.items() if not (self.input_forget and _of_f(name))}
 
     def arrays(self, named):
         """Return one direction's arrays of a `Network` from the arrays of the cell's equations.
@@ -106,27 +106,27 @@ class Kind:
             return np.zeros_like(named[name.replace("f", "i")]) if unread else named[name]
 
         kinds = {"W": "W", "R": "R"} | ({"b_w": "b"} if self.bias else {})
-        found = {
+        result = {
             kind: np.concatenate([of_gate(f"{name}.{gate}") for gate in self.gates]) for kind, name in kinds.items()
         }
         if self.bias:
-            found["b_r"] = np.zeros_like(found["b_w"])
+            result["b_r"] = np.zeros_like(result["b_w"])
             if self.linear_before_reset:
-                found["b_r"][-len(named["b.q"]) :] = named["b.q"]
-        return found | {name: of_gate(name) for name in self.per_unit}
+                result["b_r"][-len(named["b.q"]) :] = named["b.q"]
+        return result | {name: of_gate(name) for name in self.per_unit}
 
     def attributes(self, directions):
         """Return the node's attributes: name -> value; ValueError if ONNX does not have an activation."""
         if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
             raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
         of_all, usual = self.activations * directions, tuple((name,) for name in DEFAULTS[self.operator])
-        found = {"clip": self.clip}
-        found["activations"] = None if self.activations == usual else [name for name, *_ in of_all]
+        values = {"clip": self.clip}
+        values["activations"] = None if self.activations == usual else [name for name, *_ in of_all]
         for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
-            found[name] = [one[place] for one in of_all if len(one) > place] or None
-        found["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
-        found["input_forget"] = int(self.input_forget) or None
-        return {name: value for name, value in found.items() if value is not None}
+            values[name] = [one[place] for one in of_all if len(one) > place] or None
+        values["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
+        values["input_forget"] = int(self.input_forget) or None
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def name(self):
@@ -152,17 +152,17 @@ def _of_f(name):
     return name in ("W.f", "R.f", "b.f", "peep_f")
 
 
-def kind_of(made):
+def kind_of(cell):
     """Return the `Kind` of a cell that `cell_of` made; None for others."""
-    maker, arguments = getattr(made, "origin", None) or (None, ())
+    maker, arguments = getattr(cell, "origin", None) or (None, ())
     return arguments[0] if maker is cell_of else None
 
 
 @cache
 def cell_of(kind):
     """Return the cell of a `Kind`; the same object for equal ones."""
-    made = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
-    return replace(made, origin=(cell_of, (kind,)))
+    built = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
+    return replace(built, origin=(cell_of, (kind,)))
 
 
 def _called(activation):

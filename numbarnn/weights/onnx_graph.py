@@ -77,17 +77,17 @@ class Graph:
         """Return a value's sizes; None for those that the model leaves open."""
         return self._sizes.get(name, UNKNOWN_RANK)
 
-    def value(self, name, given=None):
+    def value(self, name, samples=None):
         """Return the `Value` of a name; ValueError if it lies in a file beside a model whose path is unknown.
 
         Args:
-            given: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
+            samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
                 values then have its sizes.
         """
         known = self._known
-        if given is not None:
+        if samples is not None:
             known = {one: value for one, value in known.items() if value.exact and not value.runs}
-            known |= {one: Value(array) for one, array in given.items()}
+            known |= {one: Value(array) for one, array in samples.items()}
         todo = [name]
         while todo:
             last, node = todo[-1], self._makers.get(todo[-1])
@@ -126,12 +126,12 @@ def _computed(node, known, opsets):
     for one in node.attribute:
         if one.HasField("t"):
             _array(one.t)
-    given = {one: known[one].array for one in _reads(node)}
-    sizes = [max(1, abs(int(size))) for one in given.values() if one.dtype.kind in "iu" for size in one.flat[:64]]
+    values = {one: known[one].array for one in _reads(node)}
+    sizes = [max(1, abs(int(size))) for one in values.values() if one.dtype.kind in "iu" for size in one.flat[:64]]
     if node.op_type in GROW and prod(sizes) > LARGEST:
         return None
     try:
-        return ReferenceEvaluator(node, opsets=opsets).run(None, given)
+        return ReferenceEvaluator(node, opsets=opsets).run(None, values)
     except MemoryError:
         raise
     except Exception:  # operators have errors of their own kinds; what cannot be computed is not known
@@ -142,10 +142,10 @@ def _reads(node):
     """Return the names of the values that a node reads, also in its branches and bodies."""
     names = dict.fromkeys(filter(None, node.input))
     for inside in (part.g for part in node.attribute if part.HasField("g")):
-        own = {one.name for one in (*inside.input, *inside.initializer)}
-        own |= {name for one in inside.node for name in one.output}
+        inner = {one.name for one in (*inside.input, *inside.initializer)}
+        inner |= {name for one in inside.node for name in one.output}
         read = [name for one in inside.node for name in _reads(one)] + [one.name for one in inside.output]
-        names |= dict.fromkeys(name for name in read if name not in own)
+        names |= dict.fromkeys(name for name in read if name not in inner)
     return list(names)
 
 

@@ -16,8 +16,8 @@ def _arrays(network, layer, direction):
     parts = network.parts(layer, direction)
     peepholes = [parts.pop(name) for name in getattr(network.cell, "per_unit", ())]
     W, R, *biases = (gates.to_order(array, network.like, gates.ONNX) for array in parts.values())
-    found = {"W": W, "R": R} | ({"B": np.concatenate(biases)} if biases else {})
-    return found | ({"P": np.concatenate(peepholes)} if peepholes else {})
+    arrays = {"W": W, "R": R} | ({"B": np.concatenate(biases)} if biases else {})
+    return arrays | ({"P": np.concatenate(peepholes)} if peepholes else {})
 
 
 def write(network, batch_first=False, state=False, lengths=False, apart=False):
@@ -33,11 +33,11 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     onnx = package("onnx", "writing ONNX models")
     helper, H, D = onnx.helper, network.hidden_sizes, network.directions
     number = helper.np_dtype_to_tensor_dtype(np.dtype(network.parts(0)["R"].dtype))
-    made, constants, inputs, outputs = [], [], [], []
+    nodes, constants, inputs, outputs = [], [], [], []
     apart = apart or len(set(H)) > 1
 
     def node(operator, reads, *results, **attributes):
-        made.append(helper.make_node(operator, reads, results, **attributes))
+        nodes.append(helper.make_node(operator, reads, results, **attributes))
         return results[0]
 
     def constant(name, array):
@@ -62,8 +62,8 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     def weights(layer):
         """Return {"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
         arrays = [_arrays(network, layer, direction) for direction in range(D)]
-        made = {name: np.stack([own[name] for own in arrays]) for name in arrays[0]}
-        return {name: constant(f"{name}_l{layer}", made[name]) if name in made else "" for name in "WRBP"}
+        stacked = {name: np.stack([of_direction[name] for of_direction in arrays]) for name in arrays[0]}
+        return {name: constant(f"{name}_l{layer}", stacked[name]) if name in stacked else "" for name in "WRBP"}
 
     sequence = ["B", "T"] if batch_first else ["T", "B"]
     declare(inputs, "x", [*sequence, network.input_size])
@@ -75,8 +75,8 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     initial = [states(f"{letter}x", inputs) if state else [""] * len(H) for letter in letters]
     finals = {f"{letter}y": states(f"{letter}y", outputs) for letter in letters}
     for layer, hidden in enumerate(H):
-        *own, peepholes = weights(layer).values()
-        reads = [below, *own, "lengths" * lengths, *(one[layer] for one in initial), peepholes]
+        *matrices, peepholes = weights(layer).values()
+        reads = [below, *matrices, "lengths" * lengths, *(one[layer] for one in initial), peepholes]
         while not reads[-1]:
             reads.pop()
         options = kind.attributes(D) | {"direction": "bidirectional" if D == 2 else "forward", "hidden_size": hidden}
@@ -91,11 +91,11 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     if batch_first:
         node("Transpose", [below], "y", perm=[1, 0, 2])
     else:
-        made[-1].output[0] = "y"
+        nodes[-1].output[0] = "y"
     for name, parts in finals.items():
         if parts[0] == f"{name}_part0":
             node("Concat", parts, name, axis=0)
-    graph = helper.make_graph(made, network.name, inputs, outputs, constants)
+    graph = helper.make_graph(nodes, network.name, inputs, outputs, constants)
     version = OPSET_BFLOAT16 if number == onnx.TensorProto.BFLOAT16 else OPSET
     opsets = [helper.make_opsetid("", version)]
     model = helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")

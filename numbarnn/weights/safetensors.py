@@ -37,8 +37,8 @@ def read(path, cell=None, prefix=""):
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a safetensors file: {error}") from error
     options = _options(metadata, path)
-    own = options.pop("cell", None)
-    network, _ = read_state_dict(arrays, agreed(cell, own, path) if own else cell, prefix)
+    file_cell = options.pop("cell", None)
+    network, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
     return network, options
 
 

@@ -98,8 +98,9 @@ class WeightSpace:
         **general,
     ):  # fmt: skip
         num_ah, per_unit, heads, layout = General(**general)
-        if taken := set(STACKED.values()).intersection(per_unit):
-            raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
+        if clashes := set(STACKED.values()).intersection(per_unit):
+            names = ", ".join(sorted(clashes))
+            raise ValueError(f"a cell's parameters per unit must not be called {names}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
         self.parameters, self.size, self.derived, self.derived_size = (), 0, {}, 0
         num_ah = num_gates if num_ah is None else num_ah
@@ -118,11 +119,11 @@ class WeightSpace:
                 sizes, wide = layers[layer]
                 without_W = layer == 0 and input_mode in WITHOUT_W
                 check_sizes(layout, sizes, layer, without_W)
-                own, read = shapes(**sizes), shapes(**wide)
+                held, read = shapes(**sizes), shapes(**wide)
                 for kind in kinds:
-                    if kind in own and not (kind == "W" and without_W):
+                    if kind in held and not (kind == "W" and without_W):
                         groups = directions if kind == "W" and wide["I"] != sizes["I"] else 1
-                        self._add_stacked((layer, direction), kind, own[kind], read[kind], groups, without_W)
+                        self._add_stacked((layer, direction), kind, held[kind], read[kind], groups, without_W)
                 self._add_own((layer, direction), "R" in kinds)
         names = [part.name for part in self.parameters]
         if len(set(names)) < len(names):
@@ -162,7 +163,7 @@ class WeightSpace:
         if not matrices and ("per_unit" in layout.derived or (layout.per_unit and width != sizes["H"])):
             terms = layout.derived.get("per_unit") or as_they_are(layout.per_unit)
             self._add_derived(place, "per_unit", (len(terms) * width,), terms)
-        there = parameters_in([term for made in self.derived.get(place, {}).values() for term in made.terms])
+        there = parameters_in([term for derived in self.derived.get(place, {}).values() for term in derived.terms])
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
             kind = PER_UNIT if letters == ("H",) else OWN[len(shape)]
@@ -178,8 +179,8 @@ class WeightSpace:
     def _add_derived(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
             constant.of(self.sizes[place])  # raises unless it fits
-        made = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
-        self.derived_size += made.size
+        derived = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
+        self.derived_size += derived.size
 
     def views(self, flat):
         """Return name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
@@ -200,14 +201,14 @@ class WeightSpace:
 
         The order is that of `shapes`.
         """
-        found = {place: {} for place in sorted(self.sizes)}
+        blocks = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
-            own, size = found[part.layer, part.direction], part.size // max(len(part.parts), 1)
+            named_blocks, size = blocks[part.layer, part.direction], part.size // max(len(part.parts), 1)
             for number, name in enumerate(part.parts):
                 start = part.offset + number * size
                 shape = (part.shape[0] // len(part.parts), *part.shape[1:]) if part.shape else ()
-                own[name] = part, slice(start, start + size), shape
-        return found
+                named_blocks[name] = part, slice(start, start + size), shape
+        return blocks
 
     def initial(self, initial, key):
         """Yield the parameters' initial values by `Cell.initial`: (the `Parameter`, a slice of the flat buffer,
@@ -215,10 +216,10 @@ class WeightSpace:
 
         They come for each layer and direction. Random numbers follow from `key`, an int.
         """
-        for (layer, direction), own in self.blocks.items():
+        for (layer, direction), blocks in self.blocks.items():
             for name, value in initial:
-                if name in own:  # layer 0 may have no W
-                    part, where, shape = own[name]
+                if name in blocks:  # layer 0 may have no W
+                    part, where, shape = blocks[name]
                     drawn = begin.draw(value, shape, (key, layer, direction), name)
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
@@ -229,9 +230,9 @@ class WeightSpace:
         All per-unit parameters are one, (V * H,), "per_unit". With `derived`, (derived_size,), arrays that kernels read
         replace them.
         """
-        own = self._places[layer, direction]
-        views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
-        per_unit = [part for part in own if part.kind == PER_UNIT]
+        parameters = self._places[layer, direction]
+        views = {part.kind: part.of(flat) for part in parameters if part.kind in STACKED}
+        per_unit = [part for part in parameters if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
         if derived is not None:
@@ -274,14 +275,14 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
     Kernels have one width for h and all states of a layer: the widest. If a state has more units than h, they compute a
     wider h than callers see, and matrices that multiply it have columns of zeros there.
     """
-    found, inputs, wide_inputs = [], input_size, input_size
+    result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
         sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
         width = max((hidden, *(sizes.get(size, size) for size in layout.states)))
         wide = {"H": width, "I": wide_inputs, "P": proj_size or width}
-        found.append((sizes, wide))
+        result.append((sizes, wide))
         inputs, wide_inputs = directions * sizes["P"], directions * wide["P"]
-    return found
+    return result
 
 
 def check_sizes(layout, sizes, layer, without_W):

@@ -113,8 +113,8 @@ def read_cells(source, cell=None, prefix=""):
             parts[layer, direction] = {CELL_ENTRIES[name]: value for name, value in state_dict.items()}
     if len(kinds) > 1:
         raise ValueError(f"cells must be of one kind, but are {sorted(map(str, kinds))}")
-    own = kinds.pop()
-    cell = agreed(cell, own, "the list of cells") if own else cell
+    cell_kind = kinds.pop()
+    cell = agreed(cell, cell_kind, "the list of cells") if cell_kind else cell
     return infer(named(parts), cell, "the state dict made of the cells")
 
 

@@ -203,7 +203,7 @@ def test_as_many_threads_in_every_python_thread():
         import torch
         import numbarnn as nr, numbarnn.torch as nrt
         pool = nr.engines.get("cpu").thread_pool
-        pool.threads, pool._told = 4, False  # as on a machine with so many processors
+        pool.threads, pool._is_set = 4, False  # as on a machine with so many processors
         nrt.LSTM(3, 5)
         for threads in (1, 3):
             torch.set_num_threads(threads)

@@ -141,8 +141,8 @@ def barrier(counters, thread, threads):
             of arrivals and of threads that sleep until it arrives.
     """
     if threads > 1:
-        own = counters + thread * SLOTS * 8
-        turn = load_in_order(own) + 1
-        announce(own, turn)
+        counter = counters + thread * SLOTS * 8
+        turn = load_in_order(counter) + 1
+        announce(counter, turn)
         for other in range(threads):
             wait_until(counters + other * SLOTS * 8, turn)

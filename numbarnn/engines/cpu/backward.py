@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.panels import chain_of, takes_turns
+from numbarnn.engines.cpu.panels import has_accumulators, kc_of
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -40,25 +40,25 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 # ------------------------------------------------------------------------------------------ products
 @plain
-def _pack(zero, call, own):
+def _pack(zero, call, share):
     """Pack the thread's columns of R and W_hr."""
     if call.packs:
-        own_columns = columns_before(zero, call, own)
+        own_columns = columns_before(zero, call, share)
         _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
         if call.W_hr:
-            own_units = units_before(zero, call, own, call.panel_row)
+            own_units = units_before(zero, call, share, call.panel_row)
             _pack_columns(zero, call, (call.W_hr, call.W_hr_panels), call.outputs, call.hidden, own_units)
 
 
 @plain
-def _pack_columns(zero, call, weights, terms, columns, own):
+def _pack_columns(zero, call, weights, terms, columns, span):
     """Pack columns of weights (terms, columns) into panels (columns / width, terms, width).
 
     Args:
         weights: addresses of the weights and of the panels.
-        own: [first, last), the columns to pack.
+        span: [first, last), the columns to pack.
     """
-    (source, panels), (first, last), item, address = weights, own, bytes_of(zero), new_product()
+    (source, panels), (first, last), item, address = weights, span, bytes_of(zero), new_product()
     width, at = call.panel_row // item, product_at(address)
     at.terms, at.b_row, at.out_row = terms, columns * item, call.panel_row
     for j in range(first, last, width):
@@ -92,8 +92,8 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row, at.panel_row, at.chain = weights.terms * call.panel_row, call.panel_row, chain_of(terms[1])
-            at.turns = takes_turns(call.panel_row, call.batch)
+            at.b_row, at.panel_row, at.kc = weights.terms * call.panel_row, call.panel_row, kc_of(terms[1])
+            at.accumulators = has_accumulators(call.panel_row, call.batch)
             at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item
@@ -103,12 +103,12 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
 
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
-def _project(zero, call, own, at):
+def _project(zero, call, share, at):
     """Set dht[t] = dy[t] + dh (0 for skipped steps, whose dh stays), dh = 0, dm = dht[t] W_hr: the thread's columns."""
     if call.W_hr:
-        (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, own.first_row
-        first, last = own.first_out, own.last_out
-        for row in range(b, own.last_row):
+        (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, share.first_row
+        first, last = share.first_out, share.last_out
+        for row in range(b, share.last_row):
             place = t * call.batch + row
             dht, dh = call.dht + place * P * item, call.dh + row * call.dh_row
             if mask_at(call, 2 * (t + 1) - before, row) == RESET:
@@ -118,10 +118,10 @@ def _project(zero, call, own, at):
                 continue
             _add_to(zero, dht, dh, call.dy + place * call.dy_row, first, last)
             clear_units(zero, dh, ONE, P, first, last)
-        meet(call, own)
+        meet(call, share)
         a = call.dht + (t * call.batch + b) * P * item, P * item
-        out = call.own_dh + b * call.own_dh_row + own.first * item, call.own_dh_row
-        sizes = own.last_row - b, own.first, own.last - own.first
+        out = call.own_dh + b * call.own_dh_row + share.first * item, call.own_dh_row
+        sizes = share.last_row - b, share.first, share.last - share.first
         _multiply_back(zero, call, Weights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
 
 
@@ -134,11 +134,11 @@ def _add_to(zero, total, one, other, first, last):
 
 
 @plain
-def _mask_gradients(zero, call, own, at):
+def _mask_gradients(zero, call, share, at):
     """Stop gradients at resets, and keep skipped steps out of the parameters' gradients."""
     if call.step_mask:
-        (t, before), H, first, last = at, call.hidden, own.first, own.last
-        for b in range(own.first_row, own.last_row):
+        (t, before), H, first, last = at, call.hidden, share.first, share.last
+        for b in range(share.first_row, share.last_row):
             place = t * call.batch + b
             if mask_at(call, 2 * (t + 1) - before, b) == RESET:
                 clear_units(zero, call.dc + b * call.dc_row, call.private, H, first, last)
@@ -153,66 +153,68 @@ def _mask_gradients(zero, call, own, at):
 
 
 @plain
-def _add_state_gradients(zero, call, own, at):
+def _add_state_gradients(zero, call, share, at):
     """Add the gradients of a step's own cell states to dc, unless the step is skipped: the thread's units."""
     if call.d_states:
         (t, _), width = at, call.hidden * bytes_of(zero)
-        for b in range(own.first_row, own.last_row):
+        for b in range(share.first_row, share.last_row):
             if mask_at(call, t + 1, b) != SKIP:
-                dc, given = call.dc + b * call.dc_row, call.d_states + (t * call.batch + b) * call.d_states_row
+                dc, d_states = call.dc + b * call.dc_row, call.d_states + (t * call.batch + b) * call.d_states_row
                 for number in range(call.private):
                     part = dc + number * width
-                    _add_to(zero, part, part, given + number * width, own.first, own.last)
+                    _add_to(zero, part, part, d_states + number * width, share.first, share.last)
 
 
 @plain
-def _stages(zero, call, own, address, at):
+def _stages(zero, call, share, address, at):
     """Compute the gradients of the cell's stages, from the last: of sums over all units, or of gates.
 
     For gates, multiply by the stage's rows of R to obtain the gradient of its vector.
     """
-    (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
+    (t, _), item, H, b = at, bytes_of(zero), call.hidden, share.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)
         if stage.is_sums == LARGEST:  # no gradient flows through a maximum
             continue
         if stage.is_sums:
-            totals = call.totals + own.thread * call.batch * call.sums_count * item
-            sum_units(zero, call, own, address, at, stage, totals)
+            totals = call.totals + share.thread * call.batch * call.sums_count * item
+            sum_units(zero, call, share, address, at, stage, totals)
             continue
         first_row, start = call.dah + t * call.batch * call.dah_row, stage.first_gate * H
         rows = rows_at(address)
         rows.out, rows.out_row = first_row + start * item, call.dah_row
-        run_rows(zero, call, own, address, at, stage.step, YES)
-        meet(call, own)
+        run_rows(zero, call, share, address, at, stage.step, YES)
+        meet(call, share)
         a = first_row + b * call.dah_row + start * item, call.dah_row
-        out = call.d_v + b * call.d_v_row + (stage.product * H + own.first) * item, call.d_v_row
-        sizes = own.last_row - b, own.first, own.last - own.first
+        out = call.d_v + b * call.d_v_row + (stage.product * H + share.first) * item, call.d_v_row
+        sizes = share.last_row - b, share.first, share.last - share.first
         terms = start, (stage.end_gate - stage.first_gate) * H
         weights = Weights(call.R, call.R_panels, call.ah_gates * H, H)
         _multiply_back(zero, call, weights, terms, sizes, a, out, NO)
 
 
 @plain
-def _cell(zero, call, own, address, step):
+def _cell(zero, call, share, address, step):
     """Compute the cell's part of a step from dh: dah and the other gradients."""
     at = find_step_time(step, call.steps, call.direction, YES)
-    _project(zero, call, own, at)
-    _mask_gradients(zero, call, own, at)
-    _add_state_gradients(zero, call, own, at)
-    _stages(zero, call, own, address, at)
-    run_rows(zero, call, own, address, at, call.step, YES)
+    _project(zero, call, share, at)
+    _mask_gradients(zero, call, share, at)
+    _add_state_gradients(zero, call, share, at)
+    _stages(zero, call, share, address, at)
+    run_rows(zero, call, share, address, at, call.step, YES)
 
 
 @plain
-def _through_R(zero, call, own, step):
+def _through_R(zero, call, share, step):
     """Add dah R to dh; it needs dah of all units."""
     t = find_step_time(step, call.steps, call.direction, YES)[0]
-    b, first, terms = own.first_row, own.first_out, call.recurrent * call.hidden
+    b, first, terms = share.first_row, share.first_out, call.recurrent * call.hidden
     weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
     dah = call.dah + (t * call.batch + b) * call.dah_row, call.dah_row
     dh = call.dh + b * call.dh_row + first * bytes_of(zero), call.dh_row
-    _multiply_back(zero, call, weights, (ZERO, terms), (own.last_row - b, first, own.last_out - first), dah, dh, YES)
+    _multiply_back(
+        zero, call, weights, (ZERO, terms), (share.last_row - b, first, share.last_out - first), dah, dh, YES
+    )
 
 
 # ------------------------------------------------------------------------------------------ the loop
@@ -227,14 +229,14 @@ def backward_steps(zero, address):
         address: of a `records.Job` that does a `records.Call`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
-    call = call_at(job.what)
-    own = share_of(zero, call, job)
-    _pack(zero, call, own)
-    meet_packed(call, own)
+    call = call_at(job.record)
+    share = share_of(zero, call, job)
+    _pack(zero, call, share)
+    meet_packed(call, share)
     set_parameters(zero, call, rows_at(rows_address))
     for step in range(call.first, call.last + 1):
         if step > call.first:
-            meet(call, own)
-            _through_R(zero, call, own, step - 1)
+            meet(call, share)
+            _through_R(zero, call, share, step - 1)
         if step < call.last:
-            _cell(zero, call, own, rows_address, step)
+            _cell(zero, call, share, rows_address, step)

@@ -64,9 +64,9 @@ class CellParts:
         functions = [(one.forward, one.backward) for one in (cell, *cell.stages)]
         stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
         layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit
-        about = [fingerprint(function) for pair in functions for function in pair]
-        about += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
-        return f"{self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"
+        texts = [fingerprint(function) for pair in functions for function in pair]
+        texts += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
+        return f"{self.dtype}, {hashlib.sha256(''.join(texts).encode()).hexdigest()[:16]}"
 
 
 class StageParts:

@@ -25,14 +25,14 @@ def _put(zero, address, first, H, tile, place, values, n):
 
 
 @inlined
-def _each(cell, unit, about, n):
-    """Call unit(about, i) for n units: whole blocks in loops of a length known to LLVM, then the rest."""
+def _each(cell, unit, context, n):
+    """Call unit(context, i) for n units: whole blocks in loops of a length known to LLVM, then the rest."""
     whole = n // cell.block * cell.block
     for block in range(0, whole, cell.block):
         for i in range(cell.block):
-            unit(about, block + i)
+            unit(context, block + i)
     for i in range(n - whole):
-        unit(about, whole + i)
+        unit(context, whole + i)
 
 
 @inlined
@@ -72,8 +72,8 @@ def _forward_arguments(cell, zero, rows, b, j, save):
 
 
 @inlined
-def _forward_unit(about, i):
-    (cell, zero, rows, tile, save), (b, first) = about
+def _forward_unit(context, i):
+    (cell, zero, rows, tile, save), (b, first) = context
     new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
     cell.store_states(tile, i, TILE, new_state)
     if save:
@@ -107,8 +107,8 @@ def train_units(cell, address):
 
 
 @inlined
-def _stage_unit(about, i):
-    (stage, zero, rows, tile, draws), (b, first) = about
+def _stage_unit(context, i):
+    (stage, zero, rows, tile, draws), (b, first) = context
     tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, first + i, draws))
 
 
@@ -125,8 +125,8 @@ def stage_units(stage, address):
 
 
 @inlined
-def _stage_term(about, i):
-    stage, zero, rows, tile = about
+def _stage_term(context, i):
+    stage, zero, rows, tile = context
     terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
     stage.store_sums(tile, i, TILE, terms)
 
@@ -160,8 +160,8 @@ def _backward_arguments(cell, zero, rows, b, j):
 
 
 @inlined
-def _backward_unit(about, i):
-    (cell, zero, rows, tile, places), (b, first) = about
+def _backward_unit(context, i):
+    (cell, zero, rows, tile, places), (b, first) = context
     of_gates, of_recurrent, of_parameters = places
     d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
     cell.store_states(tile, i, TILE, d_before)
@@ -179,11 +179,11 @@ def backward_units(cell, address):
     of_gates = cell.num_states
     of_recurrent = of_gates + cell.num_gates
     of_parameters = of_recurrent + (0 if cell.same_gradient else cell.num_recurrent)
-    about = cell, zero, rows, tile, (of_gates, of_recurrent, of_parameters)
+    context = cell, zero, rows, tile, (of_gates, of_recurrent, of_parameters)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(cell, _backward_unit, (about, (b, first)), n)
+            _each(cell, _backward_unit, (context, (b, first)), n)
             H = rows.H
             _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
             _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
@@ -194,8 +194,8 @@ def backward_units(cell, address):
 
 
 @inlined
-def _stage_unit_back(about, i):
-    (stage, zero, rows, tile), (b, first) = about
+def _stage_unit_back(context, i):
+    (stage, zero, rows, tile), (b, first) = context
     stage.store_gates(tile, i, TILE, stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i)))
 
 
@@ -212,8 +212,8 @@ def stage_units_back(stage, address):
 
 
 @inlined
-def _stage_term_back(about, i):
-    stage, zero, rows, tile = about
+def _stage_term_back(context, i):
+    stage, zero, rows, tile = context
     terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
     stage.store_sums(tile, i, TILE, terms)
 

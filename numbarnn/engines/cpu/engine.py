@@ -166,18 +166,18 @@ class CpuEngine(HostEngine):
 
     def dropout(self, out, x, mask, scale, position=0):
         scale, position = np.array(scale, x.dtype), position + int(mask[5])
-        what = Dropout(
+        record = Dropout(
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
         )
         function, threads = self._function(products.dropout, x.dtype), self._threads(20 * x.size, x.size)
-        self._fused([joined.Part(x.itemsize, function, what, threads, None)])()
+        self._fused([joined.Part(x.itemsize, function, record, threads, None)])()
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
         step_mask[...] = 0
-        about = np.array([address(resets), len(resets), *resets.strides], np.int64)
+        reset_array = np.array([address(resets), len(resets), *resets.strides], np.int64)
         products.fill_step_mask(
-            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(about)
+            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(reset_array)
         )
 
     def select(self, out, x, step_mask, dropped, fill):
@@ -204,10 +204,10 @@ class CpuEngine(HostEngine):
     def spread_blocks(self, out, x, gates):
         (rows, columns), width = out.shape, x.shape[1]
         heads = columns // width
-        blocks, given = (array.reshape(gates, heads, rows // gates // heads, -1) for array in (out, x))
+        blocks, x_blocks = (array.reshape(gates, heads, rows // gates // heads, -1) for array in (out, x))
         out[...] = 0
         for head in range(heads):
-            blocks[:, head, :, head * width : (head + 1) * width] = given[:, head]
+            blocks[:, head, :, head * width : (head + 1) * width] = x_blocks[:, head]
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         self._fused([self._product_parts.multiply(out, a, b, transpose_a, transpose_b, accumulate)])()
@@ -247,7 +247,7 @@ class CpuEngine(HostEngine):
             call.product = self._function(products.blas_steps, dtype)
         elif packs:
             if (-(-call.batch // threads) if call.by_rows else call.batch) <= panels.FEW_ROWS:
-                call.panel_row = panels.WIDE_ROW
+                call.panel_row = panels.GEMV_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
             lent = self._panels(call, p)

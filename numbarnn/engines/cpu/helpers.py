@@ -52,7 +52,7 @@ def run_together(item, steps, count, threads, slots, jobs, counters):
     for number in range(count):
         step = step_at(steps + number * STEP_BYTES)
         if min(step.threads, threads) > 1:
-            _together(item, step.function, step.what, min(step.threads, threads), slots, jobs, counters)
+            _together(item, step.function, step.record, min(step.threads, threads), slots, jobs, counters)
         else:
             _run_one(item, steps + number * STEP_BYTES)
 
@@ -61,12 +61,12 @@ def run_together(item, steps, count, threads, slots, jobs, counters):
 def _run_one(item, step):
     step, address = step_at(step), new_job()
     job = job_at(address)
-    job.threads, job.what = 1, step.what
+    job.threads, job.record = 1, step.record
     run_job(item, step.function, address)
 
 
 @plain
-def _together(item, function, what, threads, slots, jobs, counters):
+def _together(item, function, record, threads, slots, jobs, counters):
     """Run one function on this thread and the first helpers, and wait for all of them."""
     words = numbers_at(np.int64(0), counters)
     for k in range(threads * SLOTS):
@@ -74,7 +74,7 @@ def _together(item, function, what, threads, slots, jobs, counters):
     for thread in range(threads - 1, -1, -1):
         address = jobs + thread * JOB_BYTES
         job = job_at(address)
-        job.thread, job.threads, job.counters, job.what = thread, threads, counters, what
+        job.thread, job.threads, job.counters, job.record = thread, threads, counters, record
         if thread > 0:
             slot = slots + (thread - 1) * _SLOT
             words = numbers_at(np.int64(0), slot)

@@ -21,15 +21,15 @@ class Part(NamedTuple):
 
     Attributes:
         item: bytes of a number.
-        function, what: addresses of the compiled function and of its record.
+        function, record: addresses of the compiled function and of its record.
         threads: number of threads.
         kept: objects that must live as long.
-        lent: [(shape, dtype, field of `what`)] of memory that it needs while it runs.
+        lent: [(shape, dtype, field of `record`)] of memory that it needs while it runs.
     """
 
     item: int
     function: int
-    what: Any
+    record: Any
     threads: int
     kept: Any
     lent: tuple = ()
@@ -44,7 +44,7 @@ class Steps:
     """
 
     def __init__(self, run, part):
-        self._part, self._call, self._all = part, part.what, run([part])
+        self._part, self._call, self._all = part, part.record, run([part])
 
     def __call__(self, first, last):
         call = self._call
@@ -57,7 +57,7 @@ class Steps:
         """Return the `Part` for these steps alone, which packs its own weights."""
         call = Call.from_buffer_copy(self._call)
         call.first, call.last, call.packs = first, last, call.pack
-        return self._part._replace(what=call)
+        return self._part._replace(record=call)
 
 
 class Fused:
@@ -70,12 +70,12 @@ class Fused:
     """
 
     def __init__(self, parts, pool, empty):
-        steps = (Step(function=one.function, what=addressof(one.what), threads=one.threads) for one in parts)
+        steps = (Step(function=one.function, record=addressof(one.record), threads=one.threads) for one in parts)
         steps = (Step * len(parts))(*steps)
         self._empty, self._memory = empty, []
-        self.lent = [(one.what, *lent) for one in parts for lent in one.lent]
-        threads, what = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
-        self.run = partial(run_alone.compiled, *what) if threads == 1 else partial(pool.run, *what, threads)
+        self.lent = [(one.record, *lent) for one in parts for lent in one.lent]
+        threads, work = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
+        self.run = partial(run_alone.compiled, *work) if threads == 1 else partial(pool.run, *work, threads)
         self.run.kept = steps, parts  # keeps alive what its addresses point at
 
     def lend(self):
@@ -99,7 +99,7 @@ def zero(out):
 @by_address
 def copy_rows(zero, address):
     """Copy the rows of a `records.Copy`."""
-    copy = copy_at(job_at(address).what)
+    copy = copy_at(job_at(address).record)
     for i in range(copy.rows):
         out, x = numbers_at(zero, copy.out + i * copy.out_row), numbers_at(zero, copy.x + i * copy.x_row)
         for j in range(copy.numbers):

@@ -40,10 +40,10 @@ def transpose_half(typing_context, zero, source, source_row, out):
         _, source, source_row, out = arguments
         rows = [v.load(v.moved(source, i, source_row)) for i in range(v.length // 2)]
         _exchange(builder, rows)
-        beside = [i + column for column in range(2) for i in range(0, v.length, 2)]
-        beside = ir.Constant(ir.VectorType(ir.IntType(32), v.length), beside)
+        order = [i + column for column in range(2) for i in range(0, v.length, 2)]
+        order = ir.Constant(ir.VectorType(ir.IntType(32), v.length), order)
         for i, row in enumerate(rows):
-            v.store(builder.shuffle_vector(row, row, beside), v.moved(out, i, VECTOR_BYTES))
+            v.store(builder.shuffle_vector(row, row, order), v.moved(out, i, VECTOR_BYTES))
         return context.get_dummy_value()
 
     return types.void(zero, *[types.intp] * 3), generate
@@ -51,11 +51,11 @@ def transpose_half(typing_context, zero, source, source_row, out):
 
 def _exchange(builder, rows):
     """Swap a row's number with the high part of a number's position in it; the low part stays."""
-    width, beside = len(rows) // 2, rows[0].type.count // len(rows)
+    width, numbers = len(rows) // 2, rows[0].type.count // len(rows)
     while width:  # swap halves of pairs of rows, quarters of pairs, and so on
         for i in range(len(rows)):
             if not i & width:
-                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width * beside)
+                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width * numbers)
         width //= 2
 
 

@@ -22,10 +22,10 @@ def openblas():
 
     package = find_spec("scipy_openblas32")
     folders = package.submodule_search_locations if package else ()
-    found = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
-    if not found:
+    paths = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
+    if not paths:
         raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32")
-    library = ctypes.CDLL(str(found[0]))  # visible through this handle only
+    library = ctypes.CDLL(str(paths[0]))  # visible through this handle only
     library.scipy_openblas_set_num_threads(1)
     return library
 

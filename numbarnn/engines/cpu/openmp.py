@@ -65,8 +65,8 @@ def _ask(typing_context, function):
 
 
 @intrinsic
-def _begin_region(typing_context, gomp_parallel, function, what):
-    """Call function(what) on all of OpenMP's threads.
+def _begin_region(typing_context, gomp_parallel, function, record):
+    """Call function(record) on all of OpenMP's threads.
 
     The region keeps OpenMP's current number of threads, as PyTorch's regions do: OpenMP ends and creates threads
     whenever the number changes.
@@ -89,7 +89,7 @@ def take_part(address):
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
-    job.counters, job.what = region.counters, region.what
+    job.counters, job.record = region.counters, region.record
     if job.thread < job.threads:
         run_job(region.item, region.function, place)
 
@@ -125,18 +125,18 @@ class OpenMP:
         )  # fmt: skip
         self._counters = np.zeros(0, np.int64)
 
-    def run(self, item, function, threads, what):
+    def run(self, item, function, threads, record):
         """Run a compiled function of (zero, address of a `records.Job`) on several threads.
 
         Args:
             item: bytes of a number of the dtype.
-            function, what: addresses of the function and of its record.
+            function, record: addresses of the function and of its record.
         """
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:
             self._counters = np.zeros(size, np.int64)
         region.counters = self._counters.ctypes.data
-        region.item, region.function, region.threads, region.what = item, function, threads, what
+        region.item, region.function, region.threads, region.record = item, function, threads, record
         run_region(ctypes.addressof(region))
 
     def end_threads(self):

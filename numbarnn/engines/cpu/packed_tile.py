@@ -13,11 +13,11 @@ from numbarnn.engines.cpu.vectors import INT, LINE, VECTOR_BYTES, Vectors, own_m
 UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
-def packed_tile(least, most, beside=2):
+def packed_tile(least, most, vectors=2):
     """Return a function for compiled code: out = tile panel, or +=, for `least` to `most` rows.
 
     Args:
-        beside: vectors of the panel per term: 2, or 1 for the first half of its columns only.
+        vectors: vectors of the panel per term: 2, or 1 for the first half of its columns only.
 
     Args of the function:
         rows: number of rows.
@@ -26,44 +26,44 @@ def packed_tile(least, most, beside=2):
         ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
             and large weights lie in the L3 cache.
         terms: number of terms.
-        chain: terms per partial sum; partial sums are then added, which keeps rounding errors small.
+        kc: terms per partial sum; partial sums are then added, which keeps rounding errors small.
         out, out_row: address of the result, and bytes between its rows.
         add: add to out; the partial sums are added one after another.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, rows, *given = arguments
+        _, rows, *operands = arguments
         for count in cgutils.each_of(builder, rows, range(least, most + 1)):
-            _write_tile(v, count, beside, *given)
+            _write_tile(v, count, vectors, *operands)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+    def product(typing_context, zero, rows, tile, panel, ahead, terms, kc, out, out_row, add):
         return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
 
-def _write_tile(v, rows, beside, tile, panel, ahead, terms, chain, out, out_row, add):
+def _write_tile(v, rows, vectors, tile, panel, ahead, terms, kc, out, out_row, add):
     """Write `packed_tile`'s instructions for a fixed number of rows and vectors per term.
 
     Between two partial sums the total lies on the stack, in the L1 cache: rows of out, some KB apart, would evict each
     other.
     """
     builder = v.builder
-    sums = [[v.variable() for _ in range(beside)] for _ in range(rows)]
+    sums = [[v.variable() for _ in range(vectors)] for _ in range(rows)]
     total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)
-    last = builder.sdiv(builder.sub(terms, INT(1)), chain)  # 0 without terms, too
+    last = builder.sdiv(builder.sub(terms, INT(1)), kc)  # 0 without terms, too
     with cgutils.for_range(builder, builder.add(last, INT(1))) as loop:
         begins, ends = (builder.icmp_signed("==", loop.index, number) for number in (INT(0), last))
-        start = builder.mul(loop.index, chain)
+        start = builder.mul(loop.index, kc)
         left = builder.sub(terms, start)
-        count = builder.select(builder.icmp_signed("<", left, chain), left, chain)
+        count = builder.select(builder.icmp_signed("<", left, kc), left, kc)
         # Prefetch the sums to add to: a store would wait for their line, and everything after it too.
         with builder.if_then(begins):
             for i in range(rows):
-                for j in range(max(1, beside * VECTOR_BYTES // LINE)):
+                for j in range(max(1, vectors * VECTOR_BYTES // LINE)):
                     v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
         at = v.moved(tile, start, rows * v.bytes), v.moved(panel, start, 2 * VECTOR_BYTES)
         _add_chain(v, sums, at, v.moved(ahead, builder.sdiv(start, INT(UNROLLED)), LINE), count)

@@ -17,7 +17,7 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
 
     Args:
         transposed: pack columns.
-        panel_row: bytes of a panel's columns, PANEL_ROW or WIDE_ROW.
+        panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
     """
     (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:

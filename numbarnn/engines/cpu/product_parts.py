@@ -40,29 +40,29 @@ class ProductParts:
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
-        given = [(dw["W"], dax, x)] if "W" in dw else []
+        gemms = [(dw["W"], dax, x)] if "W" in dw else []
         if "R" in dw:
-            given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
-        given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
+            gemms.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
+        gemms = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in gemms]
         if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # true for most cells
             sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
         else:
             sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
-        return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, given, sums)
+        return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, gemms, sums)
 
-    def _part(self, threads, dtype, given, sums, function=products.blas_product):
+    def _part(self, threads, dtype, gemms, sums, function=products.blas_product):
         """Return the `Part` for some `records.Product`s, which `function` multiplies, and some `records.Sums`."""
         has_small = openblas.has_small_kernels()
-        for one in given:
+        for one in gemms:
             products.choose(one, dtype, has_small)
-        given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
-        what = Work(
-            products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
+        gemms, sums = (Product * len(gemms))(*gemms), (Sums * len(sums))(*sums)
+        record = Work(
+            products=addressof(gemms), products_count=len(gemms), sums=addressof(sums), sums_count=len(sums),
             function=self._address_of(function, dtype), has_small=has_small, pieces=threads,
         )  # fmt: skip
         work = self._address_of(products.multiply_and_add, dtype)
-        return joined.Part(dtype.itemsize, work, what, threads, (given, sums))
+        return joined.Part(dtype.itemsize, work, record, threads, (gemms, sums))
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):

@@ -30,7 +30,7 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
 SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies unpacked matrices
 SMALL_OUT = 1200  # m n up to which it does so for a bᵀ
-CHAIN = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
+KC = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
 FEW_TERMS = 3  # terms up to which `_few_terms` multiplies
 # Columns from which OpenBLAS does not get small pieces. With kernels for small products: from WIDE_OF_SMALL, or, with
 # columns that fill no whole vectors or few rows or terms, from WIDER.
@@ -108,8 +108,8 @@ def _multiply_in_calls(zero, at):
         if at.rows - m - rows == 1:  # OpenBLAS multiplies one row in another way
             rows -= ROWS_ALIKE
         for n in range(0, at.columns, max(1, at.call_columns)):
-            for number in range(at.chains):
-                (k, end), columns = share(at.terms, number, at.chains), min(at.call_columns, at.columns - n)
+            for number in range(at.k_blocks):
+                (k, end), columns = share(at.terms, number, at.k_blocks), min(at.call_columns, at.columns - n)
                 a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
                 b = at.b + (n * ldb + k if transpose_b else k * ldb + n) * item
                 out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
@@ -142,7 +142,7 @@ def choose(product, dtype, has_small):
     rows, columns, terms = product.rows, product.columns, product.terms
     product.narrow = columns < WIDE
     if has_small and not product.transpose_b and columns < WIDER:
-        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= CHAIN
+        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= KC
         product.narrow = columns < WIDE_OF_SMALL or spare or few
 
 
@@ -163,7 +163,7 @@ def _columns_of_piece(whole):
 
 
 @plain
-def _chains(terms, most):
+def _k_blocks(terms, most):
     """Return the number of blocks, at least one, into which a sum is cut so that each has at most `most` terms."""
     return max(1, (terms + most - 1) // most)
 
@@ -182,19 +182,19 @@ def _is_small(whole, has_small):
 def _set_calls(at, whole, has_small):
     """Plan OpenBLAS's calls for a part of a `records.Product`: rows and columns per call, and blocks of terms.
 
-    OpenBLAS adds up to 500 terms one after another; sums of CHAIN terms halve the rounding error at no cost. With few
+    OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost. With few
     rows, small pieces need no packing and are up to 3 times faster.
     """
-    at.call_rows, at.call_columns, at.chains = at.rows, at.columns, _chains(at.terms, CHAIN)
+    at.call_rows, at.call_columns, at.k_blocks = at.rows, at.columns, _k_blocks(at.terms, KC)
     if whole.rows == 1:
-        at.chains = 1
+        at.k_blocks = 1
     elif _is_pieced(whole):
         lanes = 8 if whole.transpose_b else 1  # a bᵀ: OpenBLAS adds the terms up in several lanes anyway
         at.call_columns = _columns_of_piece(whole)
-        most = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
-        at.chains = _chains(at.terms, most)
+        most = min(lanes * KC, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
+        at.k_blocks = _k_blocks(at.terms, most)
     elif _is_small(whole, has_small):
-        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * CHAIN * ROWS_ALIKE) * ROWS_ALIKE
+        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * KC * ROWS_ALIKE) * ROWS_ALIKE
 
 
 @plain
@@ -204,8 +204,8 @@ def _least_rows(whole, has_small):
         return 1
     if whole.transpose_b:
         return SMALL_OUT // max(1, whole.columns) + 1
-    chains = _chains(whole.terms, CHAIN)  # the first or the last is the shortest
-    terms = min(share(whole.terms, 0, chains)[1], whole.terms - share(whole.terms, chains - 1, chains)[0])
+    k_blocks = _k_blocks(whole.terms, KC)  # the first or the last is the shortest
+    terms = min(share(whole.terms, 0, k_blocks)[1], whole.terms - share(whole.terms, k_blocks - 1, k_blocks)[0])
     return SMALL_PRODUCT // max(1, whole.columns * terms) + 1
 
 
@@ -301,7 +301,7 @@ def _move_sums(zero, total, part):
 def multiply_and_add(zero, address):
     """Compute a thread's part in a `records.Work`."""
     job = job_at(address)
-    work = work_at(job.what)
+    work = work_at(job.record)
     for piece in range(job.thread, work.pieces, job.threads):  # one thread does all pieces: the same bits
         for number in range(work.products_count):
             _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, work.pieces, work)
@@ -339,21 +339,21 @@ def fill_step_mask(step_mask, directions, times, batch, lengths, resets):
         lengths: (B,).
         resets: four int64: address of (times, B), `times`, bytes between rows, bytes between columns.
     """
-    mask, given = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
+    mask, length_of = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
     numbers = numbers_at(_NUMBER, resets)
-    about = _Resets(numbers[0], (numbers[1], batch), (numbers[2], numbers[3]))
+    reset_array = _Resets(numbers[0], (numbers[1], batch), (numbers[2], numbers[3]))
     for direction in range(directions):
         for t in range(times):
             for b in range(batch):
                 place = (direction * (times + 2) + t) * batch + b
-                mask[place] = _mask_of_step(t, direction, int(given[b]), about, b)
+                mask[place] = _mask_of_step(t, direction, int(length_of[b]), reset_array, b)
 
 
 @by_address
 def dropout(zero, address):
     """Compute a thread's part in a `records.Dropout`, with the numbers of `kernels.arrays.dropout`."""
     job = job_at(address)
-    at = dropout_at(job.what)
+    at = dropout_at(job.record)
     _drop_piece(zero, at, share(at.size, job.thread, job.threads))
 
 

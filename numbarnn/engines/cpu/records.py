@@ -61,18 +61,18 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
-# `panel_row` between two terms of one. Blocks of `chain` terms are added up; a GEMV panel has several accumulators
-# (`turns`). With panels or few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R of further
-# gates, and as many parts of out; `.._next` is the distance between them.
+# `panel_row` between two terms of one. Blocks of `kc` terms are added up; a GEMV panel may have several
+# `accumulators`. With panels or few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R of
+# further gates, and as many parts of out; `.._next` is the distance between them.
 # Columns that fill no whole panel are in panels together, in the order of the b, at `rest_panels` (0: after the
 # others); `rest_first` is the number of the first of these b to multiply. Such a panel is packed from `rest` rows of
 # each b, and begins with row number `rest_first` of all of them.
 # `narrow`: see `products.choose`.
 Product = _table(
     "Product",
-    "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
-    "rest rest_first rest_panels turns",
-    "call_rows call_columns chains narrow",
+    "rows columns terms kc a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
+    "rest rest_first rest_panels accumulators",
+    "call_rows call_columns k_blocks narrow",
 )
 
 # out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
@@ -88,13 +88,13 @@ Dropout = _table("Dropout", "out x size mask scale position pieces")
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
 # One step of a fused call: a function of (zero, address of a Job), its record, and its number of threads.
-Step = _table("Step", "function what threads")
+Step = _table("Step", "function record threads")
 
-# A thread's part of shared work: a function of (zero, address of its Job) does `what`.
-Job = _table("Job", "thread threads counters what")
+# A thread's part of shared work: a function of (zero, address of its Job) does `record`.
+Job = _table("Job", "thread threads counters record")
 
 # A parallel region of OpenMP: addresses of OpenMP's functions, and of the function that each thread calls.
-Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters what")
+Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters record")
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
@@ -159,21 +159,21 @@ new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
 @intrinsic
-def run(typing_context, about, function, record):
+def run(typing_context, zero, function, record):
     """Call a compiled function by its address.
 
     Args:
-        about: its first argument: a number, or None for a function of a cell, which has none.
+        zero: its first argument: a number, or None for a function of a cell, which has none.
         record: its last argument, an address.
     """
 
     def generate(context, builder, signature, arguments):
-        given = arguments[2:] if about == types.none else [arguments[0], arguments[2]]
-        kind = ir.FunctionType(ir.VoidType(), [one.type for one in given])
-        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), given)
+        values = arguments[2:] if zero == types.none else [arguments[0], arguments[2]]
+        kind = ir.FunctionType(ir.VoidType(), [one.type for one in values])
+        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), values)
         return context.get_dummy_value()
 
-    return types.void(about, types.intp, types.intp), generate
+    return types.void(zero, types.intp, types.intp), generate
 
 
 @plain

@@ -61,7 +61,7 @@ def share_of(zero, call, job):
 
 
 @plain
-def units_before(zero, call, own, panel_row):
+def units_before(zero, call, share, panel_row):
     """Return [first, last) of the units whose weights a share packs and multiplies by x before its first step.
 
     They are the share's own units; if each thread needs all weights, they are a part of all units.
@@ -70,33 +70,33 @@ def units_before(zero, call, own, panel_row):
         panel_row: bytes of the weights' panels; the units are cut at whole panels.
     """
     if call.by_rows:
-        return cut(call.hidden, panel_row // bytes_of(zero), own.thread, own.threads)
-    return own.first, own.last
+        return cut(call.hidden, panel_row // bytes_of(zero), share.thread, share.threads)
+    return share.first, share.last
 
 
 @plain
-def columns_before(zero, call, own):
+def columns_before(zero, call, share):
     """Return [first, last) of the columns of h whose projection a share packs before its first step."""
     if call.by_rows:
-        return cut(call.outputs, call.panel_row // bytes_of(zero), own.thread, own.threads)
-    return own.first_out, own.last_out
+        return cut(call.outputs, call.panel_row // bytes_of(zero), share.thread, share.threads)
+    return share.first_out, share.last_out
 
 
 # ------------------------------------------------------------------------------------------ threads and each other
 # Threads share a call's sequences, and meet once, after packing. Or they share its units, and meet in each step, as
 # its product with R needs all of h; cells with sums, stages or a projection meet within a step too.
 @plain
-def meet(call, own):
+def meet(call, share):
     """Wait until all threads have come here, if they share the units."""
-    if own.threads > 1 and not call.by_rows:
-        barrier(own.counters, own.thread, own.threads)
+    if share.threads > 1 and not call.by_rows:
+        barrier(share.counters, share.thread, share.threads)
 
 
 @plain
-def meet_packed(call, own):
+def meet_packed(call, share):
     """Wait until all threads have packed their parts of the weights, if each needs all of them."""
-    if own.threads > 1 and call.by_rows:
-        barrier(own.counters, own.thread, own.threads)
+    if share.threads > 1 and call.by_rows:
+        barrier(share.counters, share.thread, share.threads)
 
 
 # ------------------------------------------------------------------------------------------ masks and rows
@@ -133,7 +133,7 @@ def c_slot(call, slot):
 
 
 @plain
-def set_rows(zero, call, own, rows, b, count, t, before):
+def set_rows(zero, call, share, rows, b, count, t, before):
     """Point `rows` at `count` sequences from number b at time t, whose step starts from slot `before`.
 
     A sequence that is reset comes alone; its state before is zero.
@@ -146,7 +146,7 @@ def set_rows(zero, call, own, rows, b, count, t, before):
     rows.new_h = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row
     rows.new_c = c_slot(call, t + 1) + b * call.c_row
     rows.saved = call.saved + place * call.saved_row
-    totals = call.totals + (own.thread * call.batch + b) * sums
+    totals = call.totals + (share.thread * call.batch + b) * sums
     if call.backward:
         rows.sums, rows.d_sums = call.all_sums + place * sums, totals
         rows.dy = call.dy + place * call.dy_row if call.W_hr == 0 else call.zeros
@@ -193,17 +193,17 @@ def _add_lanes(zero, out, lanes, count, n):
 @plain
 def _largest_of_lanes(zero, out, lanes, count, n):
     """Set out[q] = the largest of n numbers of row q of lanes (count, TILE), NaN if one is."""
-    found = numbers_at(zero, out)
+    largest = numbers_at(zero, out)
     for q in range(count):
         row = numbers_at(zero, lanes + q * TILE * bytes_of(zero))
         total = row[0]
         for i in range(1, n):
             total = row[i] if row[i] > total or row[i] != row[i] else total
-        found[q] = total
+        largest[q] = total
 
 
 @plain
-def sum_units(zero, call, own, address, at, stage, totals):
+def sum_units(zero, call, share, address, at, stage, totals):
     """Sum a stage's terms over all units, or take the largest: first within each TILE of units, then in order.
 
     Args:
@@ -212,23 +212,23 @@ def sum_units(zero, call, own, address, at, stage, totals):
         totals: address (B, Q) of the thread's sums.
     """
     Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
-    count, lanes = stage.end_sum - stage.first_sum, call.lanes + own.thread * Q * TILE * item
+    count, lanes = stage.end_sum - stage.first_sum, call.lanes + share.thread * Q * TILE * item
     rows.out = lanes
-    for first in range(own.first, own.last, TILE):
-        rows.first, rows.last = first, min(own.last, first + TILE)
-        for b in range(own.first_row, own.last_row):
+    for first in range(share.first, share.last, TILE):
+        rows.first, rows.last = first, min(share.last, first + TILE)
+        for b in range(share.first_row, share.last_row):
             if not (call.backward and mask_at(call, at[0] + 1, b) == SKIP):
-                set_rows(zero, call, own, rows, b, ONE, at[0], at[1])
+                set_rows(zero, call, share, rows, b, ONE, at[0], at[1])
                 run(None, stage.step, address)
                 out = call.parts + ((first // TILE * B + b) * Q + stage.first_sum) * item
                 if stage.is_sums == LARGEST:
                     _largest_of_lanes(zero, out, lanes, count, rows.last - first)
                 else:
                     _add_lanes(zero, out, lanes, count, rows.last - first)
-    meet(call, own)
+    meet(call, share)
     parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
     tiles = (call.hidden + TILE - 1) // TILE
-    for b in range(own.first_row, own.last_row):
+    for b in range(share.first_row, share.last_row):
         for q in range(stage.first_sum, stage.end_sum):
             total = parts[b * Q + q] if stage.is_sums == LARGEST else zero
             for start in range(0, tiles, FEW_TILES):  # sum few, then sums of few: rounds less than one long sum
@@ -244,7 +244,7 @@ def sum_units(zero, call, own, address, at, stage, totals):
 
 
 @plain
-def run_rows(zero, call, own, address, at, step, skip):
+def run_rows(zero, call, share, address, at, step, skip):
     """Call a function of the cell on the thread's sequences: once for all, or once per sequence with a step mask.
 
     Args:
@@ -254,13 +254,13 @@ def run_rows(zero, call, own, address, at, step, skip):
         skip: leave out sequences whose step is skipped.
     """
     (t, before), rows = at, rows_at(address)
-    b, count, out = own.first_row, own.last_row - own.first_row, rows.out
-    rows.first, rows.last = own.first, own.last
+    b, count, out = share.first_row, share.last_row - share.first_row, rows.out
+    rows.first, rows.last = share.first, share.last
     if call.step_mask:
         count = 1
-    while b < own.last_row:
+    while b < share.last_row:
         if not (skip and mask_at(call, t + 1, b) == SKIP):
-            set_rows(zero, call, own, rows, b, count, t, before)
+            set_rows(zero, call, share, rows, b, count, t, before)
             rows.out = out + b * rows.out_row
             run(None, step, address)
         b += count

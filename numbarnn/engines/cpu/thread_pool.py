@@ -20,12 +20,12 @@ def default_threads():
     Raises:
         ValueError: NUMBARNN_NUM_THREADS is set, and not to a positive int.
     """
-    given = os.environ.get(VARIABLE)
-    if given is None:
+    text = os.environ.get(VARIABLE)
+    if text is None:
         return usable_cpus()
-    if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"{VARIABLE} must be a positive int, not {given!r}: unset it to use all processors")
-    return int(given)
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{VARIABLE} must be a positive int, not {text!r}: unset it to use all processors")
+    return int(text)
 
 
 def usable_cpus(cgroup=_CGROUP):
@@ -55,7 +55,7 @@ class ThreadPool:
     """
 
     def __init__(self, threads=None):
-        self.threads, self._told = threads or default_threads(), bool(threads) or VARIABLE in os.environ
+        self.threads, self._is_set = threads or default_threads(), bool(threads) or VARIABLE in os.environ
         self._helpers, self._busy, self.openmp = None, threading.RLock(), None
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
@@ -78,14 +78,14 @@ class ThreadPool:
         with self._busy:
             if self._helpers is not None:
                 self._helpers.end()
-            self._helpers, self.threads, self._told = None, threads, True
+            self._helpers, self.threads, self._is_set = None, threads, True
 
     def available(self):
         """Return how many threads a call from this Python thread may use.
 
         A number that the user set counts; else, once PyTorch's threads are in use, at most PyTorch's number.
         """
-        if self.openmp is None or self._told:
+        if self.openmp is None or self._is_set:
             return self.threads
         return min(self.threads, self.openmp.size())
 
@@ -110,7 +110,7 @@ class ThreadPool:
             if self.openmp is not None and self.openmp.size() >= threads:
                 for step in (Step * count).from_address(steps):
                     if step.threads > 1:
-                        self.openmp.run(item, step.function, min(step.threads, threads), step.what)
+                        self.openmp.run(item, step.function, min(step.threads, threads), step.record)
                     else:
                         run_alone(item, addressof(step), 1)
             else:

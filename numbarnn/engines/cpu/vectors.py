@@ -50,14 +50,14 @@ def panel_width(dtype):
 
 def description():
     """Describe in words what products are compiled for."""
-    features, about = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
+    features, text = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
     if features.get("fma") or _IS_ARM:
-        about += ", fused multiply-add"
+        text += ", fused multiply-add"
     if not KNOWN:
-        about += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
+        text += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
     elif VECTOR_BYTES == 16 and not _IS_ARM:
-        about += ", slower, as this processor has no AVX"
-    return about
+        text += ", slower, as this processor has no AVX"
+    return text
 
 
 def own_memory(builder, kind, count):
@@ -200,14 +200,14 @@ class Vectors:
         return place
 
 
-def tile_product(rows, panels, turns=1):
+def tile_product(rows, panels, accumulators=1):
     """Return a function for compiled code: out = a panels, or +=.
 
     Args:
         rows: rows of out.
         panels: number of panels, whose columns are those of out.
-        turns: accumulators per sum, which take the terms in turn: the rounding error is that of a sum with so many
-            times fewer terms.
+        accumulators: number of partial sums, which take the terms in turn: the rounding error is that of a sum with
+            so many times fewer terms.
 
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
@@ -219,23 +219,23 @@ def tile_product(rows, panels, turns=1):
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
-        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(turns)]
+        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(accumulators)]
 
-        def add_products(term, turn):
+        def add_products(term, accumulator):
             b = []
             for p in range(panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), term, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
             for i in range(rows):
-                v.add_products(sums[turn][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
+                v.add_products(sums[accumulator][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
 
         done = INT(0)
-        if turns > 1:
-            groups = builder.sdiv(terms, INT(turns))
+        if accumulators > 1:
+            groups = builder.sdiv(terms, INT(accumulators))
             with cgutils.for_range(builder, groups) as loop:
-                for turn in range(turns):
-                    add_products(builder.add(builder.mul(loop.index, INT(turns)), INT(turn)), turn)
-            done = builder.mul(groups, INT(turns))
+                for accumulator in range(accumulators):
+                    add_products(builder.add(builder.mul(loop.index, INT(accumulators)), INT(accumulator)), accumulator)
+            done = builder.mul(groups, INT(accumulators))
         with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
             add_products(builder.add(done, loop.index), 0)
         for place, *others in zip(*(chain(*of_turn) for of_turn in sums), strict=True):
@@ -272,9 +272,9 @@ def dot_tiles(most, columns, fetches=False):
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, rows, *given = arguments
+        _, rows, *operands = arguments
         for number in cgutils.each_of(builder, rows, range(1, most + 1)):
-            _write_dot_tiles(v, (number, columns), fetches, *given)
+            _write_dot_tiles(v, (number, columns), fetches, *operands)
         return context.get_dummy_value()
 
     @intrinsic

@@ -132,9 +132,9 @@ def _may_multiply_input(problem, layer):
 @lru_cache(maxsize=1024)
 def _estimated(sizes, profile, backward, first, last, given):
     """Return `_best_launch` for any T."""
-    found = _tiling(sizes, profile, backward, first, last, given)
-    columns = columns_of(sizes, first, last, backward, found.tile)
-    launches = (found, *_with_fewer_turns(sizes, profile, found))
+    tiled = _tiling(sizes, profile, backward, first, last, given)
+    columns = columns_of(sizes, first, last, backward, tiled.tile)
+    launches = (tiled, *_with_fewer_turns(sizes, profile, tiled))
     estimated = [replace(one, estimate=estimate_of(sizes, profile, one, columns)) for one in launches]
     return min(estimated, key=lambda launch: launch.estimate.step)
 
@@ -142,10 +142,10 @@ def _estimated(sizes, profile, backward, first, last, given):
 def _tiling(sizes, profile, backward, first, last, given=False):
     """Return the cached `best_tiling`."""
     layers = (first, last) if given else _alike(sizes, first, last)
-    found = _tiling_or_refusal(sizes, profile, *layers, backward, given)
-    if isinstance(found, DoesNotFit):
-        raise DoesNotFit(*found.args)
-    return found
+    result = _tiling_or_refusal(sizes, profile, *layers, backward, given)
+    if isinstance(result, DoesNotFit):
+        raise DoesNotFit(*result.args)
+    return result
 
 
 def _with_fewer_turns(problem, profile, launch):

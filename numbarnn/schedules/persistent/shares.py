@@ -61,14 +61,14 @@ def sources_of(problem, first, layer, last, backward, size):
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
-    own = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
-    if not all(own) or sum(map(len, own)) + len(others) > size.warps:
-        own = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
-    of_stages = [source for part in own for source in part if source.kind >= STAGE]
+    of_head = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
+    if not all(of_head) or sum(map(len, of_head)) + len(others) > size.warps:
+        of_head = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
+    of_stages = [source for part in of_head for source in part if source.kind >= STAGE]
     if P:
         columns = P if backward else hidden[layer]
         of_stages.append(Source(projection_kind(problem.cell), 0, columns, columns))
-    return [source for part in own for source in part if source.kind == RECURRENT] + others + of_stages
+    return [source for part in of_head for source in part if source.kind == RECURRENT] + others + of_stages
 
 
 def projection_kind(cell):

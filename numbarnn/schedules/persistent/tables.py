@@ -175,8 +175,8 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
     if source.kind == RECURRENT:  # slot t is the state before time t, slot t + 2 the one after time t + 1
         slots = {"operand": blocks.layer, "shift": 2 * direction, "width": D * width}
         return warp(place.R, cell.num_recurrent, width, direction * width, **slots)
-    given = layers + (layers - 1 if dropping else 0)  # the number of the first layer's input
-    of_v, product = given + launch.tile.given, source.kind - STAGE
+    input_number = layers + (layers - 1 if dropping else 0)  # the number of the first layer's input
+    of_v, product = input_number + launch.tile.given, source.kind - STAGE
     if source.kind == shares.projection_kind(cell):
         slots = {"operand": of_v + blocks.layer, "shift": 1, "width": D * hidden}
         return _of_outputs(blocks, warp(place.W_hr, 1, hidden, direction * hidden, **slots))
@@ -185,7 +185,7 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         times = {"operand": of_v + blocks.layer * D + direction, "width": cell.num_products * hidden}
         R = place.R + cell.first_of_stage(stage) * hidden * hidden
         return warp(R, len(cell.stages[stage].gates), hidden, product * hidden, **times)
-    operand = given if source.kind == GIVEN else blocks.layer - 1 + (layers if dropping else 0)
+    operand = input_number if source.kind == GIVEN else blocks.layer - 1 + (layers if dropping else 0)
     shift = 0 if dropping or source.kind == GIVEN else 1  # after dropout or given, it has no slot for the initial state
     return warp(place.W, cell.num_gates, source.width, operand=operand, shift=shift, width=source.width)
 
@@ -201,7 +201,7 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
     source, first, count = share
     first = first + source.first_column(blocks.unit)
     cell, hidden, width, D = problem.cell, blocks.hidden, blocks.width, problem.directions
-    own, places_of_launch = blocks.layer * D + blocks.direction, len(launch.layer_range) * D
+    number, places_of_launch = blocks.layer * D + blocks.direction, len(launch.layer_range) * D
 
     def warp(start, row, first=first, **operand):
         """Return the `Warp` of a matrix that begins at `start`, whose columns are the units': rows of `row` numbers."""
@@ -219,7 +219,7 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
 
     if source.kind == shares.projection_kind(cell):
         before = places_of_launch * ((cell.num_ah > 0) + (not cell.same_gradient))
-        return warp(places[layer, blocks.direction].W_hr, hidden, operand=before + own, width=width)
+        return warp(places[layer, blocks.direction].W_hr, hidden, operand=before + number, width=width)
     if source.kind == INPUT:
         before = places_of_launch if cell.num_ah and not cell.same_gradient else 0
         W = places[layer + 1, source.direction].W + blocks.direction * width
@@ -229,7 +229,7 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
     if source.kind >= STAGE:  # of the same step
         first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
     R = places[layer, blocks.direction].R
-    return _of_outputs(blocks, warp(R, width, first, operand=own, shift=shift, width=cell.num_ah * hidden))
+    return _of_outputs(blocks, warp(R, width, first, operand=number, shift=shift, width=cell.num_ah * hidden))
 
 
 def _of_outputs(blocks, warp):

@@ -119,10 +119,10 @@ def best_tiling(sizes, profile, first, last, backward, given=False):
     """Return the `Launch` with the tiling that should be fastest, for any T, and without an estimate."""
     part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
     slicings = _slicings(sizes.batch)
-    found = _fastest(part, slicings)
-    if found is None:
+    fastest = _fastest(part, slicings)
+    if fastest is None:
         raise DoesNotFit(_refusal(sizes, part, _closest(part, slicings[0])))
-    us, tile, blocks, (slices, sequences) = found
+    us, tile, blocks, (slices, sequences) = fastest
     shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
     return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us)
 
@@ -157,11 +157,11 @@ def _fitting(part, slicings, mixed):
                 blocks = blocks_of_slice * slices
                 if blocks > most:
                     break  # further slicings have more slices
-                found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
-                if isinstance(found, str):
+                tiles = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
+                if isinstance(tiles, str):
                     continue
                 free = room - part.state_bytes(units, sequences)
-                for chain, shared_bytes in found:
+                for chain, shared_bytes in tiles:
                     if shared_bytes <= free:
                         us = step_us(chain, part.profile, blocks, slices, sequences)
                         yield us, chain.tile, blocks, (slices, sequences)
@@ -206,10 +206,10 @@ def _closest(part, slicing):
     blocks = part.blocks_of()[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
-    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
-    if isinstance(found, str):
-        return found
-    needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
+    tiles = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
+    if isinstance(tiles, str):
+        return tiles
+    needed = min(shared_bytes for _, shared_bytes in tiles) + part.state_bytes(units, sequences)
     return (
         f"{counted(blocks, 'block')} of {units} units with {warps} warps "
         f"{'needs' if blocks == 1 else 'need each'} {needed / 1024:.0f} KiB of shared memory, of "
@@ -243,11 +243,11 @@ def _tiles(part, size, sequences, mixed):
     n8 = 1 if sequences <= N8 else 2  # otherwise only shared memory depends on sequences
     if not mixed:
         return _whole(part, size, n8)
-    found = _ways(part, size, n8)
-    if isinstance(found, str):
-        return found
+    ways_or_refusal = _ways(part, size, n8)
+    if isinstance(ways_or_refusal, str):
+        return ways_or_refusal
     free = part.shared_bytes - part.state_bytes(size.units, sequences)
-    tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in found]
+    tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in ways_or_refusal]
     return [one for one in tiles if one is not None] or (
         f"{_rows(part) * size.units} rows of weights and {size.warps} warps find too little room in registers and "
         f"shared memory"
@@ -316,8 +316,8 @@ def _plain_tile(part, size, n8):
         )
     math, bytes_each, staged = _math(sizes, part.profile), itemsize(sizes.dtype), len(sizes.cell.stages) > 0
     if (staged or sizes.projection) and warps > WARPS_IF_STAGED:
-        what = "a cell with stages" if staged else "a projection"
-        return f"{what} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
+        feature = "a cell with stages" if staged else "a projection"
+        return f"{feature} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
     chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:

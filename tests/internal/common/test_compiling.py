@@ -191,7 +191,7 @@ def test_the_first_process_says_so_and_the_second_does_not(tmp_path):
 
 
 def test_a_cell_is_named():
-    what = cell_steps.infer_units.what(CellParts(CELLS["gru"], "float32"))
+    what = cell_steps.infer_units.label(CellParts(CELLS["gru"], "float32"))
     assert what == "the cell gru for the CPU engine, float32"
 
 
