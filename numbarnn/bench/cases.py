@@ -156,11 +156,11 @@ def renamed(name, by):
 
 def parameter_shapes(case):
     """Return name -> shape of every parameter, with PyTorch's names, layer by layer."""
-    own = case.cell == "layer_norm_rnn"
-    bias = "none" if own else {True: "double", False: "none"}.get(case.bias, case.bias)
+    has_gain = case.cell == "layer_norm_rnn"
+    bias = "none" if has_gain else {True: "double", False: "none"}.get(case.bias, case.bias)
     gates = (TRACED_CELLS.get(case.cell) or cells.get(case.cell)).num_gates
     sizes = gates, case.input_size, case.hidden, case.D, bias, case.proj_size, case.input_mode
-    return WeightSpace(*sizes, per_unit=VECTORS if own else ()).shapes
+    return WeightSpace(*sizes, per_unit=VECTORS if has_gain else ()).shapes
 
 
 def random_lengths(random, T, B, form):

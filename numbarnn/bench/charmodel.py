@@ -167,9 +167,9 @@ class CharModel:
 
     def state_dict(self):
         """Return NumPy copies of all parameters by PyTorch's names; the layer's begin with "rnn."."""
-        own = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
-        own = {name: np.array(self.layer.engine.to_host(view)) for name, view in own.items()}
-        return own | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
+        arrays = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
+        arrays = {name: np.array(self.layer.engine.to_host(view)) for name, view in arrays.items()}
+        return arrays | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
 
 
 def _cross_entropy(logits, targets, xp):

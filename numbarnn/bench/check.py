@@ -43,8 +43,8 @@ TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full ch
 def add_arguments(parser):
     """Add the options of `numbarnn check`."""
     add, names, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
-    about = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
-    add("--device", choices=[*DEVICES, "all"], default="all", help=about)
+    text = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
+    add("--device", choices=[*DEVICES, "all"], default="all", help=text)
     console.add_list_argument(parser, "--cell", names, list(names))
     console.add_list_argument(parser, "--schedule", schedules, list(SCHEDULES))
     add("--quick", action="store_true", help=QUICK)
@@ -90,13 +90,13 @@ def plan_cases(device, cells, schedules, quick):
     The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check.
     """
     if quick and device == "sim":
-        found = []
+        plans = []
         for start, cell in enumerate(cells):
             for turn, case in enumerate(spreads.all_cases(cell, "quick", device), start):
                 for name in schedules if case.proj_size or case.cell_clip else [schedules[turn % len(schedules)]]:
                     lowered = name == "persistent" and case.dtype == "float64"  # which its kernels do not compute in
-                    found.append((replace(case, dtype="float32") if lowered else case, [name]))
-        return found
+                    plans.append((replace(case, dtype="float32") if lowered else case, [name]))
+        return plans
     sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
              for schedule in schedules}  # fmt: skip
     return [
@@ -120,8 +120,8 @@ def check_simulated(cells, schedules, quick):
 
 def engine_failure(device, message):
     """Return the row for an engine that did not start, or broke down."""
-    about = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
-    return row_of(**about, engine=device, quantity="engine", ok=False, message=message)
+    fields = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
+    return row_of(**fields, engine=device, quantity="engine", ok=False, message=message)
 
 
 def row_of(**known):
@@ -221,9 +221,9 @@ class Comparer:
         ok, message = error is not None and error <= (limit or 0), more.get("message")
         if message is None and error != error:
             message = "the result holds NaN"
-        about = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
-        about |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
-        self.rows.append(row_of(**about | {"ok": ok} | more | {"message": message}))
+        fields = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
+        fields |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
+        self.rows.append(row_of(**fields | {"ok": ok} | more | {"message": message}))
 
     @contextmanager
     def catching(self, mode):
@@ -247,8 +247,8 @@ class Comparer:
                 continue
             errors = {peer: accuracy.trusted(self.case, e) for peer, e in errors_of(expectation, quantity).items()}
             limit = accuracy.limit(self.case, errors["torch"] if errors["cudnn"] is None else errors["cudnn"])
-            told = {f"{peer}_error": error for peer, error in errors.items()}
-            self.add(mode, quantity, accuracy.error(value, wanted), limit, **told)
+            peer_errors = {f"{peer}_error": error for peer, error in errors.items()}
+            self.add(mode, quantity, accuracy.error(value, wanted), limit, **peer_errors)
 
 
 # -------------------------------------------------------------------------------------------------------- what it says
@@ -262,11 +262,11 @@ LEGEND = (
 
 def by_run(rows):
     """Return (engine, cell, schedule, dtype) -> rows, sorted."""
-    found = {}
+    groups = {}
     for row in filter(compared, rows):
         dtype = next((dtype for dtype in precision.DTYPES if dtype in row["options"].split()), "-")
-        found.setdefault((row["engine"], row["cell"], row["schedule"], dtype), []).append(row)
-    return dict(sorted(found.items()))
+        groups.setdefault((row["engine"], row["cell"], row["schedule"], dtype), []).append(row)
+    return dict(sorted(groups.items()))
 
 
 def number(value):
@@ -306,9 +306,9 @@ def print_summary(rows, seconds):
     refusals = {}
     for row in itertools.filterfalse(compared, rows):
         refusals.setdefault((row["schedule"], row["engine"]), []).append(row)
-    for (schedule, engine), found in refusals.items():
-        such = "such as {cell} {options}: {message}".format(**found[0])
-        console.say_wrapped(f"{schedule} refuses {len(found)} cases on {engine}, {such}")
+    for (schedule, engine), refused in refusals.items():
+        such = "such as {cell} {options}: {message}".format(**refused[0])
+        console.say_wrapped(f"{schedule} refuses {len(refused)} cases on {engine}, {such}")
     if any(row["engine"] == "cuda" for row in rows) and (reason := cudnn.why_not()):
         console.say_wrapped(f"without cuDNN: {reason}")
     failed, total = sum(not row["ok"] for row in rows), sum(map(compared, rows))

@@ -170,9 +170,9 @@ def run_simulated(arguments, timeout):
                                  env=environment(simulated=True))  # fmt: skip
         except subprocess.TimeoutExpired:
             return None, None, f"it took more than {timeout} s"
-        found = json.loads(answer.read_text()) if answer.exists() else None
+        data = json.loads(answer.read_text()) if answer.exists() else None
     said = " ".join(ran.stderr.decode(errors="replace").split())[-LETTERS_SAID:]
-    return ran.returncode, found, said or f"exit code {ran.returncode}"
+    return ran.returncode, data, said or f"exit code {ran.returncode}"
 
 
 # ----------------------------------------------------------------------------------------------------------- arguments
@@ -191,8 +191,8 @@ def add_list_argument(parser, option, choices, default, more=""):
             raise argparse.ArgumentTypeError(f"expected {expected}; got {unknown[0]!r}")
         return list(dict.fromkeys(names))
 
-    about = f"from {', '.join(choices)}; default {','.join(default)}{more}"
-    parser.add_argument(option, type=parse, default=default, metavar=f"{option[2:].upper()}[,...]", help=about)
+    help_text = f"from {', '.join(choices)}; default {','.join(default)}{more}"
+    parser.add_argument(option, type=parse, default=default, metavar=f"{option[2:].upper()}[,...]", help=help_text)
 
 
 def json_path(text):

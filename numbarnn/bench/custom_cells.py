@@ -80,10 +80,10 @@ class CustomInstance:
 
         def results(returned):
             y, final, *gradients = returned
-            found = {"y": y} | self._named("final {}", final)
-            for own in gradients:
-                found |= {"dx": own.x} | self._named("d{}", own.state) | dict(own.named)
-            return {name: peers.to_host(layer, value) for name, value in found.items()}
+            quantities = {"y": y} | self._named("final {}", final)
+            for grads in gradients:
+                quantities |= {"dx": grads.x} | self._named("d{}", grads.state) | dict(grads.named)
+            return {name: peers.to_host(layer, value) for name, value in quantities.items()}
 
         call = peers.layer_call(layer, what, x, tuple(states) if len(states) > 1 else states[0], dy)
         wait, plan = peers.synchronize_of(layer), peers.plan_of(layer, x)
@@ -101,11 +101,11 @@ class CustomInstance:
 
         def results(returned):
             y, finals = returned
-            found = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
+            quantities = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
             if train:
                 inputs = {"dx": x} | self._named("d{}", states) | leaves
-                found |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
-            return {name: torch_to_numpy(value) for name, value in found.items()}
+                quantities |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
+            return {name: torch_to_numpy(value) for name, value in quantities.items()}
 
         backward = (lambda y, _: y.backward(dy)) if train else None
         call = torch_call(lambda: network(x, states), [x, *states, *leaves.values()], backward)

@@ -43,8 +43,8 @@ def add_arguments(parser):
     add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
     console.add_json_argument(parser, "the results")
     plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
-    about = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
-    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
+    help_text = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
+    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=help_text)
 
 
 def run(args):
@@ -120,10 +120,10 @@ class Trainer:
             self.window, self.state = 0, None
         self.losses.append(self._finite(float(loss) / math.log(2), "the loss"))
 
-    def _finite(self, loss, what):
+    def _finite(self, loss, quantity):
         if not math.isfinite(loss):
             cure = f"try a smaller --lr than {self.config['lr']:g}"
-            raise Diverged(f"{what} became {loss} by step {self.step}; {cure}")
+            raise Diverged(f"{quantity} became {loss} by step {self.step}; {cure}")
         return loss
 
     def losses_text(self):

@@ -30,30 +30,30 @@ class Expected:
         call = call if self.instance.case.draws else None
         if call not in self._known:
             instance, masks = self.instance, dropout_masks(self.instance.case, call)
-            found = {"truth": reference_results(instance, call)}
+            results = {"truth": reference_results(instance, call)}
             if self.with_torch and installed("torch"):
-                found["torch"] = torch_peer.torch_results(instance, masks) or {}
+                results["torch"] = torch_peer.torch_results(instance, masks) or {}
             if self.with_cudnn:
                 with suppress(cudnn_peer.Refused):  # it has no such option, or says that it does not support it
-                    found["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
-            self._known[call] = found
+                    results["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
+            self._known[call] = results
         return self._known[call]
 
     def of_training(self):
         """Return the results of the last training call that a case makes: see `check.run_training`."""
         case, parameters = self.instance.case, self.instance.parameters
-        found = self.results(case.training_calls - 1)
+        results = self.results(case.training_calls - 1)
         for earlier in map(self.results, range(case.training_calls - 1) if case.accumulate else ()):
-            found = {who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
-                     for who, own in found.items()}  # fmt: skip
-        return found
+            results = {who: one | {name: one[name] + earlier[who][name] for name in one if name in parameters}
+                     for who, one in results.items()}  # fmt: skip
+        return results
 
 
-def errors_of(found, quantity):
-    """Return peer -> its error in a quantity, None if it gives none; found: as of `Expected.results`."""
-    given = {peer: found.get(peer, {}).get(quantity) for peer in PEERS}
-    return {peer: None if value is None else accuracy.error(value, found["truth"][quantity])
-            for peer, value in given.items()}  # fmt: skip
+def errors_of(results, quantity):
+    """Return peer -> its error in a quantity, None if it gives none; results: as of `Expected.results`."""
+    values = {peer: results.get(peer, {}).get(quantity) for peer in PEERS}
+    return {peer: None if value is None else accuracy.error(value, results["truth"][quantity])
+            for peer, value in values.items()}  # fmt: skip
 
 
 def dropout_masks(case, call):
@@ -85,9 +85,9 @@ def drawn(case, call):
     if call is None:
         return {"kept": 1 - ZONEOUT}
     places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
-    kept = [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in own] for own in places]
-    dropped = [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64") for place, H in own]
-               for own in places]  # fmt: skip
+    kept = [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in row] for row in places]
+    dropped = [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64") for place, H in row]
+               for row in places]  # fmt: skip
     return {"kept": kept, "dropped": dropped}
 
 

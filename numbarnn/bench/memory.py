@@ -26,12 +26,12 @@ SET_PEAK_BACK = "5"  # proc(5), clear_refs
 
 def peaks(contenders, device):
     """Return name of a contender -> bytes that a call of it takes, if they can be measured; contenders: by name."""
-    found, engine = {}, engines.get(device)
+    bytes_of, engine = {}, engines.get(device)
     for name, contender in contenders.items() if tells(device) else ():
         with suppress(MemoryError, RuntimeError):  # there are two of it then: without room there is no figure
             make = contender.again or (lambda one=contender: one)
-            found[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
-    return found
+            bytes_of[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
+    return bytes_of
 
 
 def tells(device):
@@ -80,6 +80,6 @@ def _on_gpu(make, engine):
         contender = make()
         contender.call()
         contender.synchronize()
-    found = pool.total_bytes() + torch.cuda.max_memory_allocated() - before
+    peak = pool.total_bytes() + torch.cuda.max_memory_allocated() - before
     engine.give_back_memory()  # memory in the pool of this contender
-    return found
+    return peak

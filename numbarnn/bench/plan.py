@@ -28,16 +28,18 @@ def add_arguments(parser):
     add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
     add("--batch", type=count, required=True, metavar="B", help="sequences")
     add("--steps", type=count, required=True, metavar="T", help="time steps")
-    about = f"the GPU; {DEVICE} (the default) is the one in this machine"
-    add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
+    help_text = f"the GPU; {DEVICE} (the default) is the one in this machine"
+    add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=help_text)
     add("--input-size", type=count, metavar="I", help="default: the first layer's hidden size")
-    about = "of a cell that projects its output, and of the LSTM: the width of h"
-    add("--proj-size", type=count, default=0, metavar="P", help=about)
+    help_text = "of a cell that projects its output, and of the LSTM: the width of h"
+    add("--proj-size", type=count, default=0, metavar="P", help=help_text)
     add("--dtype", choices=DTYPES, default="float32", help="default float32")
     add("--bidirectional", action="store_true", help="a second direction, backward in time")
     add("--dropout", type=float, default=0.0, metavar="P", help="probability between layers, in training")
-    about = "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
-    add("--checkpoint-every", type=count, default=0, metavar="K", help=about)
+    help_text = (
+        "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
+    )
+    add("--checkpoint-every", type=count, default=0, metavar="K", help=help_text)
     passes = parser.add_mutually_exclusive_group()
     passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
     passes.add_argument("--backward", action="store_true", help="show the backward pass too")
@@ -123,11 +125,11 @@ def describe(problem):
 
 def print_pass(explanation):
     """Print the schedule of a pass and why, what others would do, and the expected time of launches and steps."""
-    problem, taken = explanation.problem, explanation.taken
+    problem, option = explanation.problem, explanation.taken
     console.say(f"\n{explanation}\n")
-    if not taken.launches:
+    if not option.launches:
         return
-    parts = ["exchange", "read", "multiply", "add", *["within"] * any(one.estimate.rounds for one in taken.launches)]
+    parts = ["exchange", "read", "multiply", "add", *["within"] * any(one.estimate.rounds for one in option.launches)]
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
     columns += ["a step", "most of it", *parts, "steps"]
     rows = [
@@ -137,13 +139,13 @@ def print_pass(explanation):
             f"{launch.estimate.step:.2f}", launch.estimate.bound,
             *(f"{getattr(launch.estimate, part):.2f}" for part in parts), launch.steps_in_all,
         ]
-        for launch in taken.launches
+        for launch in option.launches
     ]  # fmt: skip
     console.print_table(
         "Launches; expected µs, and of a step", columns, rows, {*columns} - {"launch", "by", "most of it"}
     )
-    products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
-    console.say(f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products.")
+    products = sum(estimate.product_us(task, problem) for task in option.plan.tasks)
+    console.say(f"Expected: {option.microseconds:.0f} µs in launches, and about {products:.0f} µs in products.")
 
 
 def max_registers(launch, profile):

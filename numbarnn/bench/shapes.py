@@ -20,8 +20,8 @@ PRODUCTS = {FORWARD: 1, TRAINING: 3, FORWARD_TRAINING: 1, BACKWARD_DATA: 1, BACK
 
 def needed(what):
     """Return the gradients that a pass computes, as `Recurrent.backward` has them in `need`."""
-    found = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
-    return found.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
+    gradients = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
+    return gradients.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
 
 
 def quantities(what, parameters):

@@ -18,8 +18,8 @@ UNKNOWN = object()
 
 def outside(function):
     """Return the values that a function finds outside itself, by name."""
-    found = inspect.getclosurevars(function)
-    values = {**found.builtins, **found.globals, **found.nonlocals}
+    variables = inspect.getclosurevars(function)
+    values = {**variables.builtins, **variables.globals, **variables.nonlocals}
     return {name: value for name, value in values.items() if name not in function.__code__.co_varnames}
 
 
@@ -54,21 +54,21 @@ def _value(node, known):
 
 def _block(block, lines, begin, known):
     """Return the lines of statements, the first of which, or the comment above it, stands at place `begin`."""
-    found = []
+    kept = []
     for one in block:
         above, begin = lines[begin : one.lineno - 1], one.end_lineno
         if isinstance(one, ast.If):
-            found += _branch(one, lines, known, above, "if")
+            kept += _branch(one, lines, known, above, "if")
         elif hasattr(one, "body"):
             first = _behind_colon(lines, one.lineno - 1, one.body)
-            found += [*above, *lines[one.lineno - 1 : first], *_block(one.body, lines, first, known)]
+            kept += [*above, *lines[one.lineno - 1 : first], *_block(one.body, lines, first, known)]
         else:
-            found += [*above, *lines[one.lineno - 1 : one.end_lineno]]
-        last = found[-1][one.col_offset :].split(" ")[0] if found else ""  # perhaps of a branch that is taken
+            kept += [*above, *lines[one.lineno - 1 : one.end_lineno]]
+        last = kept[-1][one.col_offset :].split(" ")[0] if kept else ""  # perhaps of a branch that is taken
         if isinstance(one, ast.Return) or last in ("return", "continue", "break"):
             break
-    there = any(line.strip() and not line.lstrip().startswith("#") for line in found)
-    return found if there else [" " * block[0].col_offset + "pass"]
+    there = any(line.strip() and not line.lstrip().startswith("#") for line in kept)
+    return kept if there else [" " * block[0].col_offset + "pass"]
 
 
 def _branch(node, lines, known, above, word):

@@ -32,31 +32,31 @@ USUAL_CELLS = ["lstm", "gru"]
 def add_arguments(parser):
     """Add the options of `numbarnn bench`."""
     add, shapes = parser.add_argument, parser.add_mutually_exclusive_group()
-    about = "steps, batch, input size, hidden size, layers; behind them words: bidirectional, lengths (of T/2 to T "
-    about += "steps); may be given several times"
-    shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
-    sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
-    sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
-    counts = {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()}
+    text = "steps, batch, input size, hidden size, layers; behind them words: bidirectional, lengths (of T/2 to T "
+    text += "steps); may be given several times"
+    shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=text)
+    sets = {name: f"{len(some)} shapes" if len(some) > 9 else " ".join(map(str, some)) for name, some in SETS.items()}
+    sets = "; ".join(f"{name}: {some}" for name, some in sets.items())
+    counts = {name: sum(map(len, some.values())) for name, some in DEEPBENCH.items()}
     sets += "; DeepBench's problems as it takes them, with skip input and each pass apart: "
     sets += ", ".join(f"{name} ({count})" for name, count in counts.items())
     shapes.add_argument("--set", choices=[*SETS, *DEEPBENCH], default="default", help=f"named shapes; {sets}")
-    about = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
-    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
-    about = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
-    add("--stream", action="store_true", help=about + "shapes with T=1, by default those of the set stream")
-    about = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
-    add("--only", action="append", metavar="TEXT", help=about + "given several times, for any of them")
-    about = f"from {', '.join(PEERS_CELLS)}; a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run: they are "
-    about += f"compared with the LSTM and with a loop in PyTorch; default {','.join(USUAL_CELLS)}; of DeepBench's "
-    add("--cell", type=named_cells, metavar="CELL[,...]", help=about + "sets, all that they have")
+    text = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
+    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=text)
+    text = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
+    add("--stream", action="store_true", help=text + "shapes with T=1, by default those of the set stream")
+    text = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
+    add("--only", action="append", metavar="TEXT", help=text + "given several times, for any of them")
+    text = f"from {', '.join(PEERS_CELLS)}; a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run: they are "
+    text += f"compared with the LSTM and with a loop in PyTorch; default {','.join(USUAL_CELLS)}; of DeepBench's "
+    add("--cell", type=named_cells, metavar="CELL[,...]", help=text + "sets, all that they have")
     console.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     console.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
-    about = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
-    console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
+    text = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
+    console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], text)
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    about = "CPU threads for every contender; default all cores"
-    add("--threads", type=console.positive_int, metavar="N", help=about)
+    text = "CPU threads for every contender; default all cores"
+    add("--threads", type=console.positive_int, metavar="N", help=text)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
     add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
@@ -101,12 +101,12 @@ def run(args):
 def problems_of(args):
     """Return (cell, shape) of each requested problem; WrongArguments if there is none."""
     if args.set in DEEPBENCH and not (args.stream or args.shape):
-        own = DEEPBENCH[args.set]
-        cells = [cell for cell in args.cell or own if cell in own]
+        by_cell = DEEPBENCH[args.set]
+        cells = [cell for cell in args.cell or by_cell if cell in by_cell]
         if not cells:
             asked = ",".join(map(str, args.cell))
-            raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(own)}: got --cell {asked}")
-        return [(cell, shape) for cell in cells for shape in own[cell]]
+            raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(by_cell)}: got --cell {asked}")
+        return [(cell, shape) for cell in cells for shape in by_cell[cell]]
     shapes, cells = stream.shapes_of(args) if args.stream else args.shape or SETS[args.set], args.cell or USUAL_CELLS
     formed = next((f"--shape {shape}" for shape in shapes if shape.form), None)
     got, others = "--stream" if args.stream else formed, [cell for cell in cells if cell not in PEERS_CELLS]
@@ -144,11 +144,11 @@ def choose_device(wanted):
 def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", WHOLE)):
     """Return the rows of one case, one per pass and schedule; semantics: input mode and passes."""
     mode, passes = semantics
-    about = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
-    about |= {"tf32": tf32, "input_mode": mode}
+    fields = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
+    fields |= {"tf32": tf32, "input_mode": mode}
 
     def refused(exception, *passes):
-        why = about | {"ok": False, "refusal": said(exception)}
+        why = fields | {"ok": False, "refusal": said(exception)}
         return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
 
     try:
@@ -168,7 +168,7 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
             except Exception as exception:
                 rows += refused(exception, what)
             else:
-                rows += time_pass(make, line, about | {"what": what}, schedules, where)
+                rows += time_pass(make, line, fields | {"what": what}, schedules, where)
     return rows
 
 
@@ -188,12 +188,12 @@ def entrants(cell, shape, dtype, tf32, where, semantics):
     return partial(peers.numbarnn_contender, instance), partial(line_up, instance, truth)
 
 
-def time_pass(make, line, about, schedules, where):
+def time_pass(make, line, fields, schedules, where):
     """Return the rows of one pass, one per schedule.
 
-    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
+    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. fields: of the rows.
     """
-    what, steps = about["what"], stream.CALLS if about["what"] == STEP else 0
+    what, steps = fields["what"], stream.CALLS if fields["what"] == STEP else 0
     ours = {schedule: attempt(partial(made_again, partial(make, what, where.device, schedule)), line.compare)
             for schedule in schedules}  # fmt: skip
     everybody = {contender.name: contender for contender, _, _ in ours.values() if contender}
@@ -205,17 +205,17 @@ def time_pass(make, line, about, schedules, where):
             peak_bytes = memory.peaks(everybody, where.device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
-        found = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
-        found |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
+        row = fields | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
+        row |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
         if contender:
             names = {"numbarnn": contender.name} | {rival.name: rival.name for rival in line.rivals}
-            own = {shown: turns[name] for shown, name in names.items()}
-            clocked = {name: turn for name, turn in own.items() if turn.device}
-            found |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in own.items()}}
-            found |= {"p99_seconds": {name: turn.tail for name, turn in own.items() if turn.tail}}
-            found |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
-            found |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
-            found |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
-            found |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
-        rows.append(record.row(**found))
+            shown_turns = {shown: turns[name] for shown, name in names.items()}
+            clocked = {name: turn for name, turn in shown_turns.items() if turn.device}
+            row |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in shown_turns.items()}}
+            row |= {"p99_seconds": {name: turn.tail for name, turn in shown_turns.items() if turn.tail}}
+            row |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
+            row |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
+            row |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
+            row |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
+        rows.append(record.row(**row))
     return rows

@@ -85,15 +85,15 @@ def spread(cell, size="full", device="cpu"):
     if size == "full":
         bias = {"bias": "input"} if cell == "traced_lstm" else {}
         return [
-            *(Case(cell, T, B, dtype=d, **own) for own in sets for T, B in TIMES_AND_BATCHES for d in DTYPES),
-            *(Case(cell, *sizes, dtype=d, **own | bias) for *sizes, own in LONGER for d in DTYPES),
+            *(Case(cell, T, B, dtype=d, **options) for options in sets for T, B in TIMES_AND_BATCHES for d in DTYPES),
+            *(Case(cell, *sizes, dtype=d, **options | bias) for *sizes, options in LONGER for d in DTYPES),
         ]
     start = ALL_CELLS.index(cell)
     sizes = islice(cycle(QUICK_TIMES_AND_BATCHES), start, None)
     dtypes = islice(cycle(DTYPES if device == "sim" else QUICK_DTYPES[cell]), start, None)
-    least = [2 if any(name in own for name in WHERE_T_MATTERS) else 1 for own in sets]
-    return [Case(cell, max(T, t), B, dtype=dtype, **own)
-            for own, t, (T, B), dtype in zip(sets, least, sizes, dtypes, strict=False)]  # fmt: skip
+    least = [2 if any(name in options for name in WHERE_T_MATTERS) else 1 for options in sets]
+    return [Case(cell, max(T, t), B, dtype=dtype, **options)
+            for options, t, (T, B), dtype in zip(sets, least, sizes, dtypes, strict=False)]  # fmt: skip
 
 
 def half_precision(cell, size="full"):
@@ -102,8 +102,8 @@ def half_precision(cell, size="full"):
     None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    halves = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
-    return [] if cell == "rnn_relu" else halves if size == "full" else halves[::3]
+    half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+    return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]
 
 
 def all_cases(cell, size="full", device="cpu"):

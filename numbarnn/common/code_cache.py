@@ -128,9 +128,9 @@ def clear():
     count = size = 0
     for path in files():
         with suppress(OSError):
-            own = path.stat().st_size
+            file_size = path.stat().st_size
             path.unlink()
-            count, size = count + 1, size + own
+            count, size = count + 1, size + file_size
     return count, size
 
 

@@ -52,5 +52,5 @@ def _address():
         return None
     if text is None:
         return None
-    found = json.loads(text)
-    return f"{found['vcs_info']['vcs']}+{found['url']}" if "vcs_info" in found else found["url"]
+    origin = json.loads(text)
+    return f"{origin['vcs_info']['vcs']}+{origin['url']}" if "vcs_info" in origin else origin["url"]

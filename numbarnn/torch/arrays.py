@@ -31,10 +31,10 @@ def tensor_of(array):
     return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
 
 
-def _into(own):
+def _into(array):
     """Return a function that copies a tensor into an array of NumPy."""
     with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
-        seen = torch.from_numpy(own)
+        seen = torch.from_numpy(array)
 
     def copy(tensor):
         seen.copy_(tensor.detach() if tensor.requires_grad else tensor)

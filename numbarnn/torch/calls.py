@@ -224,17 +224,17 @@ class Recurrence(torch.autograd.Function):
         network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
-        given = dy, dhy, dcy, d_states
+        d_results = dy, dhy, dcy, d_states
         if transformed.is_vmapped():  # by the operator, which knows vmap
             options = network.key, *prepared.calls.shape, needs_x, [need.weights] * len(weights)
 
             def call(*results):
                 return torch.ops.numbarnn.rnn_backward(*results, x, weights, reserve, seed, *options)
 
-            dx, dhx, dcx, dw = transformed.each(call, given)
+            dx, dhx, dcx, dw = transformed.each(call, d_results)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
-        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
+        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx))
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)

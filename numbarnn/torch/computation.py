@@ -39,7 +39,7 @@ class Computation:
         network = Network(**options)
         whole = self.stack = network.stack
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
-        self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
+        self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
         self.shapes = {name.removesuffix(suffix): shape for name, shape in whole.space.shapes.items()}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
@@ -49,8 +49,8 @@ class Computation:
         ]  # fmt: skip
         self.suffix = suffix
         self.flat = FlatParameters([
-            [part.name.replace("_l0", f"_l{layer}" if by_layer else "_l0").removesuffix(suffix) for part in own.parts]
-            for layer, own in enumerate(self._networks)
+            [part.name.replace("_l0", f"_l{layer}" if by_layer else "_l0").removesuffix(suffix) for part in one.parts]
+            for layer, one in enumerate(self._networks)
         ])  # fmt: skip
 
     def initial(self):
@@ -115,9 +115,9 @@ class Computation:
 
     def _of_no_sequences(self, x, state, weights, about):
         """Return the results for a batch of 0 sequences, with gradients of 0 for all parameters, as in torch.nn."""
-        stack, given = self.stack, []
-        with_each(state, lambda one: given.append(one.sum()))
-        nothing = x.sum() + sum(given) + sum(part.sum() * 0 for own in weights for part in own)
+        stack, leaves = self.stack, []
+        with_each(state, lambda one: leaves.append(one.sum()))
+        nothing = x.sum() + sum(leaves) + sum(part.sum() * 0 for layer_weights in weights for part in layer_weights)
 
         def empty(rows, width):
             return nothing.new_zeros(rows, 0, width) + nothing
@@ -194,23 +194,23 @@ def _through(network, weights, x, state, about):
     return call(network, about, x, h, private or None, weights)
 
 
-def _layer_by_layer(networks, weights, given, about, drop):
+def _layer_by_layer(networks, weights, inputs, about, drop):
     """Return [y, state, with `output_states` the cell states of every step] through networks of one layer each.
 
     Args:
         weights: one list per layer.
-        given: (x, state).
+        inputs: (x, state).
         drop: f(y of a layer) -> the next layer's input; None: unchanged.
     """
-    y, state = given
+    y, state = inputs
     final, of_last, about = [], about, about._replace(output_states=False)
-    for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
+    for layer, (network, layer_weights) in enumerate(zip(networks, weights, strict=True)):
         if layer:
             (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
             y = drop(y) if drop else y
         about = of_last if layer == len(networks) - 1 else about
         own_state = states.of_layer(state, layer, network.stack.directions)
-        y, found, *more = _through(network, own, y, own_state, about)
-        final.append(found)
+        y, last, *more = _through(network, layer_weights, y, own_state, about)
+        final.append(last)
     equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
     return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

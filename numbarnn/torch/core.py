@@ -165,15 +165,15 @@ def state_shapes(network, batch):
 
 def _apart(network, h, c):
     """Split arrays of h and of all cell states, side by side, into the engines' form: lists of one per layer."""
-    found = []
+    states = []
     for state, widths in (
         (h, network.stack.output_widths),
         (c, [network.private * one for one in network.stack.widths]),
     ):
         ends = np.cumsum(widths).tolist()
         parts = zip(ends, widths, strict=True)
-        found.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
-    return found
+        states.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
+    return states
 
 
 def _joined(calls, state):

@@ -104,8 +104,8 @@ def flashrnn(
     sizes = _sizes(Wx, R, b, states, function, config)
     (batch, steps, heads, units), hidden = sizes, sizes[2] * sizes[3]
     network = _network(function, heads, units)
-    given = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
-    weights = [given[part.name].reshape(part.shape) for part in network.parts]
+    parameters = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
+    weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
     hx, *private = [None] * (1 + network.private) if states is None else states.reshape(len(states), 1, batch, hidden)
     cx = None if states is None or not private else private[0] if len(private) == 1 else tuple(private)
     x, keeps = Wx.reshape(batch, steps, -1), network.private > 0

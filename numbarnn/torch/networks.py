@@ -135,8 +135,8 @@ class Network:
     def of_key(cls, key):
         """Return the network of a key, always the same one; ValueError if its cell is unknown here, or has other
         equations."""
-        found = _networks.get(key)
-        if found is None:
+        network = _networks.get(key)
+        if network is None:
             arguments = json.loads(key)
             name, source, *_ = (arguments.pop(word, None) for word in ("cell", "source", "operators", "reserve"))
             cell = _cells.get(name) or cells.CELLS.get(name)
@@ -150,8 +150,8 @@ class Network:
                     f"the cell {name!r} of this process is not the one that the program was made with: its equations, "
                     "or numbarnn's version, are others. Export the program again"
                 )
-            found = _networks[key] = cls(cell, **arguments)
-        return found
+            network = _networks[key] = cls(cell, **arguments)
+        return network
 
     def stack_for(self, tensor, draws=True):
         """Return the `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws
@@ -160,8 +160,8 @@ class Network:
         TypeError, with the cure, if no engine computes with such tensors.
         """
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
-        if (found := self._stacks.get(kind)) is not None:
-            return found
+        if (stack := self._stacks.get(kind)) is not None:
+            return stack
         name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
         if name is None:
             raise TypeError(
@@ -177,12 +177,12 @@ class Network:
         self._stacks[kind] = self._make(name, where, cell, **changes)
         return self._stacks[kind]
 
-    def planned_calls(self, *about):
+    def planned_calls(self, *arguments):
         """Return the `PlannedCalls` of one of the network's stacks, for their arguments."""
-        found = self._planned.get(about)
-        if found is None:
+        calls = self._planned.get(arguments)
+        if calls is None:
             if len(self._planned) >= SHAPES:
                 self._planned = {}
             arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are split before
-            found = self._planned[about] = PlannedCalls(*about, arrays)
-        return found
+            calls = self._planned[arguments] = PlannedCalls(*arguments, arrays)
+        return calls

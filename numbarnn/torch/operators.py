@@ -43,10 +43,10 @@ def rnn_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward` and `core.About`."""
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
-    found = Network.of_key(network)
-    core.check(found, about, x, hx, cx, weights)
-    prepared = core.prepare(found, about, x, hx, weights, keep)
-    *results, reserve = core.forward(found, prepared, x, hx, cx)
+    net = Network.of_key(network)
+    core.check(net, about, x, hx, cx, weights)
+    prepared = core.prepare(net, about, x, hx, weights, keep)
+    *results, reserve = core.forward(net, prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
@@ -65,14 +65,14 @@ def _nothing(like, result, dtype=None):
 
 @rnn_forward.register_fake
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
-    found = Network.of_key(network)
-    stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
+    net = Network.of_key(network)
+    stack, shape = net.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
-    of_h, of_c = core.state_shapes(found, shape.batch)
+    of_h, of_c = core.state_shapes(net, shape.batch)
     size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
-    width = stack.directions * found.private * stack.widths[-1]
+    width = stack.directions * net.private * stack.widths[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
-    cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
+    cy, reserve = x.new_empty(of_c if net.private else 0), x.new_empty(size, dtype=torch.uint8)
     return y, x.new_empty(of_h), cy, states, reserve
 
 
@@ -104,27 +104,27 @@ def rnn_backward(
     read: see `Need.frozen`.
     """
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
-    found = Network.of_key(network)
-    need = Need(need_x, any(need_weights), again=True, frozen=found.frozen(need_weights))
-    every = found.stack.checkpoint_every
+    net = Network.of_key(network)
+    need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
+    every = net.stack.checkpoint_every
     if x is None and every and every < steps:
         raise ValueError(
             f"numbarnn::rnn_backward got x=None for a network with checkpoint_every={every} and {steps} steps, which "
             "are computed once more from x: pass the x of the forward call"
         )
-    prepared = core.prepare_again(found, shape, seed, weights)
-    results = core.backward(found, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
+    prepared = core.prepare_again(net, shape, seed, weights)
+    results = core.backward(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
 @rnn_backward.register_fake
 def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, *options):
     _, _, batch_first, _, _, need_x, need_weights = options
-    found, like = Network.of_key(network), weights[0]
+    net, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
-    of_h, of_c = core.state_shapes(found, batch)
-    dx, dw = (*outer, found.stack.input_size) if need_x else 0, found.size if any(need_weights) else 0
-    return tuple(map(like.new_empty, (dx, of_h, of_c if found.private else 0, dw)))
+    of_h, of_c = core.state_shapes(net, batch)
+    dx, dw = (*outer, net.stack.input_size) if need_x else 0, net.size if any(need_weights) else 0
+    return tuple(map(like.new_empty, (dx, of_h, of_c if net.private else 0, dw)))
 
 
 # ----------------------------------------------------------------------------------------------------------- autograd

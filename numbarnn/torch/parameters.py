@@ -18,41 +18,41 @@ class FlatParameters:
     """
 
     def __init__(self, names):
-        self._names, self._all = names, [name for own in names for name in own]
+        self._names, self._all = names, [name for group in names for name in group]
 
     def of(self, module):
         """Return [network] -> the parameters that the module has now, in the order of the buffer."""
         held = module._parameters
         try:
-            return [[held[name] for name in own] for own in self._names]
+            return [[held[name] for name in group] for group in self._names]
         except KeyError:  # parametrized, pruned, or a replica's on another device
-            return [[getattr(module, name) for name in own] for own in self._names]
+            return [[getattr(module, name) for name in group] for group in self._names]
 
     def flatten(self, module):
         """Make the parameters views of one new buffer, unless they are such views already, or cannot be."""
-        own = [module._parameters.get(name) for name in self._all]
-        if torch.compiler.is_compiling() or not _can_be_views(own) or _are_views(own):
+        tensors = [module._parameters.get(name) for name in self._all]
+        if torch.compiler.is_compiling() or not _can_be_views(tensors) or _are_views(tensors):
             return
         with torch.no_grad():
-            buffer = torch.cat([one.reshape(-1) for one in own])
-            for one, view in zip(own, torch._C._nn.unflatten_dense_tensors(buffer, own), strict=True):
+            buffer = torch.cat([one.reshape(-1) for one in tensors])
+            for one, view in zip(tensors, torch._C._nn.unflatten_dense_tensors(buffer, tensors), strict=True):
                 one.data = view
 
 
-def _can_be_views(own):
+def _can_be_views(tensors):
     """Return whether these parameters can become views of one buffer; parameters that share memory cannot."""
-    first = own[0]
-    if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in own):
+    first = tensors[0]
+    if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in tensors):
         return False
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, own)):  # made under a transformation
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):  # made under a transformation
         return False
-    return not first.is_meta and len({one.data_ptr() for one in own}) == len(own)
+    return not first.is_meta and len({one.data_ptr() for one in tensors}) == len(tensors)
 
 
-def _are_views(own):
+def _are_views(tensors):
     """Return whether these stand in one buffer, one after another."""
-    place, storage = own[0].data_ptr(), own[0].untyped_storage().data_ptr()
-    for one in own:
+    place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    for one in tensors:
         if one.data_ptr() != place or one.untyped_storage().data_ptr() != storage or not one.is_contiguous():
             return False
         place += one.nbytes

@@ -37,10 +37,10 @@ def each(function, tensors):
     apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
              for one, more in zip(tensors, several, strict=True)]  # fmt: skip
     count = len(apart[several.index(True)])
-    found = [
+    all_results = [
         function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
     ]
-    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*found, strict=True)]
+    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
 
 
 class Forward(torch.autograd.Function):
@@ -54,8 +54,8 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights):
-        about = lengths, resets, seed, network, padding_value, batch_first, every_state
-        return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), *about, True)
+        options = lengths, resets, seed, network, padding_value, batch_first, every_state
+        return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), *options, True)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

@@ -26,8 +26,8 @@ def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
 
     def results(returned):
         y, final, *gradients = returned
-        found = {} if y is None else numbarnn_outputs(layer, instance, y, final)
-        return found | (numbarnn_gradients(layer, instance, gradients[0], need) if need else {})
+        quantities = {} if y is None else numbarnn_outputs(layer, instance, y, final)
+        return quantities | (numbarnn_gradients(layer, instance, gradients[0], need) if need else {})
 
     call = layer_call(layer, what, x, state, dy, **call_options(instance))
     return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))

@@ -30,7 +30,7 @@ def operation(op, like):
     def tensors(function):  # for functions that take no numbers
         return lambda *values: function(*(v if torch.is_tensor(v) else like.new_tensor(v) for v in values))
 
-    own = {
+    operations = {
         "row_sum": lambda a: a.sum(-1, keepdim=True),
         "row_max": lambda a: a.detach().amax(-1, keepdim=True),
         "stop_gradient": lambda a: a.detach(),
@@ -40,17 +40,17 @@ def operation(op, like):
         "divide": operator.truediv,
         "power": operator.pow,
     }
-    if op in own or op in OPERATORS:
-        return own.get(op) or getattr(operator, op)
+    if op in operations or op in OPERATORS:
+        return operations.get(op) or getattr(operator, op)
     name = _NAMES.get(op, op)
-    found = getattr(torch, name, None) or getattr(torch.nn.functional, name)
-    return tensors(found) if op in ("maximum", "minimum", "where") else found
+    torch_function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+    return tensors(torch_function) if op in ("maximum", "minimum", "where") else torch_function
 
 
 def _with_derivative(value, *pairs):
     """Return a value with the given derivatives, from pairs (x, derivative)."""
-    told = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
-    return value.detach() + told - told.detach()
+    linear = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
+    return value.detach() + linear - linear.detach()
 
 
 class _Values(Values):
@@ -85,7 +85,7 @@ class LoopNetwork:
             if node.op == "product":
                 self._products.setdefault(node.args[0], []).append(node)
         self._nodes = {op: [node for node in nodes if node.op == op] for op in ("state", "input", "vector", "units")}
-        firsts = {own[0] for own in self._products.values()}
+        firsts = {nodes_of_vector[0] for nodes_of_vector in self._products.values()}
         self._work = [(node, node.op != "product" and operation(node.op, self.like), node.args)
                       for node in nodes if node.args and (node.op != "product" or node in firsts)]  # fmt: skip
 
@@ -105,12 +105,15 @@ class LoopNetwork:
 
         def joined(nodes, kind, gates, heads=1):
             """Return matrices of nodes as one, their biases as one or None, and the rows of each."""
-            own = [values.of(structure.terms[node.data]) for node in nodes]
-            own = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in own]
-            rows, names = list(map(len, own)), {node: structure.biases[kind].get(gate) for gate, node in gates.items()}
+            parts = [values.of(structure.terms[node.data]) for node in nodes]
+            parts = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in parts]
+            rows, names = (
+                list(map(len, parts)),
+                {node: structure.biases[kind].get(gate) for gate, node in gates.items()},
+            )
             biases = [named[names[node]].expand(n) if names[node] else self.like.new_zeros(n)
                       for node, n in zip(nodes, rows, strict=True)]  # fmt: skip
-            return torch.cat(own), torch.cat(biases) if any(map(names.get, nodes)) else None, rows
+            return torch.cat(parts), torch.cat(biases) if any(map(names.get, nodes)) else None, rows
 
         known = self._known | dict.fromkeys(self._nodes["units"], float(self.sizes[layer, 0]["H"]))
         for node in self._nodes["vector"]:

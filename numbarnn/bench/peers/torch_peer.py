@@ -59,9 +59,9 @@ def torch_module(instance, layers, device="cpu", one_step=False):
         options |= {"proj_size": case.proj_size} if case.proj_size else {}
         options |= {"num_layers": len(layers), "bias": bool(case.bias), "bidirectional": case.bidirectional}
     module = getattr(torch.nn, kind + "Cell" * one_step)(case.layer_input_size(first), case.hidden[first], **options)
-    own = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
+    arrays = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
     suffix = "_l0" if one_step else ""
-    state = {name.removesuffix(suffix): array for name, array in state_dict_of(infer(own, case.cell)).items()}
+    state = {name.removesuffix(suffix): array for name, array in state_dict_of(infer(arrays, case.cell)).items()}
     module.load_state_dict({name: numpy_to_torch(array) for name, array in state.items()})
     return module
 
@@ -103,18 +103,18 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
     layers: those of each module, by default all in one. masks: as of `torch_results`.
     """
     case, modules, parameters, states = instance.case, [], {}, []
-    for own in layers or [range(case.L)]:
-        module = torch_module(instance, own, device)
+    for group in layers or [range(case.L)]:
+        module = torch_module(instance, group, device)
         module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
         modules.append(module.train(train))
-        named = {renamed(name, own[0]): p for name, p in module.named_parameters()}
+        named = {renamed(name, group[0]): p for name, p in module.named_parameters()}
         parameters |= {name: p for name, p in named.items() if name in instance.parameters}
-        states.append([numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance, own)])
+        states.append([numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance, group)])
     initial = [tuple(state) if case.has_c else state[0] for state in states]
     x, factors = numpy_to_torch(instance.x, device), [numpy_to_torch(np.asarray(m, dtype=case.dtype)) for m in masks]
     leaves = [x.requires_grad_(train), *parameters.values(), *(part for state in states for part in state)]
-    given = [instance.dy] if instance.dy is not None else [], instance.dhy or [], instance.dcy or []
-    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays] for arrays in given)
+    gradients = [instance.dy] if instance.dy is not None else [], instance.dhy or [], instance.dcy or []
+    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays] for arrays in gradients)
 
     def forward():
         y, finals = x, []
@@ -133,17 +133,17 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
         return by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
 
     def backward(y, finals):
-        found, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
-        pairs += [*zip(found.get("hy", ()), dhy, strict=False), *zip(found.get("cy", ()), dcy, strict=False)]
+        named, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
+        pairs += [*zip(named.get("hy", ()), dhy, strict=False), *zip(named.get("cy", ()), dcy, strict=False)]
         torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
 
     def results(returned):
         y, finals = returned
-        found = {"y": y} | final_states(finals)
+        quantities = {"y": y} | final_states(finals)
         if train:
-            found |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
-            found |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
-        return {quantity: torch_to_numpy(value) for quantity, value in found.items()}
+            quantities |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
+            quantities |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
+        return {quantity: torch_to_numpy(value) for quantity, value in quantities.items()}
 
     note = "call by call, as its users call it" if device.startswith("cuda") else None
     call = torch_call(forward, leaves, backward if train else None)

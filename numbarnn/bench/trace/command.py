@@ -34,18 +34,18 @@ def run(args):
     """Make the record, print a summary, write record and page; return 1 if the recorded run failed."""
     if not args.html and not args.json:
         raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
-    made = make(args)
-    console.say(f"{made['title']}\n")
-    rows = [[block["name"], f"{share:.0%}"] for block, share in zip(made["blocks"], waiting(made), strict=True)]
+    record = make(args)
+    console.say(f"{record['title']}\n")
+    rows = [[block["name"], f"{share:.0%}"] for block, share in zip(record["blocks"], waiting(record), strict=True)]
     console.print_table("Who waits", ["block", "of the time"], rows, ["of the time"])
     if args.json:
-        console.write_json(args.json, made)
+        console.write_json(args.json, record)
     if args.html:
-        console.write_bytes(args.html, html(made).encode())
+        console.write_bytes(args.html, html(record).encode())
         console.say(f"page: {args.html}")
-    if made["error"]:
-        console.say(f"the run failed: {made['error']}", error=True)
-    return 1 if made["error"] else 0
+    if record["error"]:
+        console.say(f"the run failed: {record['error']}", error=True)
+    return 1 if record["error"] else 0
 
 
 def make(args):
@@ -70,32 +70,32 @@ def in_the_simulator(args):
     """Return the record made by another process."""
     arguments = ["trace", "--shape", str(args.shape), "--cell", args.cell]
     arguments += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
-    code, found, said = console.run_simulated(arguments, TIMEOUT_S)
-    if found is not None:
-        return found
+    code, record, said = console.run_simulated(arguments, TIMEOUT_S)
+    if record is not None:
+        return record
     if code is None:
         raise console.CannotRun(f"the simulator is stopped, as {said}: take a smaller --shape")
     raise (console.WrongArguments if code == 2 else console.CannotRun)(said.removeprefix("numbarnn trace: "))
 
 
-def waiting(made):
+def waiting(record):
     """Return for each block of a record its share of the whole time in which it waits."""
-    events, waits = made["events"], [0] * len(made["blocks"])
+    events, waits = record["events"], [0] * len(record["blocks"])
     total = max(event["end"] for event in events) - min(event["start"] for event in events) or 1
     for event in events:
         waits[event["block"]] += (event["end"] - event["start"]) * (event["kind"] == "wait")
     return [wait / total for wait in waits]
 
 
-def html(made):
+def html(record):
     """Return the page of a record."""
-    failed = f'<p class="error" role="alert">The run failed: {escape(made["error"] or "")}</p>'
+    failed = f'<p class="error" role="alert">The run failed: {escape(record["error"] or "")}</p>'
     page, style, script = (
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")
     )
     body = Template(page).substitute(
-        title=escape(made["title"]), seed=made["seed"], directions=made["directions"],
-        error=failed if made["error"] else "",
-        data=json.dumps(made, separators=(",", ":")).replace("<", "\\u003c"),  # nothing in it ends the <script>
+        title=escape(record["title"]), seed=record["seed"], directions=record["directions"],
+        error=failed if record["error"] else "",
+        data=json.dumps(record, separators=(",", ":")).replace("<", "\\u003c"),  # nothing in it ends the <script>
     )  # fmt: skip
-    return console.document(f"numbarnn trace: {made['title']}", body, style, script)
+    return console.document(f"numbarnn trace: {record['title']}", body, style, script)

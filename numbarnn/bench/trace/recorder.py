@@ -90,10 +90,10 @@ class Recorder(watching.Watcher):
     def launched(self, launch, function, arguments):
         if function.__name__ not in KERNELS:
             return
-        given = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
+        named_arguments = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
         self._planned, self._launch = next(self._launches), launch
-        self._rows, self._warps = given["tables"]
-        self._directions, self._steps, self._batch, _ = map(int, given["sizes"])
+        self._rows, self._warps = named_arguments["tables"]
+        self._directions, self._steps, self._batch, _ = map(int, named_arguments["sizes"])
         self._owners, self._first_block, self._phases = {}, len(self.blocks), defaultdict(list)
         self._widths = {self._planned.first + int(row[BLOCK.layer]): int(row[BLOCK.width]) for row in self._rows}
         for number, row in enumerate(self._rows):
@@ -103,7 +103,7 @@ class Recorder(watching.Watcher):
             units = slice(row[BLOCK.unit], row[BLOCK.unit] + row[BLOCK.units])
             owner[units, row[BLOCK.sequence] : row[BLOCK.end]] = number
             self.blocks.append({"name": self._name(number, row, layer, direction)})
-        self._arrays = {id(array): place for array, place in self._exchanged(given)}
+        self._arrays = {id(array): place for array, place in self._exchanged(named_arguments)}
 
     def _name(self, number, row, layer, direction):
         """Return the name of a lane."""
@@ -112,19 +112,19 @@ class Recorder(watching.Watcher):
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 
-    def _exchanged(self, given):
+    def _exchanged(self, named_arguments):
         """Yield (array, Exchanged) of each array that blocks exchange from step to step.
 
         Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
         pre-activations, an array for each layer and direction.
         """
         if self._planned.backward:
-            for arrays in (given["dah"], given["dax"]):
+            for arrays in (named_arguments["dah"], named_arguments["dax"]):
                 for (layer, direction), array in zip(self._planned.places, arrays, strict=False):
                     width = len(array) // (self._steps * self._batch)
                     yield array, Exchanged(layer, direction, len(self._owners[layer, direction]), width, 0)
             return
-        for arrays, before in ((given["h"], 1), (given["dropped"], 0)):
+        for arrays, before in ((named_arguments["h"], 1), (named_arguments["dropped"], 0)):
             for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
                 width = self._widths[layer]
                 yield array, Exchanged(layer, None, width, self._directions * width, before)
@@ -187,31 +187,31 @@ class Recorder(watching.Watcher):
             return
         for block, phases in self._phases.items():
             row = self._rows[block]
-            about = {"layer": self._planned.first + int(row[BLOCK.layer]), "direction": int(row[BLOCK.direction])}
-            self._add(block, "load", 0, phases[0].begin, about)
+            fields = {"layer": self._planned.first + int(row[BLOCK.layer]), "direction": int(row[BLOCK.direction])}
+            self._add(block, "load", 0, phases[0].begin, fields)
             for phase in phases:
-                self._add_phase(block, phase, about | {"step": phase.step})
+                self._add_phase(block, phase, fields | {"step": phase.step})
         self._turns_before += launch.turns
         self._arrays = {}
 
-    def _add_phase(self, block, phase, about):
+    def _add_phase(self, block, phase, fields):
         """Add the events of a phase."""
         begin = phase.begin
         if phase.missed:
             waits_for = [step._asdict() for step in phase.missed]
-            self._add(block, "wait", begin, phase.looked, about | {"waits_for": waits_for})
+            self._add(block, "wait", begin, phase.looked, fields | {"waits_for": waits_for})
             begin = phase.looked
         if phase.looked is not None:  # no store follows backward's last product, for the initial state
             reads = [dict(zip(Step._fields, step, strict=False)) for step in sorted(phase.reads)]
             end = phase.stored[0] if phase.stored else phase.looked + 1
-            self._add(block, "multiply", begin, end, about | {"reads": reads})
+            self._add(block, "multiply", begin, end, fields | {"reads": reads})
         if phase.stored:
-            self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, about)
+            self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, fields)
 
-    def _add(self, block, kind, start, end, about):
+    def _add(self, block, kind, start, end, fields):
         start, end = self._turns_before + start, self._turns_before + end
         event = {"block": self._first_block + block, "kind": kind, "start": start, "end": end}
-        self.events.append(event | {"waits_for": [], "reads": []} | about)
+        self.events.append(event | {"waits_for": [], "reads": []} | fields)
 
 
 def _unwritten(array, index):
@@ -241,5 +241,5 @@ def record(title, cell, shape, backward, directions=1):
     if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
     sizes = {"backward": backward, "layers": shape.L, "directions": directions, "steps": shape.T}
-    found = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
-    return {"title": title} | sizes | found
+    details = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
+    return {"title": title} | sizes | details
