@@ -107,10 +107,8 @@ class LoopNetwork:
             """Return matrices of nodes as one, their biases as one or None, and the rows of each."""
             parts = [values.of(structure.terms[node.data]) for node in nodes]
             parts = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in parts]
-            rows, names = (
-                list(map(len, parts)),
-                {node: structure.biases[kind].get(gate) for gate, node in gates.items()},
-            )
+            rows = list(map(len, parts))
+            names = {node: structure.biases[kind].get(gate) for gate, node in gates.items()}
             biases = [named[names[node]].expand(n) if names[node] else self.like.new_zeros(n)
                       for node, n in zip(nodes, rows, strict=True)]  # fmt: skip
             return torch.cat(parts), torch.cat(biases) if any(map(names.get, nodes)) else None, rows
