@@ -27,7 +27,7 @@ def error(value, expected):
 
     NaN if one of them holds a NaN where the other does not.
     """
-    value, expected = flat(value), flat(expected)
+    value, expected = flattened(value), flattened(expected)
     missing = np.isnan(expected)
     if not np.array_equal(np.isnan(value), missing):
         return float("nan")
@@ -35,7 +35,7 @@ def error(value, expected):
     return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected)))) if expected.size else 0.0
 
 
-def flat(value):
+def flattened(value):
     """Return an array, or a list of arrays (one per layer), as one float64 vector."""
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in _parts(value)])
 
@@ -73,7 +73,7 @@ def trusted(case, peer_error):
     return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
 
 
-def share(error, limit):
+def share_of_limit(error, limit):
     """Return an error as a share of its limit: above 1 is a failure; infinite without an error."""
     return float("inf") if error is None or limit is None else quotient(error, limit, 0.0)
 

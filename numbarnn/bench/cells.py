@@ -16,11 +16,11 @@ ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLA
 
 
 def built_in_or_own(text):
-    """Return the Cell of a built-in name such as "lstm", else as `find` does (an argparse type)."""
-    return CELLS[text] if text in CELLS else find(text, CELLS)
+    """Return the Cell of a built-in name such as "lstm", else as `find_cell` does (an argparse type)."""
+    return CELLS[text] if text in CELLS else find_cell(text, CELLS)
 
 
-def find(text, others=()):
+def find_cell(text, others=()):
     """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; others: names that may be meant."""
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library

@@ -144,7 +144,7 @@ def check_device(device, cells, schedules, quick):
     except Exception as exception:
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
     with_cudnn, rows = device == "cuda" and cudnn.why_not() is None, []
-    for case, wanted in console.progress(plan_cases(device, cells, schedules, quick), device):
+    for case, wanted in console.progress_bar(plan_cases(device, cells, schedules, quick), device):
         rows += check_case(case, device, wanted, with_cudnn)
     return rows
 
@@ -276,7 +276,7 @@ def number(value):
 
 def group_cells(rows):
     """Return the cells of some rows under "result", NUMBERS and "at"."""
-    worst = max(rows, key=lambda row: (not row["ok"], accuracy.share(row["error"], row["limit"])))
+    worst = max(rows, key=lambda row: (not row["ok"], accuracy.share_of_limit(row["error"], row["limit"])))
     ratios = sorted(row["ratio"] for row in rows if row["ratio"] is not None and row["ratio"] == row["ratio"])
     ratio = f"{ratios[(len(ratios) - 1) // 2]:.2f}" if ratios else "-"
     errors = (number(worst[name]) for name in ("error", "torch_error", "cudnn_error", "limit"))

@@ -107,7 +107,7 @@ def table_lines(columns, rows, right=()):
     return lines
 
 
-def progress(items, title, total=None):
+def progress_bar(items, title, total=None):
     """Yield items; with rich installed and on a terminal, beside a progress bar on the error stream."""
     if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
         return (yield from items)
@@ -129,7 +129,7 @@ def document(title, body, style, script=""):
 
 def write_json(path, data):
     """Write data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
-    write_bytes(path, (json.dumps(plain(data), indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, (json.dumps(json_types(data), indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path, data):
@@ -138,14 +138,14 @@ def write_bytes(path, data):
         part.write_bytes(data)
 
 
-def plain(data):
+def json_types(data):
     """Return data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
     if isinstance(data, dict):
-        return {str(key): plain(value) for key, value in data.items()}
+        return {str(key): json_types(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [plain(value) for value in data]
+        return [json_types(value) for value in data]
     if isinstance(data, (np.ndarray, np.generic)):
-        return plain(data.tolist())
+        return json_types(data.tolist())
     return None if isinstance(data, float) and not np.isfinite(data) else data
 
 
@@ -218,6 +218,6 @@ def whole_numbers(text, expected, count=None):
     return tuple(map(int, parts))
 
 
-def positive_int(text):
+def at_least_1(text):
     """Parse a whole number of at least 1 (an argparse type)."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]

@@ -14,11 +14,11 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import accuracy, console
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cells import find
+from numbarnn.bench.cells import find_cell
 from numbarnn.bench.lineup import LineUp
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
-from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_no_loop
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.shapes import TRAINING
 from numbarnn.cells import Cell
@@ -40,7 +40,7 @@ class NamedCell(NamedTuple):
 def named_cells(text):
     """Parse cells separated by commas: names of PEERS_CELLS, and a `NamedCell` for each other (an argparse type)."""
     names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
-    return [name if name in PEERS_CELLS else NamedCell(name, find(name, PEERS_CELLS)) for name in names]
+    return [name if name in PEERS_CELLS else NamedCell(name, find_cell(name, PEERS_CELLS)) for name in names]
 
 
 class CustomInstance:
@@ -119,7 +119,7 @@ class CustomInstance:
     def line_up(self, what, where):
         """Return the `LineUp` of a pass. Without a loop nothing is compared, and the reason is given."""
         train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {}, limit_of=self._limit)
-        if reason := why_not(self.cell, train):
+        if reason := why_no_loop(self.cell, train):
             line.left_out["loop"] = f"{reason}, so that results are not compared"
         else:
             loop, exact = self.loop(train, device), self.loop(train, device, "float64")

@@ -24,7 +24,7 @@ RANGES = (
 
 def add_arguments(parser):
     """Add the options of `numbarnn demo`."""
-    add, count = parser.add_argument, console.positive_int
+    add, count = parser.add_argument, console.at_least_1
     for name, purpose, kind in (
         ("layers", "recurrent layers", count), ("hidden", "units in each", count), ("batch", "streams of text", count),
         ("seq", "characters in a window", count), ("seed", "of all that is random", int),
@@ -78,7 +78,7 @@ def run(args):
     with engine.activate():
         try:
             todo = trainer.train(steps, begin + 60 * minutes)
-            for evaluated in console.progress(todo, "training", None if steps == math.inf else steps):
+            for evaluated in console.progress_bar(todo, "training", None if steps == math.inf else steps):
                 if evaluated:
                     console.say(f"step {trainer.step:6d}   {trainer.seconds:6.1f} s   {trainer.losses_text()}")
         except KeyboardInterrupt:

@@ -29,7 +29,7 @@ class Expected:
         """Return name -> results by quantity, of training call number `call`; None: of inference."""
         call = call if self.instance.case.draws else None
         if call not in self._known:
-            instance, masks = self.instance, dropout_masks(self.instance.case, call)
+            instance, masks = self.instance, masks_of_case(self.instance.case, call)
             results = {"truth": reference_results(instance, call)}
             if self.with_torch and installed("torch"):
                 results["torch"] = torch_peer.torch_results(instance, masks) or {}
@@ -56,7 +56,7 @@ def errors_of(results, quantity):
             for peer, value in values.items()}  # fmt: skip
 
 
-def dropout_masks(case, call):
+def masks_of_case(case, call):
     """Return the factors of the outputs of all layers but the last in training call number `call`.
 
     They come from the independent generator: a list of (T, B, D*H_l); None without dropout, and in inference (None).
@@ -73,7 +73,7 @@ def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
     result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
     dcy). sequences: lengths, resets, ...
     """
-    options = {"masks": dropout_masks(case, call)} | sequences
+    options = {"masks": masks_of_case(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
     options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
@@ -105,6 +105,6 @@ def reference_results(instance, call=None):
         results |= {"dx": gradients.dx, "dhx": gradients.dhx} | gradients.params
         results |= {"dcx": gradients.dcx} if case.has_c else {}
     for quantity, value in results.items():
-        if not case.nan_state and np.isnan(accuracy.flat(value)).any():
+        if not case.nan_state and np.isnan(accuracy.flattened(value)).any():
             raise ArithmeticError(f"the float64 reference has a NaN in {quantity}")
     return results

@@ -67,7 +67,7 @@ def known_archs(text):
 def shipped_kernel(name):
     """Return the ShippedKernel of a name (an argparse type)."""
     try:
-        return catalog.find(name, planned.shipped_kernels(capability(USUAL_ARCH)))
+        return catalog.find(name, planned.named_kernels(capability(USUAL_ARCH)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -83,7 +83,7 @@ def compile_all(archs):
     todo = [(one, arch) for arch in archs for one in planned.kernels_of(planned.PROBLEMS, capability(arch))]
     names = f"{len(todo)} kernels for {', '.join(archs)} by {compiler.toolchain()}"
     console.say(f"Compiling {names}: about 10 s each, less for those that a former run has compiled.\n")
-    return [compile_row(*one) for one in console.progress(todo, "kernels")]
+    return [compile_row(*one) for one in console.progress_bar(todo, "kernels")]
 
 
 def compile_row(shipped, arch):

@@ -21,7 +21,7 @@ OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": 
 
 def add_arguments(parser):
     """Add the options of `numbarnn plan`."""
-    add, count = parser.add_argument, console.positive_int
+    add, count = parser.add_argument, console.at_least_1
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
     sizes = lambda text: console.whole_numbers(text, expected)  # noqa: E731
@@ -67,7 +67,7 @@ def run(args):
     if args.plot and args.plot.suffix.lower() not in PICTURES:
         raise console.WrongArguments(f"--plot: expected a file that ends in {', '.join(PICTURES)}; got '{args.plot}'")
     picture = gantt.figure(explanations) if args.plot else None
-    console.say("\n".join([describe(problem), *wider(problem)]))
+    console.say("\n".join([problem_text(problem), *wider(problem)]))
     if costs:
         console.say(f"{costs}\nWhat follows is of the first segment")
     for explanation in explanations:
@@ -108,7 +108,7 @@ def problem_of(args):
 
 
 # -------------------------------------------------------------------------------------------------------------- output
-def describe(problem):
+def problem_text(problem):
     """Return a problem, and its device's limits for a persistent kernel, as text."""
     hidden, profile = ",".join(map(str, problem.units or problem.hidden_sizes)), problem.profile
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]

@@ -50,7 +50,7 @@ def kernels_of(problems, cc):
     return tuple(shipped.values())
 
 
-def shipped_kernels(cc):
+def named_kernels(cc):
     """Return the kernels that the command knows by name: the catalog's, those of PROBLEMS, and the minimal one."""
     return [*catalog.shipped_kernels(), *kernels_of(PROBLEMS, cc), minimal_kernel()]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from numbarnn.bench import console, record
 from numbarnn.bench.shapes import SHORT, STEP, with_tf32
-from numbarnn.bench.tables import columns_of, sizes_text
+from numbarnn.bench.tables import sizes_text, table_columns
 
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
@@ -47,7 +47,7 @@ def add_arguments(parser):
 
 def run(args):
     """Write the page; return 0."""
-    results = list(map(read, args.files)) or newest()
+    results = list(map(read_result, args.files)) or newest()
     text = html(results)
     for result in results:
         console.say(f"{result.name}: {verdict(result)}")
@@ -93,7 +93,7 @@ def newest():
     return [result_of(*one) for one in newest_of.values()]
 
 
-def read(file):
+def read_result(file):
     """Return the `Result` of a file; WrongArguments if it holds something else."""
     try:
         return result_of(file.stem, record.read(file))
@@ -133,7 +133,7 @@ def section(result):
         parts += ["<h3>Ratios</h3>", ratios_picture(entries)]
     steps = any(entry.row["what"] == STEP for entry in entries.values())
     title = "One step at a time, microseconds" if steps else f"Milliseconds by the {'GPU' if gpu else 'host'}'s clock"
-    columns = columns_of([entry.row for entry in entries.values()], gpu)
+    columns = table_columns([entry.row for entry in entries.values()], gpu)
     rows = [
         [key + " ?" * bool(entry.doubts), *(text(entry.row) for text in columns.values())]
         if entry.row["ok"] else [key, entry.row["refusal"], *[""] * (len(columns) - 1)]

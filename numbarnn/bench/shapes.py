@@ -18,7 +18,7 @@ SHORT = {
 PRODUCTS = {FORWARD: 1, TRAINING: 3, FORWARD_TRAINING: 1, BACKWARD_DATA: 1, BACKWARD_WEIGHTS: 2, BACKWARD: 2, STEP: 1}
 
 
-def needed(what):
+def gradients_of_pass(what):
     """Return the gradients that a pass computes, as `Recurrent.backward` has them in `need`."""
     gradients = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
     return gradients.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
@@ -26,7 +26,7 @@ def needed(what):
 
 def quantities(what, parameters):
     """Return the names of a pass's results; parameters: the parameters' names."""
-    need, outputs = needed(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
+    need, outputs = gradients_of_pass(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
     return {*outputs, *(("dx", "dhx", "dcx") if "x" in need else ()), *(parameters if "weights" in need else ())}
 
 

@@ -56,9 +56,9 @@ def add_arguments(parser):
     console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], text)
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
     text = "CPU threads for every contender; default all cores"
-    add("--threads", type=console.positive_int, metavar="N", help=text)
+    add("--threads", type=console.at_least_1, metavar="N", help=text)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
-    add("--rounds", type=console.positive_int, metavar="N", help=f"default {rounds}")
+    add("--rounds", type=console.at_least_1, metavar="N", help=f"default {rounds}")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
@@ -68,7 +68,7 @@ def run(args):
         raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
-    problems, where = problems_of(args), set_up(args)
+    problems, where = problems_of(args), machine_of(args)
     if where.device == "cpu" and not installed("onnx", "onnxruntime"):
         console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
@@ -84,7 +84,7 @@ def run(args):
     semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
     semantics = ("linear", (STEP,)) if args.stream else semantics
     load, rows = record.Load(), []
-    for arguments in console.progress(todo, f"bench on {where.device}"):
+    for arguments in console.progress_bar(todo, f"bench on {where.device}"):
         rows += time_case(*arguments, args.schedule, where, semantics)
     doubt = record.machine_doubt(load.as_record(), info.core_count())
     tables.print_rows(rows, where, doubt, args.stream and -(-stream.CALLS // where.rounds) * where.rounds)
@@ -115,7 +115,7 @@ def problems_of(args):
     return [(cell, shape) for cell in cells for shape in shapes]
 
 
-def set_up(args):
+def machine_of(args):
     """Return the `timing.Machine` for the options, and set PyTorch and the CPU engine up for it."""
     cores, device = info.core_count(), choose_device(args.device)
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):

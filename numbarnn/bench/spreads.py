@@ -75,7 +75,7 @@ def with_sizes(options, cell, number, size):
     return {"input_size": inputs, "hidden": hidden} | bias | options
 
 
-def spread(cell, size="full", device="cpu"):
+def spread_cases(cell, size="full", device="cpu"):
     """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
 
     In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
@@ -102,11 +102,11 @@ def half_precision(cell, size="full"):
     None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
+    half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread_cases(cell, "quick"))]
     return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]
 
 
 def all_cases(cell, size="full", device="cpu"):
-    """Return `spread`, `half_precision` and the larger cases of one cell."""
+    """Return `spread_cases`, `half_precision` and the larger cases of one cell."""
     larger = [case for case in (LARGER_SIMULATED if device == "sim" else LARGER) if case.cell == cell]
-    return spread(cell, size, device) + half_precision(cell, size) + larger
+    return spread_cases(cell, size, device) + half_precision(cell, size) + larger

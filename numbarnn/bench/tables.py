@@ -24,7 +24,7 @@ def quotient(ratio):
     return "-" if ratio is None else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
-def columns_of(rows, gpu):
+def table_columns(rows, gpu):
     """Return heading -> function of a row that gives its text: times, ratios, memory if it is known."""
     step = any(row["what"] == STEP for row in rows)
     clock = "device_" if gpu and not step else ""
@@ -97,7 +97,7 @@ def print_rows(rows, where, doubt, steps):
     title += "; a ratio below 1: numbarnn is faster"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
     row_doubts = [doubts(row, judged(row), doubt) if row["ok"] else [] for row in rows]
-    lines, messages, columns = [], {}, columns_of(rows, gpu)
+    lines, messages, columns = [], {}, table_columns(rows, gpu)
     for row, reasons in zip(rows, row_doubts, strict=True):
         result = "ok" if row["ok"] and not reasons else "in doubt" if row["ok"] else "REFUSED"
         lines.append([result, *about(row), *(text(row) for text in columns.values())])

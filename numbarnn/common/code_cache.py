@@ -188,10 +188,10 @@ def key(function, *parts):
 @lru_cache(maxsize=1)
 def package_code():
     """Return the SHA-256 of the sources of all cells and kernels, read once per process."""
-    return hashlib.sha256("".join(sources(*_COMPILED_FROM)).encode()).hexdigest()
+    return hashlib.sha256("".join(module_texts(*_COMPILED_FROM)).encode()).hexdigest()
 
 
-def sources(*folders):
+def module_texts(*folders):
     """Yield the texts of the package's modules in these folders, also if the package is in a zip."""
     root = _PACKAGE
     if not root.is_dir():

@@ -28,8 +28,8 @@ from llvmlite import ir
 
 from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import native, types
-from numbarnn.compile.translate import FAST_MATH, Plain, call
-from numbarnn.compile.types import Value
+from numbarnn.compile.translate import FAST_MATH, Plain, call_plain
+from numbarnn.compile.types import RuntimeValue
 
 
 def plain(function):
@@ -91,7 +91,7 @@ class Entry:
         def write(builder, values):
             values = iter(values)
             arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
-            return call(Plain(self.py_func), arguments, builder)
+            return call_plain(Plain(self.py_func), arguments, builder)
 
         return module_of(symbol, kinds, write, self.interleaved and self.interleaved(*first))
 
@@ -144,7 +144,7 @@ class FromPython(Entry):
         given = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)]
         numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given]
         state = builder.call(of_python["PyEval_SaveThread"], [])
-        result = call(Plain(self.py_func), [Value(types.int64, one) for one in numbers], builder)
+        result = call_plain(Plain(self.py_func), [RuntimeValue(types.int64, one) for one in numbers], builder)
         builder.call(of_python["PyEval_RestoreThread"], [state])
         number = _INT(0) if result is None else result.llvm
         builder.ret(builder.call(of_python["PyLong_FromLongLong"], [number]))
@@ -163,7 +163,7 @@ def module_of(symbol, kinds, write, interleaved=None):
     module.interleaved = interleaved
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
-    write(builder, list(map(Value, kinds, entry.args)))
+    write(builder, list(map(RuntimeValue, kinds, entry.args)))
     builder.ret_void()
     return finished(module)
 

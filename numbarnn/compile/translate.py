@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.types import BYTES, Value, flat, from_dtype, given, kind, with_each
+from numbarnn.compile.types import BYTES, RuntimeValue, flat, from_dtype, given, kind, map_values
 
 # Rewrites that keep NaN, infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
 FAST_MATH = ("contract", "nsz", "arcp", "afn")
@@ -37,7 +37,7 @@ _OF_C = {
 }  # fmt: skip
 
 
-class Refused(TypeError):
+class NotPlain(TypeError):
     """A function uses something outside the language of plain functions."""
 
 
@@ -79,7 +79,7 @@ class of_types:
 _CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_value=lambda: ir.Constant(BYTES, None))
 
 
-def call(function, arguments, builder):
+def call_plain(function, arguments, builder):
     """Call a plain function and return its value; it is compiled once per module and types of its arguments."""
     arguments, module = tuple(map(given, arguments)), builder.module
     known, key = module.__dict__.setdefault("plain_functions", {}), (function, kind(arguments))
@@ -89,8 +89,8 @@ def call(function, arguments, builder):
     place = cgutils.alloca_once(builder, called.results) if called.results else ir.Constant(BYTES, None)
     builder.call(called.llvm, [builder.bitcast(place, BYTES), *(one.llvm for one in flat(arguments))])
     numbers = iter(range(len(flat(called.returned))))
-    return with_each(
-        called.returned, lambda one: Value(one.type, builder.load(builder.gep(place, _path(next(numbers)))))
+    return map_values(
+        called.returned, lambda one: RuntimeValue(one.type, builder.load(builder.gep(place, _path(next(numbers)))))
     )
 
 
@@ -113,7 +113,7 @@ def _body(function):
     linecache.lazycache(code.co_filename, function.__globals__)  # the file may be within a zip
     node = _definitions(code.co_filename).get(code.co_firstlineno)
     if node is None or node.name != code.co_name:
-        raise Refused(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")
+        raise NotPlain(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")
     return node.body
 
 
@@ -153,13 +153,13 @@ class _Function:
         values = iter(self.llvm.args[1:])
         code = function.__code__
         if len(arguments) != code.co_argcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-            raise Refused(f"{function.__qualname__} does not take {len(arguments)} arguments, all by position")
+            raise NotPlain(f"{function.__qualname__} does not take {len(arguments)} arguments, all by position")
         for name, value in zip(code.co_varnames, arguments, strict=False):
-            self.set_name(name, with_each(value, lambda one: Value(one.type, next(values))))
+            self.set_name(name, map_values(value, lambda one: RuntimeValue(one.type, next(values))))
         self.run(_body(function))
         if not self.builder.block.is_terminated:
             if self.results:
-                raise Refused(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
+                raise NotPlain(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
             self.builder.branch(self.end)
         ir.IRBuilder(self.end).ret_void()
         if plain_function.inlined:
@@ -176,14 +176,14 @@ class _Function:
             method = getattr(self, "run_" + type(statement).__name__, None) or self.refuse(statement)
             try:
                 method(statement)
-            except Refused:
+            except NotPlain:
                 raise
             except Exception as error:  # errors that were not foreseen
                 self.refuse(statement, f"({type(error).__name__}: {error}) is not of the language of plain functions")
 
     def refuse(self, node, why="is not of the language of plain functions"):
         file = self.function.__code__.co_filename
-        raise Refused(f"{file}:{getattr(node, 'lineno', '')}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
+        raise NotPlain(f"{file}:{getattr(node, 'lineno', '')}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
 
     def run_Expr(self, node):
         if not isinstance(node.value, ast.Constant):  # a docstring
@@ -204,7 +204,7 @@ class _Function:
         if isinstance(target, ast.Name):
             self.set_name(target.id, value, target)
         elif isinstance(target, ast.Tuple):
-            if isinstance(value, Value) or len(target.elts) != len(value):
+            if isinstance(value, RuntimeValue) or len(target.elts) != len(value):
                 self.refuse(target, f"has not as many names as there are values in {kind(value)}")
             for one, part in zip(target.elts, value, strict=True):
                 self.assign(one, part)
@@ -217,8 +217,8 @@ class _Function:
         if name not in self.names or kind(self.names[name]) != kind(value):
             if self.depth and name in self.names:
                 self.refuse(node, f"has another type here, in a branch or loop: {kind(value)}")
-            self.names[name] = with_each(
-                value, lambda one: Value(one.type, cgutils.alloca_once(self.builder, one.llvm.type, name=name))
+            self.names[name] = map_values(
+                value, lambda one: RuntimeValue(one.type, cgutils.alloca_once(self.builder, one.llvm.type, name=name))
             )
         for place, one in zip(flat(self.names[name]), flat(value), strict=True):
             self.builder.store(one.llvm, place.llvm)
@@ -261,12 +261,12 @@ class _Function:
         self.loop(lambda: self.test(node.test), node.body, lambda: None)
 
     def run_For(self, node):
-        call = node.iter
+        call_plain = node.iter
         if node.orelse:
             self.refuse(node)
-        if not isinstance(call, ast.Call) or getattr(call.func, "id", None) != "range":
+        if not isinstance(call_plain, ast.Call) or getattr(call_plain.func, "id", None) != "range":
             return self.unrolled(node)
-        bounds = [self.value(one) for one in call.args]
+        bounds = [self.value(one) for one in call_plain.args]
         start, stop, step = {1: lambda b: (0, *b, 1), 2: lambda b: (*b, 1), 3: tuple}[len(bounds)](bounds)
         down = isinstance(step, int) and step < 0
         at, end, step = (self.cast(one, types.intp, node.iter) for one in (start, stop, step))
@@ -276,14 +276,14 @@ class _Function:
         def more():
             number = self.builder.load(counter)
             going = self.builder.icmp_signed(">" if down else "<", number, end.llvm)
-            return Value(types.boolean, going)
+            return RuntimeValue(types.boolean, going)
 
         def move_on():
             number = self.builder.add(self.builder.load(counter), step.llvm, flags=["nsw"])
             self.builder.store(number, counter)
 
         def begin():
-            self.assign(node.target, Value(types.intp, self.builder.load(counter)))
+            self.assign(node.target, RuntimeValue(types.intp, self.builder.load(counter)))
 
         self.loop(more, node.body, move_on, begin, known=isinstance(start, int) and isinstance(stop, int))
 
@@ -345,14 +345,14 @@ class _Function:
     def test(self, node):
         """Return an expression as a bool: one that is known, or a `Value`."""
         value = self.value(node)
-        return self.cast(value, types.boolean, node) if isinstance(value, Value) else bool(value)
+        return self.cast(value, types.boolean, node) if isinstance(value, RuntimeValue) else bool(value)
 
     def value_of_Constant(self, node):
         return node.value
 
     def value_of_Name(self, node):
         if node.id in self.names:
-            return with_each(self.names[node.id], lambda one: Value(one.type, self.builder.load(one.llvm)))
+            return map_values(self.names[node.id], lambda one: RuntimeValue(one.type, self.builder.load(one.llvm)))
         if node.id not in self.outside:
             self.refuse(node, "has no value here")
         value = self.outside[node.id]
@@ -375,55 +375,55 @@ class _Function:
         """Return a loop's items if they are known when compiling: a range of constants, a tuple, `enumerate` of it."""
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
             values = self.values(node.args)
-            if any(isinstance(one, Value) for one in values):
+            if any(isinstance(one, RuntimeValue) for one in values):
                 self.refuse(node, "is not known when compiling")
             return list(range(*values) if node.func.id == "range" else enumerate(*values))
         value = self.value(node)
-        if not isinstance(value, tuple) or isinstance(value, Value):
+        if not isinstance(value, tuple) or isinstance(value, RuntimeValue):
             self.refuse(node)
         return list(value)
 
     def value_of_Attribute(self, node):
         value = self.value(node.value)
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             return getattr(value, node.attr)
         place = self.field(value, node.attr, node)
-        return Value(place.type, self.builder.load(place.llvm))
+        return RuntimeValue(place.type, self.builder.load(place.llvm))
 
     def value_of_Subscript(self, node):
         value = self.value(node.value)
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             index = self.value(node.slice)
             if hasattr(value, "number_at"):
-                return call(type(value).number_at, [value, *index], self.builder)
+                return call_plain(type(value).number_at, [value, *index], self.builder)
             if not isinstance(index, int):
                 self.refuse(node, "has an index that is not known when compiling")
             return value[index]
         place = self.place(node)
-        return Value(place.type, self.builder.load(place.llvm))
+        return RuntimeValue(place.type, self.builder.load(place.llvm))
 
     def place(self, node):
         """Return the address of a field or of a number at a pointer."""
         value = self.value(node.value)
         if isinstance(node, ast.Attribute):
             return self.field(value, node.attr, node)
-        if not isinstance(value, Value) or not isinstance(value.type, types.CPointer):
+        if not isinstance(value, RuntimeValue) or not isinstance(value.type, types.CPointer):
             self.refuse(node)
         index = self.cast(self.value(node.slice), types.intp, node)
-        return Value(value.type.dtype, self.builder.gep(value.llvm, [index.llvm], inbounds=True))
+        return RuntimeValue(value.type.dtype, self.builder.gep(value.llvm, [index.llvm], inbounds=True))
 
     def field(self, value, name, node):
         if not isinstance(value.type, types.Record) or name not in value.type.fields:
             self.refuse(node, f"is no field of {value.type}")
         place = self.builder.gep(value.llvm, [ir.IntType(64)(value.type.fields[name])], inbounds=True)
-        return Value(types.int64, self.builder.bitcast(place, types.int64.llvm.as_pointer()))
+        return RuntimeValue(types.int64, self.builder.bitcast(place, types.int64.llvm.as_pointer()))
 
     def value_of_BinOp(self, node):
         return self.binary(node, self.value(node.left), self.value(node.right))
 
     def binary(self, node, a, b):
         kind, builder = type(node.op), self.builder
-        if not isinstance(a, Value) and not isinstance(b, Value):
+        if not isinstance(a, RuntimeValue) and not isinstance(b, RuntimeValue):
             return _OPERATORS[kind](a, b)
         a, b = self.alike(a, b, node)
         if isinstance(a.type, types.Float):
@@ -433,10 +433,10 @@ class _Function:
         elif kind is ast.RShift:
             instruction = "ashr" if a.type.signed else "lshr"
         elif kind in (ast.FloorDiv, ast.Mod):
-            return Value(a.type, self.divided(a, b, kind is ast.Mod))
+            return RuntimeValue(a.type, self.divided(a, b, kind is ast.Mod))
         else:
             self.refuse(node)
-        return Value(a.type, getattr(builder, instruction)(a.llvm, b.llvm))
+        return RuntimeValue(a.type, getattr(builder, instruction)(a.llvm, b.llvm))
 
     def divided(self, a, b, remainder):
         """Return a // b or a % b of integers, rounded down as in Python."""
@@ -455,21 +455,21 @@ class _Function:
     def value_of_UnaryOp(self, node):
         if isinstance(node.op, ast.Not):
             test = self.test(node.operand)
-            return not test if isinstance(test, bool) else Value(types.boolean, self.builder.not_(test.llvm))
+            return not test if isinstance(test, bool) else RuntimeValue(types.boolean, self.builder.not_(test.llvm))
         value = self.value(node.operand)
         if not isinstance(node.op, ast.USub):
             self.refuse(node)
-        return self.negative(value) if isinstance(value, Value) else -value
+        return self.negative(value) if isinstance(value, RuntimeValue) else -value
 
     def negative(self, value):
         negative = self.builder.fneg if isinstance(value.type, types.Float) else self.builder.neg
-        return Value(value.type, negative(value.llvm))
+        return RuntimeValue(value.type, negative(value.llvm))
 
     def value_of_Compare(self, node):
         values, result = [self.value(one) for one in (node.left, *node.comparators)], True
         for compares, a, b in zip(node.ops, values[:-1], values[1:], strict=True):
             one = self.compared(node, _COMPARISONS.get(type(compares)) or self.refuse(node), a, b)
-            result = one if result is True else Value(types.boolean, self.builder.and_(result.llvm, one.llvm))
+            result = one if result is True else RuntimeValue(types.boolean, self.builder.and_(result.llvm, one.llvm))
         return result
 
     def compared(self, node, comparison, a, b):
@@ -479,7 +479,7 @@ class _Function:
         else:
             signed = a.type is not types.boolean and a.type.signed
             compare = self.builder.icmp_signed if signed else self.builder.icmp_unsigned
-        return Value(types.boolean, compare(comparison, a.llvm, b.llvm))
+        return RuntimeValue(types.boolean, compare(comparison, a.llvm, b.llvm))
 
     def value_of_BoolOp(self, node):
         """Return `and` and `or` of bools; later operands are computed only if they matter."""
@@ -495,10 +495,10 @@ class _Function:
             return value(node.body if test else node.orelse)
         if isinstance(node.body, ast.Name) and isinstance(node.orelse, ast.Name):
             a, b = given(value(node.body)), given(value(node.orelse))
-            if isinstance(a, Value) and isinstance(b, Value):  # nothing to compute: no need of branches
+            if isinstance(a, RuntimeValue) and isinstance(b, RuntimeValue):  # nothing to compute: no need of branches
                 common = self.common(a, b, node)
                 a, b = (self.cast(one, common, node).llvm for one in (a, b))
-                return Value(common, self.builder.select(test.llvm, a, b))
+                return RuntimeValue(common, self.builder.select(test.llvm, a, b))
         then, other, after = map(self.builder.append_basic_block, ("then", "else", "after"))
         self.builder.cbranch(test.llvm, then, other)
         branches = []
@@ -518,14 +518,14 @@ class _Function:
             self.builder.branch(after)
         self.builder.position_at_end(after)
         values = iter([self.either(*one) for one in joined])
-        return with_each(a, lambda one: next(values))
+        return map_values(a, lambda one: next(values))
 
     def either(self, type_, pairs):
         """Return the value from whichever block of the pairs (value, block) came before."""
         value = self.builder.phi(pairs[0][0].type)
         for one in pairs:
             value.add_incoming(*one)
-        return Value(type_, value)
+        return RuntimeValue(type_, value)
 
     # -------------------------------------------------------------------------------------- calls
     def value_of_Call(self, node):
@@ -538,7 +538,7 @@ class _Function:
         function, arguments = self.value(node.func), self.values(node.args)
         function = math.floor if function is np.floor else function  # Numba's math.floor would be an integer
         if isinstance(function, Plain):
-            return call(function, arguments, self.builder)
+            return call_plain(function, arguments, self.builder)
         if function in (min, max):
             result = arguments[0]
             for other in arguments[1:]:
@@ -551,7 +551,7 @@ class _Function:
         if function is abs or getattr(math, getattr(function, "__name__", ""), None) is function:
             return self.of_math("fabs" if function is abs else function.__name__, arguments, node)
         if isinstance(function, type) and issubclass(function, np.generic):
-            if not isinstance(arguments[0], Value):
+            if not isinstance(arguments[0], RuntimeValue):
                 return given(function(arguments[0]))
             return self.cast(arguments[0], from_dtype(np.dtype(function)), node)
         if isinstance(function, type) and issubclass(function, tuple):
@@ -565,7 +565,7 @@ class _Function:
         self.refuse(node)
 
     def is_float(self, value):
-        return isinstance(value, Value) and isinstance(value.type, types.Float)
+        return isinstance(value, RuntimeValue) and isinstance(value.type, types.Float)
 
     def tuple_of(self, node):
         """Return tuple(expression for name in items known when compiling)."""
@@ -581,12 +581,12 @@ class _Function:
     def view(self, node):
         """Return x.view(type): the same bits."""
         value, (wanted,) = self.value(node.func.value), self.values(node.args)
-        if not isinstance(value, Value) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
+        if not isinstance(value, RuntimeValue) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
             self.refuse(node)
         wanted = from_dtype(np.dtype(wanted))
         if value.type.bitwidth != wanted.bitwidth:
             self.refuse(node, f"looks at {value.type} as {wanted}, of another size,")
-        return Value(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
+        return RuntimeValue(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
 
     def of_math(self, name, arguments, node):
         """Return a function of `math`, of numbers of one dtype."""
@@ -594,7 +594,7 @@ class _Function:
             self.refuse(node, "is not of numbers of one dtype, which")
         (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
         if name == "fmod":  # loops around an instruction are vectorized, loops around a call are not
-            return Value(first.type, self.builder.frem(*(one.llvm for one in arguments)))
+            return RuntimeValue(first.type, self.builder.frem(*(one.llvm for one in arguments)))
         of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
         if name in _OF_LLVM:
             function = module.declare_intrinsic(f"llvm.{name}", kinds[:1], of_llvm)
@@ -602,13 +602,13 @@ class _Function:
             function = cgutils.get_or_insert_function(module, of_llvm, name + "f" * (first.type == types.float32))
         else:
             self.refuse(node)
-        return Value(first.type, self.builder.call(function, [one.llvm for one in arguments]))
+        return RuntimeValue(first.type, self.builder.call(function, [one.llvm for one in arguments]))
 
     def smaller(self, a, b, comparison, node):
-        if not isinstance(a, Value) and not isinstance(b, Value):
+        if not isinstance(a, RuntimeValue) and not isinstance(b, RuntimeValue):
             return (min if comparison == "<" else max)(a, b)
         a, b = self.alike(a, b, node)
-        return Value(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
+        return RuntimeValue(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
 
     def external(self, function, arguments, node):
         """Call a function of another library, in C's way."""
@@ -617,21 +617,23 @@ class _Function:
         symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
         operands = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
         value = self.builder.call(symbol, operands)
-        return None if result == types.void else Value(result, value)
+        return None if result == types.void else RuntimeValue(result, value)
 
     def intrinsic(self, function, arguments, node):
         """Return the value whose instructions an intrinsic writes."""
-        values = [Value(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments]
+        values = [
+            RuntimeValue(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments
+        ]
         kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
         signature, generate = function.py_func(None, *kinds)
         values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
         value = generate(_CONTEXT, self.builder, signature, [one.llvm for one in values])
-        return None if signature.return_type == types.void else Value(signature.return_type, value)
+        return None if signature.return_type == types.void else RuntimeValue(signature.return_type, value)
 
     # -------------------------------------------------------------------------------------- types
     def common(self, a, b, node):
         """Return the type that two values can both have."""
-        if not isinstance(a, Value) or not isinstance(b, Value):
+        if not isinstance(a, RuntimeValue) or not isinstance(b, RuntimeValue):
             self.refuse(node, "has values that are no numbers")
         if a.type == b.type:
             return a.type
@@ -643,10 +645,10 @@ class _Function:
 
     def alike(self, a, b, node):
         """Return two numbers as one type; constant integers take the other's type; bools count as integers."""
-        if isinstance(a, Value) and isinstance(a.type, types.Integer) and type(b) is int:
-            return a, Value(a.type, a.llvm.type(b))
-        if isinstance(b, Value) and isinstance(b.type, types.Integer) and type(a) is int:
-            return Value(b.type, b.llvm.type(a)), b
+        if isinstance(a, RuntimeValue) and isinstance(a.type, types.Integer) and type(b) is int:
+            return a, RuntimeValue(a.type, a.llvm.type(b))
+        if isinstance(b, RuntimeValue) and isinstance(b.type, types.Integer) and type(a) is int:
+            return RuntimeValue(b.type, b.llvm.type(a)), b
         a, b = given(a), given(b)
         common = self.common(a, b, node)
         if common is types.boolean and not isinstance(node, ast.Compare):
@@ -656,7 +658,7 @@ class _Function:
     def cast(self, value, type_, node):
         """Return a number as another type."""
         value, builder = given(value), self.builder
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             self.refuse(node, "is no number")
         if value.type == type_:
             return value
@@ -668,7 +670,7 @@ class _Function:
         if type_ is types.boolean:
             zero = ir.Constant(value.llvm.type, 0)
             change = builder.fcmp_unordered if isinstance(source, types.Float) else builder.icmp_unsigned
-            return Value(type_, change("!=", value.llvm, zero))
+            return RuntimeValue(type_, change("!=", value.llvm, zero))
         if isinstance(source, types.Float):
             change = builder.fptosi if not isinstance(type_, types.Float) else None
             change = change or (builder.fpext if source.bitwidth < type_.bitwidth else builder.fptrunc)
@@ -678,4 +680,4 @@ class _Function:
             change = builder.sext if signed else builder.zext
         else:
             change = builder.trunc if value.llvm.type.width > wanted.width else builder.bitcast
-        return Value(type_, change(value.llvm, wanted))
+        return RuntimeValue(type_, change(value.llvm, wanted))

@@ -1,7 +1,7 @@
 """Types and values in functions that are being compiled for the CPU.
 
-Types have Numba's names; importing Numba's takes half a second. A value is a `Value` at run time, or a Python object
-that is known when compiling.
+Types have Numba's names; importing Numba's takes half a second. A value is a `RuntimeValue`, or a Python
+object that is known when compiling.
 """
 
 from collections import namedtuple
@@ -107,7 +107,7 @@ def from_dtype(dtype):
 BYTES = none.llvm
 
 
-class Value(NamedTuple):
+class RuntimeValue(NamedTuple):
     """A number, pointer or record of the running program; a Python object stands for what is known when compiling.
 
     Attributes:
@@ -120,30 +120,30 @@ class Value(NamedTuple):
 
 
 def flat(value):
-    """Return the `Value`s in a value: itself, or those in a tuple's parts."""
-    if isinstance(value, tuple) and not isinstance(value, Value):
+    """Return the `RuntimeValue`s in a value: itself, or those in a tuple's parts."""
+    if isinstance(value, tuple) and not isinstance(value, RuntimeValue):
         return [one for part in value for one in flat(part)]
-    return [value] if isinstance(value, Value) else []
+    return [value] if isinstance(value, RuntimeValue) else []
 
 
-def with_each(value, change):
-    """Return the value with each `Value` in it changed."""
-    if isinstance(value, Value):
+def map_values(value, change):
+    """Return the value with each `RuntimeValue` in it changed."""
+    if isinstance(value, RuntimeValue):
         return change(value)
     if isinstance(value, tuple):
-        parts = [with_each(part, change) for part in value]
+        parts = [map_values(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
 
 def kind(value):
     """Return what is known of a value when compiling: its type, or itself."""
-    return with_each(value, lambda one: one.type)
+    return map_values(value, lambda one: one.type)
 
 
 def given(value):
-    """Return constants as `Value`s, also as parts of a tuple; other things unchanged."""
-    if isinstance(value, Value):
+    """Return constants as `RuntimeValue`s, also as parts of a tuple; other things unchanged."""
+    if isinstance(value, RuntimeValue):
         return value
     if isinstance(value, tuple):
         parts = list(map(given, value))
@@ -152,7 +152,9 @@ def given(value):
         value = np.bool_(value) if isinstance(value, bool) else np.int64(value)
     if isinstance(value, np.bool_ | np.integer):
         bits = 1 if isinstance(value, np.bool_) else 8 * value.itemsize
-        return Value(from_dtype(value.dtype), ir.IntType(bits)(int(value)))
+        return RuntimeValue(from_dtype(value.dtype), ir.IntType(bits)(int(value)))
     if isinstance(value, np.floating):
-        return Value(from_dtype(value.dtype), {4: ir.FloatType, 8: ir.DoubleType}[value.itemsize]()(float(value)))
+        return RuntimeValue(
+            from_dtype(value.dtype), {4: ir.FloatType, 8: ir.DoubleType}[value.itemsize]()(float(value))
+        )
     return value

@@ -16,7 +16,7 @@ from numbarnn.programs.states import with_each
 from numbarnn.torch import core, transformed
 from numbarnn.torch.arrays import gradients_of
 from numbarnn.torch.operators import autocast_dtype
-from numbarnn.torch.transformed import Forward, inmost
+from numbarnn.torch.transformed import TransformedForward, inmost
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
@@ -69,7 +69,7 @@ def call(network, about, x, h, private, weights, checked=True):
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights)
     if not checked and not by_operators:
-        core.check(network, about, x, hx, cx, weights)
+        core.check_tensors(network, about, x, hx, cx, weights)
     if torch.compiler.is_compiling() and _is_differentiated_inside():
         torch._dynamo.graph_break("numbarnn leaves derivatives by torch.func within a compiled function to eager calls")
     if about.training and network.draws:
@@ -81,7 +81,7 @@ def call(network, about, x, h, private, weights, checked=True):
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         prepared = core.prepare(network, about, x, hx, weights, keep=False)
-        y, hy, cy, every, _ = core.forward(network, prepared, x, hx, cx)
+        y, hy, cy, every, _ = core.run_forward(network, prepared, x, hx, cx)
     stack = network.stack
     state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
     if about.output_states:
@@ -150,7 +150,7 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()
     if keep and not torch.compiler.is_compiling() and transformed:
-        return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
+        return TransformedForward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
     options = *options, keep
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]
 
@@ -200,7 +200,7 @@ except AttributeError:  # other versions of PyTorch
 class Recurrence(torch.autograd.Function):
     """y, hy, cy and all cell states of x, hx, cx and the parameters; None for absent results.
 
-    Args of apply: the network; a `core.Prepared`, or a `core.About` from which it is made; x, hx, cx, the parameters.
+    Args of apply: the network; a `core.PreparedCall`, or a `core.About` from which it is made; x, hx, cx, parameters.
     """
 
     @staticmethod
@@ -208,7 +208,7 @@ class Recurrence(torch.autograd.Function):
         seed = None
         if type(prepared) is core.About:
             seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
-        y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
+        y, hy, cy, states, reserve = core.run_forward(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         has_checkpoints = prepared.calls.has_checkpoints
@@ -234,7 +234,9 @@ class Recurrence(torch.autograd.Function):
             dx, dhx, dcx, dw = transformed.each(call, d_results)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
-        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx))
+        dx, dhx, dcx, dw = core.run_backward(
+            network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx)
+        )
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)

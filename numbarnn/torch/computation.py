@@ -98,8 +98,8 @@ class Computation:
         if x.dtype is not first.dtype or x.shape[2] != stack.input_size or x.device != first.device or not x.numel():
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
-            states.check(stack, state, x.shape[1], x)
-            state = states.widened(stack, state) if stack.has_narrow else state
+            states.check_state(stack, state, x.shape[1], x)
+            state = states.widened_state(stack, state) if stack.has_narrow else state
         if not x.shape[1]:
             y, state, *every = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:

@@ -52,7 +52,7 @@ class About(NamedTuple):
         return Shape(steps, batch, *ends, self.batch_first, self.output_states, hx is None)
 
 
-class Prepared(NamedTuple):
+class PreparedCall(NamedTuple):
     """A call of the engine, ready for its arrays.
 
     Attributes:
@@ -68,7 +68,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(network, about, x, hx, weights, keep):
-    """Return the `Prepared` call of arguments that `check` has accepted; keep: backward may follow."""
+    """Return the `PreparedCall` call of arguments that `check_tensors` has accepted; keep: backward may follow."""
     shape = about.shape_of(x, hx)
     prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
     if not (shape.padded or shape.resets or shape.keeps_states):
@@ -85,12 +85,12 @@ def prepare(network, about, x, hx, weights, keep):
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):
-    """Return the `Prepared` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
+    """Return the `PreparedCall` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
     first, draws = weights[0], seed is not None
     calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
     with stream_of(first):
         call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
-    return Prepared(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
+    return PreparedCall(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
 
 
 def _flat(network, weights):
@@ -105,7 +105,7 @@ def _rounded(results, dtype):
     return results if dtype is None else with_each(results, lambda one: one.to(dtype))
 
 
-def forward(network, prepared, x, hx, cx):
+def run_forward(network, prepared, x, hx, cx):
     """Return y, hy, cy, all cell states and the reserve.
 
     cy is None if h is the only state, cell states unless they are wanted, the reserve unless backward may follow.
@@ -126,8 +126,8 @@ def forward(network, prepared, x, hx, cx):
         return *_rounded(results, dtype), tensor_of(reserve)
 
 
-def backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
-    """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward`.
+def run_backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
+    """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `run_forward`.
 
     Args:
         prepared: of the forward call, whose seed it has.
@@ -155,8 +155,8 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
 
 
 # ------------------------------------------------------------------------------- states of layers that differ in size
-def state_shapes(network, batch):
-    """Return the shapes of h and of all cell states together, as `forward` takes them."""
+def joined_state_shapes(network, batch):
+    """Return the shapes of h and of all cell states together, as `run_forward` takes them."""
     stack, D, N = network.stack, network.stack.directions, network.private
     if network.uneven:
         return [(D, batch, width) for width in (sum(stack.output_widths), N * sum(stack.widths))]
@@ -188,7 +188,7 @@ def _joined(calls, state):
     return calls.engine.array_module.concatenate(state, axis=2)
 
 
-def check(network, about, x, hx, cx, weights):
+def check_tensors(network, about, x, hx, cx, weights):
     """Raise ValueError for shapes, dtypes and devices that do not go together: engines do not check them."""
     stack = network.stack
     if x.dim() != 3 or x.shape[2] != stack.input_size or 0 in x.shape:
@@ -198,7 +198,7 @@ def check(network, about, x, hx, cx, weights):
             f"{tuple(x.shape)}"
         )
     if hx is not None or cx is not None:
-        shapes = state_shapes(network, x.shape[0 if about.batch_first else 1])
+        shapes = joined_state_shapes(network, x.shape[0 if about.batch_first else 1])
         for name, state, wanted in zip(("hx", "cx"), (hx, cx), shapes, strict=True):
             if state is None:
                 continue

@@ -6,8 +6,8 @@ with known shapes; the time to compile does not depend on T. A network is known 
     y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
     dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
 
-States are one tensor each (see `core.forward`). Results that a network or a call lacks have no elements. Results share
-no memory: y is copied out of the reserve.
+States are one tensor each (see `core.run_forward`). Results that a network or a call lacks have no elements. Results
+share no memory: y is copied out of the reserve.
 """
 
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ def rnn_forward(
     every_state: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward` and `core.About`."""
+    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.run_forward` and `core.About`."""
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
     net = Network.of_key(network)
-    core.check(net, about, x, hx, cx, weights)
+    core.check_tensors(net, about, x, hx, cx, weights)
     prepared = core.prepare(net, about, x, hx, weights, keep)
-    *results, reserve = core.forward(net, prepared, x, hx, cx)
+    *results, reserve = core.run_forward(net, prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
@@ -68,7 +68,7 @@ def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_f
     net = Network.of_key(network)
     stack, shape = net.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
-    of_h, of_c = core.state_shapes(net, shape.batch)
+    of_h, of_c = core.joined_state_shapes(net, shape.batch)
     size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
     width = stack.directions * net.private * stack.widths[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
@@ -113,7 +113,7 @@ def rnn_backward(
             "are computed once more from x: pass the x of the forward call"
         )
     prepared = core.prepare_again(net, shape, seed, weights)
-    results = core.backward(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
+    results = core.run_backward(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
@@ -122,13 +122,13 @@ def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, 
     _, _, batch_first, _, _, need_x, need_weights = options
     net, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
-    of_h, of_c = core.state_shapes(net, batch)
+    of_h, of_c = core.joined_state_shapes(net, batch)
     dx, dw = (*outer, net.stack.input_size) if need_x else 0, net.size if any(need_weights) else 0
     return tuple(map(like.new_empty, (dx, of_h, of_c if net.private else 0, dw)))
 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
-def set_up(ctx, inputs, output):
+def save_call(ctx, inputs, output):
     """Save a call of `rnn_forward`, its inputs and results, for `gradients`."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
@@ -171,7 +171,7 @@ def _refuse(ctx, *_):
     raise NotImplementedError(core.NO_SECOND_ORDER)
 
 
-rnn_forward.register_autograd(_backward, setup_context=set_up)
+rnn_forward.register_autograd(_backward, setup_context=save_call)
 rnn_backward.register_autograd(_refuse)
 
 

@@ -18,8 +18,8 @@ class Last(NamedTuple):
 
     Attributes:
         form: from `form_of`.
-        prepared: whether backward may follow -> `core.Prepared`. None if the parameters are not views of one buffer:
-            such a call has a copy of them, which later calls cannot use.
+        prepared: whether backward may follow -> `core.PreparedCall`. None if the parameters are not views of one
+            buffer: such a call has a copy of them, which later calls cannot use.
     """
 
     form: list
@@ -74,7 +74,7 @@ def again(network, form, batch_first, x, hx, weights):
     if keep:
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
-        y, h, c, _, _ = core.forward(network, prepared, x, h, c)
+        y, h, c, _, _ = core.run_forward(network, prepared, x, h, c)
     return y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h
 
 

@@ -37,7 +37,7 @@ def taken(names, hx, batched):
     return state if batched else with_each(state, lambda one: one.unsqueeze(1))
 
 
-def check(stack, state, batch, x):
+def check_state(stack, state, batch, x):
     """Raise torch.nn's errors for a state that does not fit x of that batch."""
     for number, (one, sizes) in enumerate(zip(state, stack.state_sizes, strict=True)):
         name, D = f"hidden[{number}]" if len(state) > 1 else "hidden", stack.directions
@@ -63,7 +63,7 @@ def _check_part(state, shape, name, x):
         )
 
 
-def widened(stack, state):
+def widened_state(stack, state):
     """Return a caller's state, widened to the engines' width; see `numbarnn.layers.private`."""
 
     def widen(_, part, width):

@@ -43,7 +43,7 @@ def each(function, tensors):
     return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
 
 
-class Forward(torch.autograd.Function):
+class TransformedForward(torch.autograd.Function):
     """y, hy, cy, all cell states and the reserve, as `operators.rnn_forward` returns them.
 
     Args of apply: lengths, resets, seed, the network's key, padding_value, batch_first, every_state; x, hx, cx, the
@@ -61,7 +61,7 @@ class Forward(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights = inputs
         options = network, padding_value, batch_first, every_state, True
-        operators.set_up(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
+        operators.save_call(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
         ctx.given = hx is not None, cx is not None
 
     @staticmethod
@@ -75,12 +75,12 @@ class Forward(torch.autograd.Function):
 
 
 def _backward(*arguments):
-    """Call `rnn_backward` through `Backward`."""
+    """Call `rnn_backward` through `TransformedBackward`."""
     results, (x, weights, reserve, seed, network), options = arguments[:4], arguments[4:9], arguments[9:]
-    return Backward.apply(network, options, *results, x, reserve, seed, *weights)
+    return TransformedBackward.apply(network, options, *results, x, reserve, seed, *weights)
 
 
-class Backward(torch.autograd.Function):
+class TransformedBackward(torch.autograd.Function):
     """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
 
     Args of apply: the network's key, further options; dy, dhy, dcy, d_states, x, the reserve, seed, the parameters.

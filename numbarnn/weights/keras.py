@@ -22,7 +22,7 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """Return the `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
+    """Return the `NetworkData` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
 
     reset_after is True if nothing says otherwise.
     """
@@ -68,7 +68,7 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """Return the `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
+    """Return the `NetworkData` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
 
     If no built-in cell has their activations, `_functions`' result, it has a cell made for them.
     """

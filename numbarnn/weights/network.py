@@ -1,7 +1,7 @@
 """The common form of all conversions: a stack's sizes and options, and its parameters by PyTorch's names.
 
-A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `Network` and back; it needs no
-layer and no engine. `numbarnn.convert` makes layers from networks.
+A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `NetworkData` and back; it needs
+no layer and no engine. `numbarnn.convert` makes layers from networks.
 """
 
 import re
@@ -30,7 +30,7 @@ GRU_FORMS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class NetworkData:
     """A stack of recurrent layers as data.
 
     Attributes:
@@ -152,12 +152,12 @@ def agreed(cell, name, where):
 
 
 def infer(parameters, cell=None, what="state_dict"):
-    """Return the `Network` of a state dict by PyTorch's names: sizes, directions, bias mode, projection, skip input.
+    """Return the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
 
     Args:
-        parameters: name -> array (NumPy's or a framework's).
-        cell: as of a `Network`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not tell
-            an RNN's activation, nor whether a GRU is "gru_reset_before".
+        parameters: PyTorch's name -> array (NumPy's or a framework's).
+        cell: as of a `NetworkData`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not
+            tell an RNN's activation, nor whether a GRU is "gru_reset_before".
         what: the state dict's name in errors.
 
     Raises:
@@ -184,7 +184,7 @@ def infer(parameters, cell=None, what="state_dict"):
     cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
     hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)
     bias_kinds = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
-    network = Network(
+    network = NetworkData(
         cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in matches),
         bias=next(mode for mode, biases in BIAS_MODES.items() if biases == bias_kinds),
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",

@@ -17,7 +17,7 @@ import numpy as np
 from numbarnn.weights import gates
 from numbarnn.weights.network import infer, named, package, type_name
 from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
-from numbarnn.weights.onnx_graph import MOVES, Graph, label
+from numbarnn.weights.onnx_graph import MOVES, OnnxGraph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
 # attribute -> values with which a node computes the same, besides attributes that `_layer` reads
@@ -26,7 +26,7 @@ SIZES = 2, 3  # of steps and sequences, or sequences and steps, if a model leave
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-class Node(NamedTuple):
+class OnnxNode(NamedTuple):
     """Names around one node: its X, and its Y, Y_h, ...; backward: X and Y have the last step first."""
 
     x: str
@@ -39,17 +39,17 @@ class Layer(NamedTuple):
 
     Attributes:
         name: the node's name.
-        nodes: the `Node`s.
+        nodes: the `OnnxNode`s.
         direction: "forward", "reverse" or "bidirectional".
-        cell: as of a `Network`.
+        cell: as of a `NetworkData`.
         layout: 0 (time first) or 1 (batch first).
-        arrays: one dict per direction, as `Network.parts`.
+        arrays: one dict per direction, as `NetworkData.parts`.
         sizes: I, H.
         outer: the first two sizes of X, None if the model leaves them open.
     """
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[OnnxNode, ...]
     direction: str
     cell: str | Kind
     layout: int
@@ -77,9 +77,9 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """Return the `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
+    """Return the `NetworkData` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
     model = _load(model)
-    whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
+    whole = OnnxGraph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
     recurrent = [(one, graph) for graph in graphs for one in graph.nodes if one.op_type in OPERATORS]
     if not recurrent:
@@ -264,7 +264,7 @@ def _layer(node, graph):
             f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
         )
     parts = [{name: array[direction] for name, array in weights.items()} for direction in range(directions)]
-    names = (Node(node.input[0], tuple(node.output)),)
+    names = (OnnxNode(node.input[0], tuple(node.output)),)
     arrays, outer = tuple(_part(kind, part) for part in parts), graph.sizes(node.input[0])[:2]
     return Layer(label(node), names, direction, cell, layout, arrays, (inputs, units), outer)
 
@@ -339,7 +339,7 @@ def _given(node, graph, where):
 
 
 def _part(kind, part):
-    """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `Network`'s form."""
+    """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `NetworkData`'s form."""
     arrays = {name: part[name] for name in "WR"}
     if "B" in part:
         arrays["b_w"], arrays["b_r"] = np.split(part["B"], 2)

@@ -78,7 +78,7 @@ class Kind:
     per_unit = property(lambda self: PEEPHOLES if self.peepholes else ())
 
     def named(self, arrays):
-        """Return name in the cell's equations -> array, from one direction's arrays of a `Network` (`Network.parts`).
+        """Return name in the cell's equations -> array, from one direction's arrays (`NetworkData.parts`).
 
         The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
         """
@@ -96,7 +96,7 @@ class Kind:
         return {name: array for name, array in result.items() if not (self.input_forget and _of_f(name))}
 
     def arrays(self, named):
-        """Return one direction's arrays of a `Network` from the arrays of the cell's equations.
+        """Return one direction's arrays of a `NetworkData` from the arrays of the cell's equations.
 
         Arrays that f = 1 - i does not read are 0, and so is the second of two added biases.
         """

@@ -15,7 +15,7 @@ LARGEST = 2**24  # elements that they may make: a broken file may ask for any nu
 UNKNOWN_RANK = (None,) * 8  # more sizes than any caller reads
 
 
-class Value(NamedTuple):
+class OnnxValue(NamedTuple):
     """The known properties of a value.
 
     Attributes:
@@ -29,19 +29,19 @@ class Value(NamedTuple):
     exact: bool = True
 
 
-class Graph:
+class OnnxGraph:
     """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
 
     Args:
         proto: the onnx.GraphProto.
         opsets: domain -> version.
-        outer: the `Graph` around it.
+        outer: the `OnnxGraph` around it.
         place: which part it is.
 
     Attributes:
         nodes, place: see above.
         inputs: names of the graph's inputs.
-        inner: `Graph`s of its branches and bodies.
+        inner: `OnnxGraph`s of its branches and bodies.
 
     Raises:
         ValueError: nodes wait for each other in a circle.
@@ -59,7 +59,7 @@ class Graph:
         except CycleError as error:
             raise ValueError(f"the model's graph has a circle: {' <- '.join(error.args[1])}") from None
         self.inner = [
-            Graph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
+            OnnxGraph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
             for node in self.nodes for part in node.attribute if part.HasField("g")
         ]  # fmt: skip
 
@@ -78,7 +78,7 @@ class Graph:
         return self._sizes.get(name, UNKNOWN_RANK)
 
     def value(self, name, samples=None):
-        """Return the `Value` of a name; ValueError if it lies in a file beside a model whose path is unknown.
+        """Return the `OnnxValue` of a name; ValueError if it lies in a file beside a model whose path is unknown.
 
         Args:
             samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
@@ -87,16 +87,16 @@ class Graph:
         known = self._known
         if samples is not None:
             known = {one: value for one, value in known.items() if value.exact and not value.runs}
-            known |= {one: Value(array) for one, array in samples.items()}
+            known |= {one: OnnxValue(array) for one, array in samples.items()}
         todo = [name]
         while todo:
             last, node = todo[-1], self._makers.get(todo[-1])
             if last in known:
                 todo.pop()
             elif last in self._tensors:
-                known[last] = Value(_array(self._tensors[last]), runs=False)
+                known[last] = OnnxValue(_array(self._tensors[last]), runs=False)
             elif node is None:
-                known[last] = Value()
+                known[last] = OnnxValue()
             elif missing := [one for one in _reads(node) if one not in known]:
                 todo += missing
             else:
@@ -104,17 +104,17 @@ class Graph:
         return known[name]
 
     def _results(self, node, known):
-        """Return name -> `Value` of a node's results."""
+        """Return name -> `OnnxValue` of a node's results."""
         reads = [known[one] for one in _reads(node)]
         if node.op_type == "Shape" and reads and reads[0].array is None:
             sizes, bounds = self.sizes(node.input[0]), {one.name: one.i for one in node.attribute}
             array = np.array([size or 1 for size in sizes], np.int64)[bounds.get("start", 0) : bounds.get("end")]
-            return {node.output[0]: Value(array, runs=False, exact=None not in sizes)}
+            return {node.output[0]: OnnxValue(array, runs=False, exact=None not in sizes)}
         runs, exact = any(one.runs for one in reads) and node.op_type != "Shape", all(one.exact for one in reads)
         arrays = [None] * len(node.output)
         if all(one.array is not None for one in reads) and (node.op_type in MOVES or not runs):
             arrays = _computed(node, known, self._opsets) or arrays
-        return {name: Value(array, runs, exact) for name, array in zip(node.output, arrays, strict=False)}
+        return {name: OnnxValue(array, runs, exact) for name, array in zip(node.output, arrays, strict=False)}
 
 
 def _computed(node, known, opsets):

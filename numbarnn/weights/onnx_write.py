@@ -24,7 +24,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     """Return an onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
 
     Args:
-        network: a `Network`.
+        network: a `NetworkData`.
         apart: whether each layer has separate states, hx_l0 (D, B, H) and so on, even if sizes are equal.
     """
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")

@@ -22,7 +22,7 @@ def write(path, parameters, options):
 
 
 def read(path, cell=None, prefix=""):
-    """Return the `Network` of a file, and the layer's options in it ({} if another program wrote it).
+    """Return the `NetworkData` of a file, and the layer's options in it ({} if another program wrote it).
 
     See `numbarnn.convert.load_safetensors`.
     """

@@ -15,7 +15,7 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """Return (`Network`, the module's batch_first and dropout) of a state dict or module.
+    """Return (`NetworkData`, the module's batch_first and dropout) of a state dict or module.
 
     See `numbarnn.convert.from_torch`.
     """
@@ -87,7 +87,7 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
-    """Return the `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
+    """Return the `NetworkData` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
 
     See `numbarnn.convert.from_torch_cells`.
     """

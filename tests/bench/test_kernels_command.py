@@ -135,7 +135,7 @@ def printed(monkeypatch, capsys):
     return print_source
 
 
-@pytest.mark.parametrize("shipped", planned.shipped_kernels((9, 0))[::5], ids=str)
+@pytest.mark.parametrize("shipped", planned.named_kernels((9, 0))[::5], ids=str)
 def test_source(shipped, printed):
     """It needs no compiler, is Python that fits its lines, and is the function that is compiled."""
     said = printed(str(shipped))

@@ -12,7 +12,7 @@ import numpy as np
 import numbarnn
 from numbarnn.bench.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, needed
+from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, gradients_of_pass
 
 
 def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
@@ -21,7 +21,7 @@ def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
     A separate backward pass runs repeatedly from one forward's tape, which it retains. It gives the gradients of the
     initial state along with those of x.
     """
-    layer, need = make_layer(instance.case, device, instance.parameters, schedule), needed(what)
+    layer, need = make_layer(instance.case, device, instance.parameters, schedule), gradients_of_pass(what)
     x, state, dy = inputs(layer, instance)
 
     def results(returned):
@@ -45,7 +45,7 @@ def layer_call(layer, what, x, state, dy, **options):
     if what == TRAINING:
         return forward_and_backward
     *_, tape = layer.forward(x, state, **options)
-    return lambda: (None, None, layer.backward(tape, dy, need=needed(what), retain=True))
+    return lambda: (None, None, layer.backward(tape, dy, need=gradients_of_pass(what), retain=True))
 
 
 def synchronize_of(layer):

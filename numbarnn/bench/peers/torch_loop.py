@@ -15,7 +15,7 @@ _NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
 
 
-def why_not(cell, train):
+def why_no_loop(cell, train):
     """Return why there is no loop of a cell; None if there is one."""
     if getattr(cell, "structure", None) is None:
         return "written by hand, not as equations"

@@ -15,7 +15,7 @@ from numbarnn.engines.cpu.records import (
     new_rows,
     product_at,
     rows_at,
-    run,
+    run_at,
     stage_at,
 )
 from numbarnn.engines.cpu.sharing import (
@@ -64,10 +64,10 @@ def _pack_columns(zero, call, weights, terms, columns, span):
     for j in range(first, last, width):
         at.columns, at.b = min(width, columns - j), source + j * item
         at.out = panels + j // width * terms * call.panel_row
-        run(zero, call.pack_panel, address)
+        run_at(zero, call.pack_panel, address)
 
 
-class Weights(NamedTuple):
+class PanelWeights(NamedTuple):
     """Weights that gradients flow back through: addresses of the weights and their panels; all terms, all columns."""
 
     address: int
@@ -81,7 +81,7 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     """Compute out = a weights, or +=, for some terms and columns of the weights.
 
     Args:
-        weights: `Weights`.
+        weights: `PanelWeights`.
         terms: (first, how many).
         sizes: (rows, first column, columns of out).
         a, out: (address, bytes between rows).
@@ -98,7 +98,7 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
         else:
             at.b_row = weights.columns * item
             at.b = weights.address + terms[0] * at.b_row + column * item
-        run(zero, call.product, address)
+        run_at(zero, call.product, address)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
@@ -122,7 +122,7 @@ def _project(zero, call, share, at):
         a = call.dht + (t * call.batch + b) * P * item, P * item
         out = call.own_dh + b * call.own_dh_row + share.first * item, call.own_dh_row
         sizes = share.last_row - b, share.first, share.last - share.first
-        _multiply_back(zero, call, Weights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
+        _multiply_back(zero, call, PanelWeights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
 
 
 @plain
@@ -189,7 +189,7 @@ def _stages(zero, call, share, address, at):
         out = call.d_v + b * call.d_v_row + (stage.product * H + share.first) * item, call.d_v_row
         sizes = share.last_row - b, share.first, share.last - share.first
         terms = start, (stage.end_gate - stage.first_gate) * H
-        weights = Weights(call.R, call.R_panels, call.ah_gates * H, H)
+        weights = PanelWeights(call.R, call.R_panels, call.ah_gates * H, H)
         _multiply_back(zero, call, weights, terms, sizes, a, out, NO)
 
 
@@ -209,7 +209,7 @@ def _through_R(zero, call, share, step):
     """Add dah R to dh; it needs dah of all units."""
     t = find_step_time(step, call.steps, call.direction, YES)[0]
     b, first, terms = share.first_row, share.first_out, call.recurrent * call.hidden
-    weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
+    weights = PanelWeights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
     dah = call.dah + (t * call.batch + b) * call.dah_row, call.dah_row
     dh = call.dh + b * call.dh_row + first * bytes_of(zero), call.dh_row
     _multiply_back(
@@ -219,7 +219,7 @@ def _through_R(zero, call, share, step):
 
 # ------------------------------------------------------------------------------------------ the loop
 @by_address
-def backward_steps(zero, address):
+def backward_loop(zero, address):
     """Run steps of one direction, backward: the cell's backward and the product with R.
 
     The product comes at the beginning of the next step: it needs dah of all units, and only that step needs dh.

@@ -169,8 +169,8 @@ class CpuEngine(HostEngine):
         record = Dropout(
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
         )
-        function, threads = self._function(products.dropout, x.dtype), self._threads(20 * x.size, x.size)
-        self._fused([joined.Part(x.itemsize, function, record, threads, None)])()
+        function, threads = self._function(products.apply_dropout, x.dtype), self._threads(20 * x.size, x.size)
+        self._fused([joined.FusedPart(x.itemsize, function, record, threads, None)])()
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
@@ -223,12 +223,12 @@ class CpuEngine(HostEngine):
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
-        return self._steps(forward.forward_steps, buffers, call, packing.pack_rows, buffers.x)
+        return self._steps(forward.forward_loop, buffers, call, packing.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
         call = self._compiled(buffers).new_call("backward")
         backward_call(call, buffers)
-        return self._steps(backward.backward_steps, buffers, call, packing.pack_columns)
+        return self._steps(backward.backward_loop, buffers, call, packing.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
         """Return the `joined.Steps` f(first, last) that runs a compiled loop."""
@@ -266,7 +266,7 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self._fused, joined.Part(dtype.itemsize, function, call, threads, kept, tuple(lent)))
+        return joined.Steps(self._fused, joined.FusedPart(dtype.itemsize, function, call, threads, kept, tuple(lent)))
 
     def _panels(self, call, parameters):
         """Yield the memory for packed weights that a `Call` needs while it runs, as entries of `Part.lent`."""
@@ -306,7 +306,7 @@ class CpuEngine(HostEngine):
         return [one.run if isinstance(one, joined.Fused) and not one.lent else one for one in functions]
 
     def _part_of(self, kind, operands, options):
-        """Return the `joined.Part` that does an operation; None if compiled code alone cannot."""
+        """Return the `joined.FusedPart` that does an operation; None if compiled code alone cannot."""
         if kind == "call":
             run, *arguments = operands
             return run.of(*arguments) if isinstance(run, joined.Steps) else None

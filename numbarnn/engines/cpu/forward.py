@@ -17,7 +17,7 @@ from numbarnn.engines.cpu.records import (
     new_rows,
     product_at,
     rows_at,
-    run,
+    run_at,
     stage_at,
 )
 from numbarnn.engines.cpu.sharing import (
@@ -81,14 +81,14 @@ def _pack_gates(zero, call, weights, shape, units):
         for j in range(first, min(last, whole), width):
             at.columns, at.b = width, source + (g * H + j) * terms * item
             at.out = panels + (j // width * gates + g) * size
-            run(zero, call.pack_panel, address)
+            run_at(zero, call.pack_panel, address)
     rest = H - whole
     if first < last and last == H and rest > 0:
         at.b, at.b_next, at.rest = source + whole * terms * item, H * terms * item, rest
         for column in range(0, gates * rest, width):
             at.columns, at.rest_first = min(width, gates * rest - column), column
             at.out = panels + (whole // width * gates + column // width) * size
-            run(zero, call.pack_panel, address)
+            run_at(zero, call.pack_panel, address)
 
 
 @plain
@@ -117,7 +117,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
         at.b_next = H * at.b_row
         at.b = source + (first_gate * H + first) * at.b_row
     if first < last and first_gate < end_gate:
-        run(zero, call.product, address)
+        run_at(zero, call.product, address)
 
 
 @plain
@@ -260,7 +260,7 @@ def _prepare(zero, call, share):
 
 
 @by_address
-def forward_steps(zero, address):
+def forward_loop(zero, address):
     """Run steps of one direction: its products and its cell.
 
     Args:

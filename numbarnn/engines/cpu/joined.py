@@ -16,7 +16,7 @@ from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, 
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
-class Part(NamedTuple):
+class FusedPart(NamedTuple):
     """Work that one compiled function does.
 
     Attributes:
@@ -39,8 +39,8 @@ class Steps:
     """The steps of a loop, as a function f(first, last).
 
     Args:
-        run: f(parts), the `Fused` that runs a list of `Part`s.
-        part: the `Part` of all steps.
+        run: f(parts), the `Fused` that runs a list of `FusedPart`s.
+        part: the `FusedPart` of all steps.
     """
 
     def __init__(self, run, part):
@@ -54,14 +54,14 @@ class Steps:
         self._all.run()
 
     def of(self, first, last):
-        """Return the `Part` for these steps alone, which packs its own weights."""
+        """Return the `FusedPart` for these steps alone, which packs its own weights."""
         call = Call.from_buffer_copy(self._call)
         call.first, call.last, call.packs = first, last, call.pack
         return self._part._replace(record=call)
 
 
 class Fused:
-    """Runs several `Part`s one after another.
+    """Runs several `FusedPart`s one after another.
 
     Args:
         parts: of one dtype.
@@ -107,7 +107,7 @@ def copy_rows(zero, address):
 
 
 def copy_part(operands, function_of_copies):
-    """Return the `Part` of a "copy" (out, x) or "zero" (out,); None if the arrays have no rows of floats.
+    """Return the `FusedPart` of a "copy" (out, x) or "zero" (out,); None if the arrays have no rows of floats.
 
     Args:
         function_of_copies: f(dtype), the address of `copy_rows`.
@@ -122,7 +122,7 @@ def copy_part(operands, function_of_copies):
     else:  # one row of zeros serves all rows
         copy.zeros = np.zeros(numbers, out.dtype)
         copy.x = address(copy.zeros)
-    return Part(out.itemsize, function_of_copies(out.dtype), copy, 1, operands)
+    return FusedPart(out.itemsize, function_of_copies(out.dtype), copy, 1, operands)
 
 
 def _has_rows(array, like):

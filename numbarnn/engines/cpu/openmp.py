@@ -29,7 +29,7 @@ _NAMES = (
 _SOFT = 1  # omp_pause_soft: end the threads, keep the program's settings
 
 
-def functions_of(library, mode=ctypes.DEFAULT_MODE):
+def openmp_functions(library, mode=ctypes.DEFAULT_MODE):
     """Return OpenMP's functions in a library, name -> ctypes function; None if it lacks them or is older than OpenMP 5.
 
     Args:
@@ -50,7 +50,9 @@ def functions_of_pytorch():
     """
     if os.name != "posix":
         return None
-    return functions_of(None) or functions_of("libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", ctypes.DEFAULT_MODE))
+    return openmp_functions(None) or openmp_functions(
+        "libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", ctypes.DEFAULT_MODE)
+    )
 
 
 @intrinsic

@@ -1,4 +1,4 @@
-"""An engine's matrix products and column sums as `joined.Part`s: their records, compiled functions and threads."""
+"""An engine's matrix products and column sums as `joined.FusedPart`s: their records, compiled functions and threads."""
 
 from ctypes import addressof
 
@@ -14,7 +14,7 @@ WRITING = 8  # multiply-adds that take as long as writing one number of a large 
 
 
 class ProductParts:
-    """Makes a `joined.Part` for each product method of the engine; names and arguments are the engine's.
+    """Makes a `joined.FusedPart` for each product method of the engine; names and arguments are the engine's.
 
     Args:
         threads_for: f(work, parts, enough), the number of threads for that many multiply-adds (`CpuEngine._threads`).
@@ -55,14 +55,14 @@ class ProductParts:
         """Return the `Part` for some `records.Product`s, which `function` multiplies, and some `records.Sums`."""
         has_small = openblas.has_small_kernels()
         for one in gemms:
-            products.choose(one, dtype, has_small)
+            products.choose_pieces(one, dtype, has_small)
         gemms, sums = (Product * len(gemms))(*gemms), (Sums * len(sums))(*sums)
         record = Work(
             products=addressof(gemms), products_count=len(gemms), sums=addressof(sums), sums_count=len(sums),
             function=self._address_of(function, dtype), has_small=has_small, pieces=threads,
         )  # fmt: skip
         work = self._address_of(products.multiply_and_add, dtype)
-        return joined.Part(dtype.itemsize, work, record, threads, (gemms, sums))
+        return joined.FusedPart(dtype.itemsize, work, record, threads, (gemms, sums))
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):

@@ -21,7 +21,7 @@ from numbarnn.engines.cpu.records import (
     job_at,
     new_product,
     product_at,
-    run,
+    run_at,
     sums_at,
     work_at,
 )
@@ -65,7 +65,7 @@ def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c
 
 
 @plain
-def share(size, piece, pieces):
+def slice_of_piece(size, piece, pieces):
     """Return [first, last) of a piece of `size` units, cut at multiples of UNITS."""
     blocks = (size + UNITS - 1) // UNITS
     return min(size, blocks * piece // pieces * UNITS), min(size, blocks * (piece + 1) // pieces * UNITS)
@@ -109,7 +109,7 @@ def _multiply_in_calls(zero, at):
             rows -= ROWS_ALIKE
         for n in range(0, at.columns, max(1, at.call_columns)):
             for number in range(at.k_blocks):
-                (k, end), columns = share(at.terms, number, at.k_blocks), min(at.call_columns, at.columns - n)
+                (k, end), columns = slice_of_piece(at.terms, number, at.k_blocks), min(at.call_columns, at.columns - n)
                 a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
                 b = at.b + (n * ldb + k if transpose_b else k * ldb + n) * item
                 out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
@@ -137,7 +137,7 @@ def blas_steps(zero, address):
         at.out += at.out_next
 
 
-def choose(product, dtype, has_small):
+def choose_pieces(product, dtype, has_small):
     """Decide whether OpenBLAS gets a `records.Product` in small pieces, as it has few columns (`narrow`)."""
     rows, columns, terms = product.rows, product.columns, product.terms
     product.narrow = columns < WIDE
@@ -205,7 +205,10 @@ def _least_rows(whole, has_small):
     if whole.transpose_b:
         return SMALL_OUT // max(1, whole.columns) + 1
     k_blocks = _k_blocks(whole.terms, KC)  # the first or the last is the shortest
-    terms = min(share(whole.terms, 0, k_blocks)[1], whole.terms - share(whole.terms, k_blocks - 1, k_blocks)[0])
+    terms = min(
+        slice_of_piece(whole.terms, 0, k_blocks)[1],
+        whole.terms - slice_of_piece(whole.terms, k_blocks - 1, k_blocks)[0],
+    )
     return SMALL_PRODUCT // max(1, whole.columns * terms) + 1
 
 
@@ -239,7 +242,7 @@ def _multiply_piece(zero, address, piece, pieces, work):
         at.out += first * whole.out_row
     if first < last:
         _set_calls(at, whole, work.has_small)
-        run(zero, work.function, place)
+        run_at(zero, work.function, place)
 
 
 # ------------------------------------------------------------------------------------------ sums
@@ -251,7 +254,7 @@ def _add_column_sums(zero, address, piece, pieces):
     SUM_ROWS of these, and their sum.
     """
     at, item = sums_at(address), bytes_of(zero)
-    n0, n1 = share(at.columns, piece, pieces)
+    n0, n1 = slice_of_piece(at.columns, piece, pieces)
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
         n = min(SUM_COLUMNS, n1 - start)
@@ -350,11 +353,11 @@ def fill_step_mask(step_mask, directions, times, batch, lengths, resets):
 
 
 @by_address
-def dropout(zero, address):
+def apply_dropout(zero, address):
     """Compute a thread's part in a `records.Dropout`, with the numbers of `kernels.arrays.dropout`."""
     job = job_at(address)
     at = dropout_at(job.record)
-    _drop_piece(zero, at, share(at.size, job.thread, job.threads))
+    _drop_piece(zero, at, slice_of_piece(at.size, job.thread, job.threads))
 
 
 @plain

@@ -67,7 +67,7 @@ Rows = _table(
 # Columns that fill no whole panel are in panels together, in the order of the b, at `rest_panels` (0: after the
 # others); `rest_first` is the number of the first of these b to multiply. Such a panel is packed from `rest` rows of
 # each b, and begins with row number `rest_first` of all of them.
-# `narrow`: see `products.choose`.
+# `narrow`: see `products.choose_pieces`.
 Product = _table(
     "Product",
     "rows columns terms kc a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
@@ -102,7 +102,7 @@ _WHAT = "the CPU engine's loops and products"  # its name in notices
 
 
 def by_address(function):
-    """Make a plain function of (zero, address of a record) callable by its address (`run`)."""
+    """Make a plain function of (zero, address of a record) callable by its address (`run_at`)."""
     return Entry(function, _WHAT)
 
 
@@ -159,7 +159,7 @@ new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
 @intrinsic
-def run(typing_context, zero, function, record):
+def run_at(typing_context, zero, function, record):
     """Call a compiled function by its address.
 
     Args:
@@ -184,6 +184,6 @@ def run_job(item, function, job):
         item: bytes of a number of the dtype.
     """
     if item == 4:
-        run(np.float32(0), function, job)
+        run_at(np.float32(0), function, job)
     else:
-        run(np.float64(0), function, job)
+        run_at(np.float64(0), function, job)

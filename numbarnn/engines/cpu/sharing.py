@@ -8,7 +8,7 @@ from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
-from numbarnn.engines.cpu.records import LARGEST, rows_at, run
+from numbarnn.engines.cpu.records import LARGEST, rows_at, run_at
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 find_step_time = plain(step_time)
@@ -219,7 +219,7 @@ def sum_units(zero, call, share, address, at, stage, totals):
         for b in range(share.first_row, share.last_row):
             if not (call.backward and mask_at(call, at[0] + 1, b) == SKIP):
                 set_rows(zero, call, share, rows, b, ONE, at[0], at[1])
-                run(None, stage.step, address)
+                run_at(None, stage.step, address)
                 out = call.parts + ((first // TILE * B + b) * Q + stage.first_sum) * item
                 if stage.is_sums == LARGEST:
                     _largest_of_lanes(zero, out, lanes, count, rows.last - first)
@@ -262,5 +262,5 @@ def run_rows(zero, call, share, address, at, step, skip):
         if not (skip and mask_at(call, t + 1, b) == SKIP):
             set_rows(zero, call, share, rows, b, count, t, before)
             rows.out = out + b * rows.out_row
-            run(None, step, address)
+            run_at(None, step, address)
         b += count

@@ -12,7 +12,7 @@ from numbarnn.common.precision import itemsize
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
 
-# Clocks by which tilings are compared (`Chain`), as profiled on an H200: of a trip to the L2 cache, and of a turn's
+# Clocks by which tilings are compared (`StepChain`), as profiled on an H200: of a trip to the L2 cache, and of a turn's
 # instructions besides loads and products. Shares of the peak rate, by where weights come from.
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}
@@ -150,7 +150,7 @@ def _fma_place(tile):
     return "registers" if tile.register_chunks else "shared"
 
 
-class Chain(NamedTuple):
+class StepChain(NamedTuple):
     """A step's chain of dependent work, by which a problem's tilings are compared, independent of the batch.
 
     The records have one tiling for each problem, so the fit (`calibration`) says nothing about others. The choice
@@ -179,7 +179,7 @@ class Chain(NamedTuple):
         """Return the chain of a tile whose blocks multiply `columns` columns.
 
         Args:
-            problem: the problem, or its `tilings.Sizes`.
+            problem: the problem, or its `tilings.TilingSizes`.
             places: number of layers and directions.
         """
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)

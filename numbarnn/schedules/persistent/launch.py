@@ -27,7 +27,7 @@ class Launch:
         steps: T.
         directions: D.
         backward: whether it is of the backward pass.
-        chain_us: of one step, by which it is compared with other tilings: see `costs.Chain`.
+        chain_us: of one step, by which it is compared with other tilings: see `costs.StepChain`.
     """
 
     first: int

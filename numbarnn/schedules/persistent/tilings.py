@@ -14,7 +14,7 @@ from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, N8, Tile
 from numbarnn.schedules.persistent import shares
-from numbarnn.schedules.persistent.costs import Chain
+from numbarnn.schedules.persistent.costs import StepChain
 from numbarnn.schedules.persistent.launch import Launch
 from numbarnn.schedules.persistent.residence import Room, mixed_tile, ways, whole_tile, with_extras
 from numbarnn.schedules.persistent.shares import BlockSize
@@ -40,7 +40,7 @@ class DoesNotFit(RuntimeError):
     """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
 
 
-class Sizes(NamedTuple):
+class TilingSizes(NamedTuple):
     """The fields of a `Problem` that determine a launch's tiling.
 
     T is not among them: every tiling's time grows with the same number of steps, so the fastest one is the same for all
@@ -59,8 +59,8 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(problem):
-    """Return the `Sizes` of a problem whose input's width does not matter, as no block multiplies it."""
-    return Sizes(*(getattr(problem, name) for name in Sizes._fields))._replace(input_size=0)
+    """Return the `TilingSizes` of a problem whose input's width does not matter, as no block multiplies it."""
+    return TilingSizes(*(getattr(problem, name) for name in TilingSizes._fields))._replace(input_size=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +68,14 @@ class _Part:
     """A part of a problem that one launch may run, for any batch size. `_part` caches one instance of each part.
 
     Attributes:
-        sizes: the `Sizes`, with a batch of 0.
+        sizes: the `TilingSizes`, with a batch of 0.
         profile: the device's profile.
         first, last: the part's layers, [first, last).
         backward: whether it belongs to the backward pass.
         given: see `Tile`.
     """
 
-    sizes: Sizes
+    sizes: TilingSizes
     profile: Any
     first: int
     last: int
@@ -150,7 +150,7 @@ def _fitting(part, slicings, mixed):
         slicings: see `_slicings`.
         mixed: whether weights may be in several places; else they are in one.
     """
-    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, Chain.step_us
+    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, StepChain.step_us
     for units, blocks_of_slice in part.blocks_of().items():
         for warps in part.warps:
             for slices, sequences in slicings:
@@ -287,7 +287,7 @@ def _with_chain(part, tile):
     of_layers = (shares.sources(sizes, first, layer, last, backward, tile) for layer in range(first, last))
     whole = all(source.columns % share == 0 for sources in of_layers for source in sources)
     tile = replace(with_extras(tile, _room_beside(part)), whole=whole)
-    chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
+    chain = StepChain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
     return chain, tile.shared_bytes(0, 0)
 
 
@@ -372,7 +372,7 @@ def parameter_bytes(problem, layers, backward):
 
 
 def room_of(profile, sequences, sizes, backward, num_per_unit):
-    """Return the `Room` of a block on a device, for `Sizes` or a `Problem`."""
+    """Return the `Room` of a block on a device, for `TilingSizes` or a `Problem`."""
     cell, shared_bytes = sizes.cell, profile.shared_bytes - STATIC_SHARED_BYTES
     for_stages = REGISTERS_IF_STAGED if cell.stages else 0
     for_stages += REGISTERS_IF_PROJECTED[backward] if sizes.projection else 0
