@@ -81,7 +81,7 @@ def call(network, about, x, h, private, weights, checked=True):
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         prepared = core.prepare(network, about, x, hx, weights, keep=False)
-        y, hy, cy, every, _ = core.run_forward(network, prepared, x, hx, cx)
+        y, hy, cy, every, _ = core.forward_tensors(network, prepared, x, hx, cx)
     stack = network.stack
     state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
     if about.output_states:
@@ -208,7 +208,7 @@ class Recurrence(torch.autograd.Function):
         seed = None
         if type(prepared) is core.About:
             seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
-        y, hy, cy, states, reserve = core.run_forward(network, prepared, x, hx, cx)
+        y, hy, cy, states, reserve = core.forward_tensors(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         has_checkpoints = prepared.calls.has_checkpoints
@@ -234,7 +234,7 @@ class Recurrence(torch.autograd.Function):
             dx, dhx, dcx, dw = transformed.each(call, d_results)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
-        dx, dhx, dcx, dw = core.run_backward(
+        dx, dhx, dcx, dw = core.backward_tensors(
             network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx)
         )
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)

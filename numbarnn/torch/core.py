@@ -105,7 +105,7 @@ def _rounded(results, dtype):
     return results if dtype is None else with_each(results, lambda one: one.to(dtype))
 
 
-def run_forward(network, prepared, x, hx, cx):
+def forward_tensors(network, prepared, x, hx, cx):
     """Return y, hy, cy, all cell states and the reserve.
 
     cy is None if h is the only state, cell states unless they are wanted, the reserve unless backward may follow.
@@ -126,8 +126,8 @@ def run_forward(network, prepared, x, hx, cx):
         return *_rounded(results, dtype), tensor_of(reserve)
 
 
-def run_backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
-    """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `run_forward`.
+def backward_tensors(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
+    """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward_tensors`.
 
     Args:
         prepared: of the forward call, whose seed it has.
@@ -156,7 +156,7 @@ def run_backward(network, prepared, x, weights, reserve, gradients, need, need_s
 
 # ------------------------------------------------------------------------------- states of layers that differ in size
 def joined_state_shapes(network, batch):
-    """Return the shapes of h and of all cell states together, as `run_forward` takes them."""
+    """Return the shapes of h and of all cell states together, as `forward_tensors` takes them."""
     stack, D, N = network.stack, network.stack.directions, network.private
     if network.uneven:
         return [(D, batch, width) for width in (sum(stack.output_widths), N * sum(stack.widths))]

@@ -6,7 +6,7 @@ with known shapes; the time to compile does not depend on T. A network is known 
     y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
     dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
 
-States are one tensor each (see `core.run_forward`). Results that a network or a call lacks have no elements. Results
+States are one tensor each (see `core.forward_tensors`). Results that a network or a call lacks have no elements. Results
 share no memory: y is copied out of the reserve.
 """
 
@@ -41,12 +41,12 @@ def rnn_forward(
     every_state: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.run_forward` and `core.About`."""
+    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward_tensors` and `core.About`."""
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
     net = Network.of_key(network)
     core.check_tensors(net, about, x, hx, cx, weights)
     prepared = core.prepare(net, about, x, hx, weights, keep)
-    *results, reserve = core.run_forward(net, prepared, x, hx, cx)
+    *results, reserve = core.forward_tensors(net, prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
@@ -113,7 +113,7 @@ def rnn_backward(
             "are computed once more from x: pass the x of the forward call"
         )
     prepared = core.prepare_again(net, shape, seed, weights)
-    results = core.run_backward(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
+    results = core.backward_tensors(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 

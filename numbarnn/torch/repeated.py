@@ -74,7 +74,7 @@ def again(network, form, batch_first, x, hx, weights):
     if keep:
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
-        y, h, c, _, _ = core.run_forward(network, prepared, x, h, c)
+        y, h, c, _, _ = core.forward_tensors(network, prepared, x, h, c)
     return y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h
 
 
