@@ -6,7 +6,7 @@ with known shapes; the time to compile does not depend on T. A network is known 
     y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
     dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
 
-States are one tensor each (see `core.forward_tensors`). Results that a network or a call lacks have no elements. Results
+States are one tensor each (see `core.forward_tensors`). Absent results have no elements. Results
 share no memory: y is copied out of the reserve.
 """
 
