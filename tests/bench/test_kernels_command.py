@@ -23,7 +23,7 @@ FEW = ("dropout", "add_column_sums-float32-columns", "copy-float64-contiguous_fr
 def few(monkeypatch):
     """A catalog of three kernels."""
     found = [catalog.find(name, EVERY) for name in FEW]
-    monkeypatch.setattr(planned, "shipped_kernels", lambda cc: found)
+    monkeypatch.setattr(planned, "named_kernels", lambda cc: found)
     monkeypatch.setattr(planned, "kernels_of", lambda problems, cc: found)
     return found
 
