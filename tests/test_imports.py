@@ -133,7 +133,7 @@ def test_no_modules_import_each_other_in_a_circle():
     "module, source",
     [
         ("numbarnn.cells.lstm", "from numbarnn.kernels import pointwise"),
-        ("numbarnn.cuda.launch", "import numbarnn.compile.backend"),
+        ("numbarnn.cuda.launch", "import numbarnn.cuda.backend"),
         ("numbarnn.engines.cpu.engine", "def f():\n    from numbarnn import layers"),
         ("numbarnn.kernels.catalog", "from importlib import import_module\nimport_module('numbarnn.engines')"),
         ("numbarnn.schedules.plan", "from .. import functional"),

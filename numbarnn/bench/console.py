@@ -150,15 +150,15 @@ def json_types(data):
 
 
 # ----------------------------------------------------------------------------------------- another process of numbarnn
-def environment(simulated=False):
-    """Return the environment of a child process that runs this numbarnn, if `simulated` in the simulator."""
+def environment():
+    """Return the environment of a child process that runs this numbarnn."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
+    return os.environ | {"PYTHONPATH": path}
 
 
-def run_simulated(arguments, timeout):
-    """Run a command in a process that is the simulator, as Numba reads its switch when it starts.
+def run_apart(arguments, timeout):
+    """Run a command in another process.
 
     Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words.
     """
@@ -167,7 +167,7 @@ def run_simulated(arguments, timeout):
         command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
         try:
             ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
-                                 env=environment(simulated=True))  # fmt: skip
+                                 env=environment())  # fmt: skip
         except subprocess.TimeoutExpired:
             return None, None, f"it took more than {timeout} s"
         data = json.loads(answer.read_text()) if answer.exists() else None

@@ -77,8 +77,7 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
 
 
 def figure(explanations):
-    """Return a matplotlib figure with a picture for each `numbarnn.schedules.explain.Explanation`, one below the other.
-    Return a matplotlib figure with a picture for each `numbarnn.schedules.explain.Explanation`, one below the other."""
+    """Return a matplotlib figure with a picture for each `numbarnn.schedules.explain.Explanation`."""
     rows = explanations[0].problem.layers * explanations[0].problem.directions
     height = len(explanations) * (1.2 + ROW_INCHES * rows)
     picture = console.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))

@@ -60,8 +60,7 @@ class Shape(NamedTuple):
 
 
 def parse_shape(text, forms=tuple(FORMS)):
-    """Parse a Shape (an argparse type): "25,16,512,512,1" or, with a word of `forms`, "50,16,512,512,1,bidirectional".
-    Parse a Shape (an argparse type): "25,16,512,512,1" or, with a word of `forms`, "50,16,512,512,1,bidirectional"."""
+    """Parse a Shape (an argparse type): "25,16,512,512,1" or, with a form, "50,16,512,512,1,bidirectional"."""
     expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1"
     expected += f", and perhaps words of {', '.join(forms)};" if forms else ";"
     parts = [part.strip() for part in text.split(",")]

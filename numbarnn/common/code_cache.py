@@ -312,8 +312,7 @@ def _source_of(code, module):
 
 @lru_cache(maxsize=64)
 def _functions_in(text, file):
-    """Return first line of functions in a file -> last line of those that begin there; -> their code objects, in order.
-    Return first line of functions in a file -> last line of those that begin there; -> their code objects, in order."""
+    """Return first line of functions in a file -> last line of those that begin there; -> their code objects."""
     ends, codes = {}, {}
     try:
         tree, whole = ast.parse(text), compile(text, file, "exec", dont_inherit=True)

@@ -1,20 +1,20 @@
 """Make device functions by factories, once for each set of arguments, and call several in turn."""
 
-from functools import cache, wraps
+from functools import wraps
 from types import FunctionType
 
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda.backend import backend, per_backend
 
 
 def device_function(factory):
     """Decorate a factory: compile the function that it returns for kernels, once for each set of its arguments."""
 
-    @cache
+    @per_backend
     @wraps(factory)
     def made(*arguments, **named):
         function = factory(*arguments, **named)
-        return jit(function, BACKEND) if isinstance(function, FunctionType) else function
+        return jit(function, backend()) if isinstance(function, FunctionType) else function
 
     return made
 

@@ -1,5 +1,4 @@
-"""Explain what a schedule does with a problem, why, and what others would do, for `layer.explain` and `numbarnn plan`.
-Explain what a schedule does with a problem, why, and what others would do, for `layer.explain` and `numbarnn plan`."""
+"""Explain a schedule's plan for a problem, and what others would do, for `layer.explain` and `numbarnn plan`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -112,8 +112,7 @@ def is_in_forward_mode():
 
 
 def _is_differentiated_inside():
-    """Return whether a compiler reads the call within `torch.func`'s derivatives, of which an operator knows nothing.
-    Return whether a compiler reads the call within `torch.func`'s derivatives, of which an operator knows nothing."""
+    """Return whether a compiler reads the call within `torch.func`'s derivatives, unknown to an operator."""
     kinds = torch._C._functorch.TransformType
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() in (kinds.Grad, kinds.Jvp) for level in stack)

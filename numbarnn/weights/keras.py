@@ -100,8 +100,7 @@ def _is_layer(value):
 
 
 def _layer_cell(layer, where):
-    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer; all of its options must be numbarnn's.
-    Return (cell's name, (activation, recurrent_activation)) of a Keras layer; all of its options must be numbarnn's."""
+    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer, or raise for unknown options."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         if config["merge_mode"] != "concat":

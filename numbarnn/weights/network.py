@@ -229,8 +229,7 @@ def completed(network, both_biases=True):
 
 
 def refuse(network, target, **without):
-    """Raise ValueError if the network has an option that the target format lacks: option -> the format's name for it.
-    Raise ValueError if the network has an option that the target format lacks: option -> the format's name for it."""
+    """Raise ValueError if the network has an option that the target format lacks: option -> the format's name."""
     for option, value in without.items():
         if getattr(network, option):
             raise ValueError(

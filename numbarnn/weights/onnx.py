@@ -185,8 +185,7 @@ def _as_one(graph, below, above):
 
 
 def _followed(graph, layer):
-    """Return (name of the array whose moved numbers are X, X of it with steps in order, whether X has them in reverse).
-    Return (name of the array whose moved numbers are X, X of it with steps in order, whether X has them in reverse)."""
+    """Return (name of the array whose moved numbers are X, X of it with steps in order, whether X reverses them)."""
     root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)

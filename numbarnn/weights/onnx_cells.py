@@ -173,8 +173,7 @@ def _called(activation):
 
 
 def _terms(kind):
-    """Return functions of p: a gate's bias, a peephole's product with c (0 if absent); and the function that bounds x.
-    Return functions of p: a gate's bias, a peephole's product with c (0 if absent); and the function that bounds x."""
+    """Return functions of p: a gate's bias, a peephole's product with c (0 if absent); and a function to bound x."""
 
     def bias(p, gate):
         return getattr(p.b, gate) if kind.bias else 0.0

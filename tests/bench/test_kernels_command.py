@@ -156,7 +156,7 @@ def test_source_of_a_plain_lstm(printed):
         lines = said.splitlines()
         code = [line for line in lines if not line.startswith("#")]
         assert not re.findall(r"^ +(el)?if (projects|staged|masked|drops)\b", "\n".join(code), re.MULTILINE)
-        assert any(line.strip().startswith("# 2. The cell, for the block's units") for line in lines)
+        assert any(line.strip().startswith("# 2. Run the cell for the block's units") for line in lines)
         assert any(re.fullmatch(r" +move = .*  # in time, from step to step", line) for line in lines)
         constants = " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
         assert re.search(r"\bSEQUENCES = \d+, .*\bnumber = float32\b", constants)

@@ -50,8 +50,7 @@ def kc_of(terms):
 
 @plain
 def has_accumulators(panel_row, batch):
-    """Return whether a step's products use several accumulators; rows of a share, which depend on threads, don't count.
-    Return whether a step's products use several accumulators; rows of a share, which depend on threads, don't count."""
+    """Return whether a step's products use several accumulators; it must not depend on the number of threads."""
     return panel_row == GEMV_ROW and batch <= FEW_ROWS
 
 

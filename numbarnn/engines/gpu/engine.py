@@ -7,6 +7,7 @@ import numpy as np
 
 from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import gemm
+from numbarnn.cuda.backend import using
 from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
@@ -96,9 +97,29 @@ class SimulatedEngine(KernelEngine, HostEngine):
     device = "simulator of the whole grid"
     profile = profiles.SIMULATOR
 
+    def activate(self):
+        return using("python")
+
     def run_jobs(self, make_jobs, key, arrays):
         super().run_jobs(make_jobs, key, arrays)
         self.raise_if_failed()  # all is done already
+
+
+def _in_simulator(name):
+    """A method of `SimulatedEngine`, whose kernels are made for the simulator wherever it is called."""
+
+    def method(self, *operands, **options):
+        with using("python"):
+            return getattr(super(SimulatedEngine, self), name)(*operands, **options)
+
+    return method
+
+
+for _name in (
+    "copy", "dropout", "fill_step_mask", "select", "gather", "spread", "sum_gates", "spread_blocks", "add_column_sums",
+    "forward_steps", "backward_steps", "multiply", "launch",
+):  # fmt: skip
+    setattr(SimulatedEngine, _name, _in_simulator(_name))
 
 
 class CudaEngine(KernelEngine):

@@ -17,11 +17,11 @@ would see step s + 2, keep waiting and end with an error, never with a wrong sum
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.context import Array, Number
 from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS, make_time_out
@@ -82,7 +82,7 @@ def make_wait_for_word():
     The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out.
     """
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
-    sleep_ns, in_simulator = np.uint32(SLEEP_NS), BACKEND == "python"
+    sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
     def wait(thread, role, turn, found, n, index, step):
         polls = 0
@@ -118,7 +118,7 @@ def make_across(tile, of_all):
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
     zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
-    looks, place = LOOKS if BACKEND == "cuda" else 1, np.uint64  # unsigned: no negative indices
+    looks, place = LOOKS if backend() == "cuda" else 1, np.uint64  # unsigned: no negative indices
     row, add = _make_row(SEQUENCES, of_all), _make_add()
 
     def across(thread, role, turn, at, part, words):

@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.context import make_pair
 
@@ -31,13 +31,13 @@ def make_states(cell, dtype):
     """
     N, number = cell.num_private, compute_dtype(dtype)
     return SimpleNamespace(
-        load=units.loader(1 + N, BACKEND),
-        store=units.storer(1 + N, BACKEND),
-        load_private=units.loader(N, BACKEND),
-        store_private=units.storer(N, BACKEND),
-        whole=units.joiner(BACKEND),
-        zero=units.zeros(1 + N, BACKEND, number),
-        no_private=units.zeros(N, BACKEND, number),
+        load=units.loader(1 + N, backend()),
+        store=units.storer(1 + N, backend()),
+        load_private=units.loader(N, backend()),
+        store_private=units.storer(N, backend()),
+        whole=units.joiner(backend()),
+        zero=units.zeros(1 + N, backend(), number),
+        no_private=units.zeros(N, backend(), number),
     )
 
 
@@ -78,7 +78,7 @@ def make_own_biases(tile):
     The array holds all biases of the first pair, then of the next.
     """
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
-    load, store = units.loader(count, BACKEND), units.storer(count, BACKEND)
+    load, store = units.loader(count, backend()), units.storer(count, backend())
 
     def own_biases(into, shared, owned):
         for i in range(P):
@@ -95,7 +95,7 @@ def make_load_biases(tile, count):
 
     With `Tile.keeps_biases` `shared` is the local array that `make_own_biases` fills.
     """
-    load, between = units.loader(count, BACKEND), 1 if tile.keeps_biases else tile.units
+    load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
 
@@ -107,7 +107,7 @@ def make_own_parameters(cell, tile):
     `make_load_parameters` finds them.
     """
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
-    load, store = units.loader(V, BACKEND, storage.widen(dtype)), units.storer(V, BACKEND)
+    load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters
 
     def share_parameters(thread, weights, start, owned):
@@ -126,7 +126,7 @@ def make_own_parameters(cell, tile):
 @device_function
 def make_load_parameters(cell, tile):
     """Make load(thread, unit, i): the per-unit parameters of the thread's i-th pair, of a unit of the block."""
-    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, BACKEND)
+    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, backend())
     if tile.unit_parameters:
         return lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U)
     return lambda thread, unit, i: load(thread.per_unit, i * V, 1)
@@ -139,7 +139,12 @@ def make_fetch(tile, count):
 
     They come from the `Rows` of time or slot t. It computes nothing from them, so nothing waits for the loads.
     """
-    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+    load, store, pair_of, P = (
+        units.loader(count, backend()),
+        units.storer(count, backend()),
+        make_pair(tile),
+        tile.pairs,
+    )
 
     def fetch(into, rows, owned, t, b0):
         for i in range(P):
@@ -157,7 +162,12 @@ def make_fetch_sums(tile, count):
 
     sums (T, B, count) is flat; all units of a sequence have the same sums.
     """
-    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+    load, store, pair_of, P = (
+        units.loader(count, backend()),
+        units.storer(count, backend()),
+        make_pair(tile),
+        tile.pairs,
+    )
 
     def fetch(into, sums, owned, t, b0):
         for i in range(P):
@@ -215,7 +225,7 @@ def make_dropout_factor(dtype):
 
     options: `columns.Options`, with masks and scale. mask: the row.
     """
-    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
+    random_words = specialise(philox, compute_dtype(dtype), backend())
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 
     def factor(position, options, mask):

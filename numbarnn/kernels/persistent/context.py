@@ -7,8 +7,8 @@ thread has up to `tile.pairs` of these. Arrays that a kernel lacks are ().
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.columns import BLOCK, WARP, Options, Warp
 

@@ -12,11 +12,11 @@ functions are f(thread, role, turn), for a pair f(thread, role, turn, i).
 from itertools import groupby
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.compile import units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent import products
 from numbarnn.kernels.persistent.across import Part, Words, make_across
@@ -119,7 +119,7 @@ def _make_put(cell, tile, stages, terms, number):
 
     It chooses among the stages from the `number`-th on.
     """
-    store = units.storer(len(cell.stages[stages[number]].sums), BACKEND)
+    store = units.storer(len(cell.stages[stages[number]].sums), backend())
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
     rest = terms_of if last else _make_put(cell, tile, stages, terms, number + 1)
 

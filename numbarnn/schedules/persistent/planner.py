@@ -28,8 +28,7 @@ LEAST_GAIN = 0.05
 
 
 def variant(problem, launch):
-    """Return (inputs, drops, masked, exact), the options of the launch's kernel: see `persistent.forward.make_forward`.
-    Return (inputs, drops, masked, exact), the options of the launch's kernel: see `persistent.forward.make_forward`."""
+    """Return (inputs, drops, masked, exact), the launch's kernel options: see `persistent.forward.make_forward`."""
     several, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
     return several, several and problem.dropping, problem.masked, exact
 

@@ -123,8 +123,7 @@ def share(sources, warps, tile):
 
 
 def chunks_per_warp(all_sources, warps, chunk_elements):
-    """Return the fewest chunks per warp with which a block's warps can share all of its products; None if they cannot.
-    Return the fewest chunks per warp with which a block's warps can share all of its products; None if they cannot."""
+    """Return the fewest chunks per warp with which a block's warps can share all of its products; None if too few."""
     if max(map(len, all_sources)) > warps:
         return None
     needed = [[ceil(source.columns / chunk_elements) for source in each] for each in all_sources]

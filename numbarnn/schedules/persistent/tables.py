@@ -93,8 +93,7 @@ def _rows(problem, launch, places, layer, direction):
 
 
 def _filled(record, count):
-    """Return an array with a row for each of `count` blocks; the record's fields are one number for all, or an array.
-    Return an array with a row for each of `count` blocks; the record's fields are one number for all, or an array."""
+    """Return an array with a row for each of `count` blocks; the record's fields are numbers for all, or arrays."""
     rows = np.empty((count, len(record)), np.int64)
     for column, value in enumerate(record):
         rows[:, column] = value

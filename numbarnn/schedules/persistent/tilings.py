@@ -96,8 +96,7 @@ class _Part:
 
     @property
     def warps(self):
-        """Numbers of warps that a block may have: the profile's, or if a layer has more products, enough for one each.
-        Numbers of warps that a block may have: the profile's, or if a layer has more products, enough for one each."""
+        """Numbers of warps that a block may have: the profile's, or enough for one per product of a layer."""
         enough = self.last > self.first + 1 or self.products <= max(self.profile.warps)
         enough = enough or self.products > WARPS_IF_STAGED
         return self.profile.warps if enough else (2 ** ceil(log2(self.products)),)
@@ -341,8 +340,7 @@ def _plain_tile(part, size, n8):
 
 
 def _numbers_for_stages(cell, units):
-    """Return how many numbers stages of sums add up for each sequence: the totals, and one stage's terms of the units.
-    Return how many numbers stages of sums add up for each sequence: the totals, and one stage's terms of the units."""
+    """Return how many numbers stages of sums add up per sequence: the totals, and one stage's terms of the units."""
     return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
