@@ -1,8 +1,8 @@
 """`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
 
 A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule. The schedules of an
-instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
-rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is to the
+instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds. A ratio is the
+median of the ratios within a round: a slow moment of the machine hits both sides. On a GPU the ratio is to the
 fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
 compared before any time is taken; wrong ones get no time. A schedule that cannot run a case is a row that says why, and
 a peer that cannot is named with its reason. Doubts about a time are in its row.
