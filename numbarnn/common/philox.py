@@ -50,13 +50,12 @@ WHOLE = Origin()  # a pass that is all of its call
 
 
 def dropout_words(p, seed, layer, call, first=0):
-    """Return the constants for dropout of a layer's output: (scale, threshold, key_0, key_1, stream_0, stream_1,
-    first).
+    """Return a layer's dropout constants: (scale, threshold, key_0, key_1, stream_0, stream_1, first).
 
-    Element i of the (T, B, D*H) output of `layer` (0 is the first) in training call number `call` is kept, times
-    `scale` = 1 / (1 - p), if its random word is at least `threshold` = p 2^32. Its word is number i mod 4 of the Philox
-    of counter (i div 4 in two words, layer, call) under the key `seed` in two words. All but scale are uint64. For an
-    array that is a part of the output, `first` is the i of its first element.
+    `layer` (0 is the first) has an output (T, B, D*H) in training call number `call`. Its element i is kept, times
+    `scale` = 1 / (1 - p), if its random word is at least `threshold` = p 2^32. That is word i mod 4 of the Philox of
+    counter (i div 4 in two words, layer, call) and key `seed` in two words. All but scale are uint64. For an array
+    that is a part of the output, `first` is the i of its first element.
     """
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF, first)

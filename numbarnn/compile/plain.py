@@ -1,7 +1,7 @@
 """Compile plain functions to LLVM: the CPU engine's functions, and cells' equations as it runs them.
 
-Numba takes about a tenth of a second for each function, mostly to infer types, and a cell and the engine's loops are
-some hundred functions. Importing Numba takes as long as everything that a process with cached code does before its
+Numba takes about a tenth of a second for each function, mostly to infer types. A cell and the engine's loops are some
+hundred functions. Importing Numba takes as long as everything that a process with cached code does before its
 first result. Here types follow from the arguments' types, statement by statement, so a function takes a few
 milliseconds; the rest of a first call is LLVM's work. `translate` writes the instructions, `native` keeps the machine
 code on disk.

@@ -1,16 +1,16 @@
 """The numbers behind estimated times, fitted to recorded times, each with its source.
 
-The records are bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13, of LSTM and GRU in float16
-and of LSTM in float32, by every schedule, forward and with backward, of the kernels of commit 0106d8d. The kernels have
-changed since. A number holds for the kernels that it was fitted to. Where kernels have become faster, the number was
-changed by hand: its source says why, and the fitted number stands beside it until times are recorded again. So far only
-the time to load weights was changed. A number that no record covers says so in its source.
+The records are bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13. They cover LSTM and GRU in
+float16 and LSTM in float32, every schedule, forward and with backward. The kernels were those of commit 0106d8d, and
+have changed since. A number holds for the kernels that it was fitted to. Where kernels have become faster, the number
+was changed by hand: its source says why, and the fitted number stands beside it until times are recorded again. So far
+only the time to load weights was changed. A number that no record covers says so in its source.
 
 All numbers were fitted together by `python tests/support/calibrate.py`: least squares of relative errors, none below
-zero. The fitted numbers bring all 144 estimates within 13 % of the records for T of at least 100, and within 20 % below
-(tests/schedules/test_calibration.py replays them). Effects that these records cannot separate share one number: turns
-and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` trade off in part, so one
-of them may be above 1.
+zero. The fitted numbers bring all 144 estimates within 13 % of the records for T of at least 100, and within 20 %
+below; tests/schedules/test_calibration.py replays them. Effects that these records cannot separate share one number:
+turns and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` trade off in part,
+so one of them may be above 1.
 
 Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken unchanged.
 """

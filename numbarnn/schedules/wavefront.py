@@ -2,7 +2,7 @@
 previous.
 
 Each block has its input product, dropout mask and stretch of the recurrence. The gradients of a layer's parameters are
-one task per direction over all steps, which adds them in the same order as "stepwise", and runs while the layers below
+one task per direction over all steps, which adds them in the same order as "stepwise". It runs while the layers below
 run their steps. With two directions a layer's first block needs all of the layer below, so layers hardly overlap. The
 two directions overlap, and so do input products with the recurrence below them.
 """

@@ -1,6 +1,6 @@
 """Derived weights: arrays that kernels read in place of a cell's parameters.
 
-A cell's `Layout` defines them by `Term`s, such as p.R.a - p.R.a.T, p.scalar.alpha for every unit, or the rows that one
+A cell's `Layout` defines them by `Term`s: p.R.a - p.R.a.T, p.scalar.alpha for every unit, or the rows that one
 array holds for several matrices. `DerivedWeights.derive` computes them before a forward or a backward pass. After a
 backward pass `pull_back` turns their gradients into those of the parameters. Both are array code for NumPy or CuPy;
 parameters that kernels read unchanged are not copied.

@@ -8,7 +8,7 @@ UNWRITTEN, which is no step's number, before the launch.
 
 No memory order is needed: a word is written and read at once, by relaxed 64-bit accesses, so step number and number
 arrive together. No number is lost while somebody waits for it. A block overwrites its word of step s at step s + 2,
-after it has read all blocks' words of step s + 1 for the same sum and sequence. The block that published such a word
+after it has read all blocks' words of step s + 1. The block that published such a word
 had read all words of step s before: its word of step s + 1 depends on them, by the block's barriers and by a branch.
 No execution that PTX allows lets a load return what a store wrote that depends on that load. If one did, the reader
 would see step s + 2, keep waiting and end with an error, never with a wrong sum.

@@ -10,14 +10,14 @@ Every block owns some units of one layer and direction, keeps their weights on t
     publishes its units' part of the new state                         `exchange.make_publish`
     computes its part of h from that, if h is a projection             `projection`
 
-Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
-step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
+Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`). Layer l + 1 follows one
+step behind layer l, so the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
 cooperative. A cell (`numbarnn.cells`) has A gates of ah, including its stages' gates, and G of ax; if A is 0 and there
 are no stages, blocks of a layer do not wait for each other.
 
 Two tables (`columns`) assign the work to blocks. A block that times out sets the error flag (`error_flag`) and leaves;
 all others do so as soon as they wait. Arrays that a cell or call lacks are empty tuples. Before the first step blocks
-publish their part of the initial state, after the last one they write the final state, and the block that leaves last
+publish their part of the initial state, after the last one they write the final state. The block that leaves last
 fills a failed call's results with NaN (`ends`).
 """
 

@@ -1,7 +1,7 @@
 """Layers whose h is a projection (h = W_hr m, m the cell's output): the additional work of a step.
 
 A block owns, besides its units, the outputs with the same numbers, as far as h is that wide. Forward it publishes m of
-its units, and separate warps multiply all of m with its outputs' rows of W_hr to obtain h, which it publishes.
+its units. Separate warps multiply all of m with its outputs' rows of W_hr to obtain h, which it publishes.
 Backward it publishes its outputs' gradients, and these warps multiply all of them with its units' columns of W_hr. For
 `within.make_multiply` that is one more product of a step.
 """
