@@ -23,7 +23,7 @@ FORCED_CORE = "OPENBLAS_CORETYPE"  # environment variable: OpenBLAS takes it and
 # The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
     "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
-    "numba": "numba [sim]", "numba-cuda": "numba-cuda [sim]",
+    "numba": "numba [kernels]", "numba-cuda": "numba-cuda [kernels]",
     "CuPy": "cupy cupy-cuda13x cupy-cuda12x", "cuDNN": "nvidia-cudnn-cu13 nvidia-cudnn-cu12 [cudnn]",
     "PyTorch": "torch [torch]", "onnx": "onnx [onnx]", "onnxruntime": "onnxruntime-gpu onnxruntime",
     "safetensors": "safetensors [safetensors]", "greenlet": "greenlet [sim]", "rich": "rich [cli]",

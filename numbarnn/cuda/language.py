@@ -37,16 +37,7 @@ class Language:
         return numbas.jit(device=device, **options)(with_names(function, {"cuda": numbas}))
 
     def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        from numbarnn.cuda import simulator  # gives this object the names that there are outside of a launch
-
-        if name not in vars(self):
-            raise AttributeError(
-                f"cuda.{name} is not there: the simulator has {', '.join(simulator.NAMES)}, and within a launch "
-                f"threadIdx, blockIdx, blockDim, gridDim and laneid"
-            )
-        return vars(self)[name]
+        raise AttributeError(f"cuda.{name} is not there: outside of a launch, or the simulator has no such name")
 
 
 cuda = Language()

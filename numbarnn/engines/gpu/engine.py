@@ -84,7 +84,7 @@ class _Allocator:
 
     def __init__(self, allocate, buffers):
         self._allocate, self._buffers = allocate, buffers
-        self.have, self.in_use, self.is_steady = buffers.have, buffers.in_use, buffers.is_steady
+        self.have, self.in_use = buffers.have, buffers.in_use
 
     def __call__(self, name, shape, dtype):
         return self._allocate(partial(self._buffers, name), shape, dtype)
@@ -160,8 +160,7 @@ class CudaEngine(KernelEngine):
         self.streams.follow()
 
     def settled(self, allocate, name, array, own=False):
-        # A result of a call of this kind, such as the state, comes back to us; a caller may have one place for all x.
-        if not own and (allocate.have(array) or allocate.is_steady(name, array)):
+        if not own and allocate.have(array):  # a result of a call of this kind, such as the state: it comes back to us
             return array
         copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()
