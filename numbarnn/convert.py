@@ -315,7 +315,7 @@ def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = ""
 
 # ---------------------------------------------------------------- layers and networks
 def _network(layer):
-    """The `Network` of a layer: copies of its parameters on the host."""
+    """The `NetworkData` of a layer: copies of its parameters on the host."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
     if layer.cell not in _CLASSES:
@@ -330,7 +330,7 @@ def _network(layer):
 
 
 def _custom(layer):
-    """The `Network` of a layer whose cell was made for nodes; None of others."""
+    """The `NetworkData` of a layer whose cell was made for nodes; None of others."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""torch.nn's recurrent modules in a model to numbarnn's, and back: in place, with the very same parameters."""
+"""Convert torch.nn's recurrent modules in a model to numbarnn's, and back: in place, with the same parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from numbarnn.torch import cells, modules
 
-# torch.nn's class -> ours; whoever made a class of his own of one of them may have changed what it computes.
+# torch.nn's class -> ours; subclasses may compute something else
 _PAIRS = {
     torch.nn.LSTM: modules.LSTM,
     torch.nn.GRU: modules.GRU,
@@ -24,8 +24,8 @@ _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 def convert(model: M) -> M:
     """Let numbarnn compute every torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of a model.
 
-    Modules stay the same objects, and so do their parameters: optimizers, hooks and other references to them go on as
-    before. Subclasses of torch.nn's modules are left alone.
+    Modules stay the same objects, and so do their parameters: optimizers, hooks and other references keep working.
+    Subclasses of torch.nn's modules are left alone.
 
     Args:
         model: a `torch.nn.Module`, which may be such a module itself. It is changed.
@@ -45,7 +45,7 @@ def convert(model: M) -> M:
 def restore(model: M) -> M:
     """Let torch.nn compute those modules of a model again that it can: the reverse of `convert`.
 
-    Modules that were made as numbarnn's become torch.nn's too. What torch.nn does not have is left alone: `Recurrent`,
+    Modules that were made as numbarnn's become torch.nn's too. Modules that torch.nn lacks are left alone: `Recurrent`,
     and modules with a hidden size per layer, a single bias, `cell_clip`, `reset_after=False` or `input_mode="skip"`.
 
     Args:
