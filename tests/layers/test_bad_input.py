@@ -83,7 +83,7 @@ def test_cells_that_stand_elsewhere():
     with raises(TypeError, "equations is no cell"):
         nr.RNN(cell=equations, input_size=4, hidden_size=5)
     for make in (nr.LSTM, nr.GRU):
-        with raises(TypeError, f"{make.__name__} has equations of its own", r"numbarnn\.RNN\(equations, \.\.\.\)"):
+        with raises(TypeError, f"{make.__name__} takes no cell", r"numbarnn\.RNN\(equations, \.\.\.\)"):
             make(cell, 4, 5)
 
 
