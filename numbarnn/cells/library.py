@@ -1,7 +1,8 @@
-"""Cells from the literature, each a few lines of equations; for `RNN(cell, ...)` as a cell of one's own.
+"""Cells from the literature, each in a few lines of equations, for `RNN(cell, ...)`.
 
-In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
-`cell(library.slstm, heads=4)` makes it anew with others. The guide on own cells lists all, with papers.
+W multiplies the input, R a state or a value computed from one, and b is a bias. `cell(library.slstm, heads=4)` makes a
+cell with other hyperparameters, and `print(library.lem.equations)` prints its equations. The guide to custom cells
+lists all of them with their papers.
 """
 
 from dataclasses import replace

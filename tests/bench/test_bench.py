@@ -44,7 +44,9 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
 
 
 def test_a_record_s_digest_is_of_code_alone():
-    lines = bench_record._code_lines('"""Of a file."""\n\n\ndef f(x):\n    """Of\n\n    it."""\n    # why\n    return x\n')
+    lines = bench_record._code_lines(
+        '"""Of a file."""\n\n\ndef f(x):\n    """Of\n\n    it."""\n    # why\n    return x\n'
+    )
     assert lines == ["def f(x):", "    return x"]
 
 
