@@ -405,7 +405,7 @@ def recurrent_highway(depth=2):
         depth: layers, from 1 on; each after the first is one more product.
     """
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-        raise ValueError(f"depth must be an int from 1 on, the number of highway layers of a step, not {depth!r}")
+        raise ValueError(f"depth must be an int of at least 1, the number of highway layers of a step, got {depth!r}")
     return _highway(depth)
 
 
