@@ -164,5 +164,5 @@ def test_what_does_not_go_together():
     assert convert.from_onnx(model, 1, device="cpu").stack.cell.origin[1][0].clip == 1.0
     with pytest.raises(ValueError, match="ONNX has no input_mode 'skip' for cell onnx_lstm_"):
         convert.to_onnx(numbarnn.RNN(cell_of(FULL), 4, 4, input_mode="skip", device="cpu"))
-    with pytest.raises(TypeError, match="leave out bias"):
+    with pytest.raises(TypeError, match="bias must be left out"):
         convert.from_onnx(convert.to_onnx(numbarnn.RNN(cell_of(FULL), 4, 4, device="cpu")), bias=False)

@@ -108,7 +108,7 @@ def test_options_of_the_layer():
     weights = convert.to_keras(weights_helpers.make("gru"))
     layer = convert.from_keras(weights, device="cpu", batch_first=False, dtype="float64", seed=1)
     assert (layer.batch_first, layer.dtype) == (False, "float64")
-    with pytest.raises(TypeError, match="leave out hidden_size: the source tells"):
+    with pytest.raises(TypeError, match="hidden_size must be left out: the weights decide"):
         convert.from_keras(weights, hidden_size=5)
 
 

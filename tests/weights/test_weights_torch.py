@@ -64,7 +64,7 @@ def test_without_a_module_options_are_arguments():
     state_dict = module("rnn_relu", (5, 5)).state_dict()
     layer = convert.from_torch(state_dict, "rnn_relu", device="cpu", batch_first=True)
     assert (layer.cell, layer.batch_first, layer.dropout) == ("rnn_relu", True, 0.0)
-    with pytest.raises(TypeError, match="leave out bidirectional, bias: the source tells"):
+    with pytest.raises(TypeError, match="bidirectional, bias must be left out: the weights decide"):
         convert.from_torch(state_dict, "rnn_relu", bidirectional=True, bias=False)
     with pytest.raises(ValueError, match="from which no cell follows"):
         convert.from_torch(state_dict)
@@ -111,7 +111,7 @@ def test_wrong_sources():
         convert.from_torch(cell_module("gru", 4))
     with pytest.raises(TypeError, match=r"^LSTM has no argument 'batchfirst': do you mean batch_first"):
         convert.from_torch(weights_helpers.make("lstm").state_dict(), batchfirst=True)
-    with pytest.raises(TypeError, match="leave out reset_after: the source tells"):
+    with pytest.raises(TypeError, match="reset_after must be left out: the weights decide"):
         convert.from_torch(module("gru").state_dict(), reset_after=False)
     with pytest.raises(TypeError, match=r"state_dict must map names to arrays, but has the keys \[1\]"):
         convert.from_torch({1: 2})
