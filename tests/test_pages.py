@@ -102,10 +102,15 @@ def test_every_public_name_is_in_the_api():
     assert not [name for name in set(numbarnn._PUBLIC) - elsewhere if not re.search(rf":: (numbarnn\.)?{name}\b", text)]
 
 
-@pytest.mark.parametrize("module", ["layers.models", "layers.gradcheck", "functional", "cells.tracing.decorator"])
+@pytest.mark.parametrize(
+    "module",
+    ["layers.models", "layers.gradcheck", "functional", "cells.tracing.decorator", "torch.modules", "torch.convert"],
+)
 def test_examples_of_docstrings_run(module):
     import numbarnn
 
+    if module.startswith("torch."):
+        pytest.importorskip("torch")
     found, runner, said = importlib.import_module(f"numbarnn.{module}"), doctest.DocTestRunner(), []
     for test in doctest.DocTestFinder().find(found, extraglobs={"numbarnn": numbarnn, "numpy": np}):
         runner.run(test, out=said.append)

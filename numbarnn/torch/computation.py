@@ -1,4 +1,4 @@
-"""What a module computes: networks of its sizes and options, fed with its flat buffer of parameters."""
+"""Compute what a module computes: networks of its sizes and options, on its flat buffer of parameters."""
 
 import math
 
@@ -15,8 +15,8 @@ from numbarnn.torch.parameters import FlatParameters, NamedTensors
 class Computation:
     """The networks that compute a module.
 
-    One network computes all layers; with dropout between layers there is one per layer, and torch draws what falls out,
-    as it does in torch.nn's modules: after the same `torch.manual_seed` the same elements.
+    One network computes all layers. With dropout between layers there is one per layer, and torch draws the elements to
+    drop: after the same `torch.manual_seed` the same elements as torch.nn's modules.
 
     Args:
         options: of `Network`.
@@ -127,19 +127,20 @@ class Computation:
 
 
 class Computed:
-    """What modules with a `Computation` have in common; they make it in `_set_up`, of their attributes as they are."""
+    """The base of modules with a `Computation`, which `_set_up` makes from their attributes."""
 
     @property
     def named(self) -> NamedTensors:
-        """The parameters by the names that the cell's equations give them: `module.named["R.f"]`, a view of the
-        parameter that it is a part of, through which gradients flow; `module.named.grad["R.f"]` is its gradient. See
-        `NamedTensors`."""
+        """Return the parameters by the names of the cell's equations.
+
+        `module.named["R.f"]` is a view, through which gradients flow; `module.named.grad["R.f"]` is its gradient.
+        """
         return NamedTensors(self)
 
     def flatten_parameters(self) -> None:
-        """Make the parameters views of one flat buffer again, so that calls need not gather them.
+        """Make the parameters views of one flat buffer again, which saves a copy per call.
 
-        Modules are made so; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data = ...`.
+        This is needed only after `p.data = ...`: `.to(...)`, copies and `load_state_dict` keep the buffer.
         """
         self._computation.flat.flatten(self)
 
@@ -153,14 +154,14 @@ class Computed:
             self.flatten_parameters()
 
     def _as_leaf(self, input, *more, **options):
-        """The call as one node of a `torch.fx` graph, as calls of torch.nn's modules are."""
+        """Record the call as one node of a `torch.fx` graph, as for torch.nn's modules."""
         path = input.tracer.path_of_module(self)
         return input.tracer.create_proxy("call_module", path, (input, *more), options)
 
     def __prepare_scriptable__(self):  # torch.jit.script asks for it
         raise NotImplementedError(
-            "torch.jit.script cannot read numbarnn's modules: use torch.jit.trace or torch.export.export, or let "
-            "torch.nn compute them again with numbarnn.torch.restore(model)"
+            "torch.jit.script cannot read numbarnn's modules: use torch.jit.trace or torch.export.export, or return to "
+            "torch.nn's with numbarnn.torch.restore(model)"
         )
 
     def __getstate__(self):
