@@ -2,12 +2,14 @@
 
 On a GPU these are cuDNN's algorithms, called directly, and PyTorch, which takes one of them; on the CPU PyTorch and,
 for inference in float32, onnxruntime. Each may be at most twice as far as PyTorch from what PyTorch computes in
-float64, or as far as `accuracy.floor`. PyTorch itself may err by `accuracy.PEER_TRUST` floors. Where TF32 is allowed,
-float16's floor counts: products read as many bits of each number. Other cells: `custom_cells`; single steps: `stream`.
+float64, or as far as `accuracy.floor`. PyTorch and cuDNN may err by `accuracy.PEER_TRUST` floors: persistent algorithms
+of cuDNN's err by 1.7 in float32. Where TF32 is allowed, float16's floor counts: products read as many bits. Other
+cells: `custom_cells`; single steps: `stream`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from numbarnn.bench import accuracy
 from numbarnn.bench.peers import onnx_peer, torch_peer
@@ -73,9 +75,9 @@ class LineUp:
             rows.append(row | {"ok": error <= row["limit"], "message": message})
         return rows
 
-    def add(self, name, make):
+    def add(self, name, make, limit_of=None):
         """Make a contender, and a rival of it if its results are right; else it is left out, with the reason."""
-        made, rows, reason = attempt(make, self.compare)
+        made, rows, reason = attempt(make, partial(self.compare, limit_of=limit_of))
         self.agreement += rows
         if made:
             self.rivals.append(made)
@@ -95,7 +97,7 @@ def line_up(instance, truth, what, where):
         contenders, refusals = cudnn_contenders(instance, what)
         line.left_out |= refusals
         for contender in contenders:
-            line.add(contender.name, lambda contender=contender: contender)
+            line.add(contender.name, lambda contender=contender: contender, largest_trusted)
     elif not train and not skips and case.dtype == "float32" and installed("onnx", "onnxruntime"):
         if case.lengths:
             line.left_out[onnx_peer.NAME] = OTHER_FORM

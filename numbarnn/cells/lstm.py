@@ -17,13 +17,17 @@ Backward, given dh and dc (the gradient that reaches c from the next step):
 
 di, df, dg, do are the gradients of the gates' pre-activations, for W x as for R h'.
 
-With cell clip (cudnnRNNSetClip) c is limited before h is computed from it, and where it was, no gradient reaches what
-it was computed from:
+With cell clip (cudnnRNNSetClip) c is limited wherever it is read, and no gradient passes where it was. The state itself
+keeps its value, so that c, unlike h, may leave the bounds:
 
-    c = min(max(f c' + i g, lclip), rclip)                                 (3a)
-    di = df = dg = dc' = 0 where c is lclip or rclip                       (5a)
+    k(c) = min(max(c, lclip), rclip)
+    c = f k(c') + i g       h = o tanh(k(c))                               (3a)
+    dc += dh o (1 - tanh²(k(c)))   but 0 where c is beyond the bounds     (4a)
+    df = dc k(c') f (1 - f)        do = dh tanh(k(c)) o (1 - o)            (5a)
+    dc' = dc f                     but 0 where c' is beyond the bounds    (7a)
 
-That cuDNN's gradient is (5a), and what it makes of NaN, is an assumption (`tests/support/cudnn_assumptions.py`).
+cuDNN 9.19 computes so to the last bits of float64 (tests/data/cudnn-lstm-clip*.npz, recorded on an H200). Its
+documentation does not say it.
 """
 
 from functools import cache
@@ -31,7 +35,7 @@ from math import inf
 from types import FunctionType
 
 from numbarnn.cells.definition import Cell
-from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, inside, sigmoid, tanh
+from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, sigmoid, tanh, within, within_nan
 
 
 def lstm_forward(ax, ah, state):
@@ -66,33 +70,35 @@ LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm
 
 
 # ---------------------------------------------------------------------------------------------------- with cell clip
-LCLIP, RCLIP, LIMIT = -inf, inf, clip  # `clipped` gives copies of these functions other ones
+# `clipped` gives copies of these functions other ones.
+LCLIP, RCLIP, LIMIT, WITHIN = -inf, inf, clip, within
 
 
 def clipped_forward(ax, ah, state):
-    """One step of one unit: (1), (2), (3a)."""
-    (_, c), gates = lstm_forward(ax, ah, state)
-    c = LIMIT(c, LCLIP, RCLIP)  # (3a)
-    return (gates[3] * tanh(c), c), gates
+    """Compute one step of one unit: (1), (2), (3a)."""
+    (_, c), gates = lstm_forward(ax, ah, (state[0], LIMIT(state[1], LCLIP, RCLIP)))
+    return (gates[3] * tanh(LIMIT(c, LCLIP, RCLIP)), c), gates
 
 
 def clipped_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (4) to (7), with (5a)."""
-    (di, df, dg, do), _, (_, dc) = lstm_backward(saved, state, new_state, d_state)
-    c = new_state[1]
-    di, df, dg = inside(c, LCLIP, RCLIP, di), inside(c, LCLIP, RCLIP, df), inside(c, LCLIP, RCLIP, dg)  # (5a)
-    gates = (di, df, dg, do)
-    return gates, gates, (ZERO, inside(c, LCLIP, RCLIP, dc))
+    """Compute one step of one unit backward: (4a) to (7a)."""
+    (dh, dc), (_, c_before), (_, c), o = d_state, state, new_state, saved[3]
+    before, limited = (ZERO, LIMIT(c_before, LCLIP, RCLIP)), (ZERO, LIMIT(c, LCLIP, RCLIP))
+    d_limited = WITHIN(c, LCLIP, RCLIP, dh), dc
+    (di, df, dg, _), _, (_, dc) = lstm_backward(saved, before, limited, d_limited)
+    gates = (di, df, dg, dh * tanh(limited[1]) * d_sigmoid(o))
+    return gates, gates, (ZERO, WITHIN(c_before, LCLIP, RCLIP, dc))
 
 
 @cache
 def clipped(lclip, rclip, propagate_nan=True):
-    """Return the LSTM whose c is limited to [lclip, rclip] at each step.
+    """Return the LSTM that limits c to [lclip, rclip] wherever it reads it, as cuDNN does.
 
     Args:
         propagate_nan: NaN stays NaN; else it becomes lclip.
     """
-    own = {"LCLIP": float(lclip), "RCLIP": float(rclip), "LIMIT": clip if propagate_nan else clip_nan}
+    own = {"LCLIP": float(lclip), "RCLIP": float(rclip)}
+    own |= {"LIMIT": clip, "WITHIN": within} if propagate_nan else {"LIMIT": clip_nan, "WITHIN": within_nan}
     functions = [
         FunctionType(one.__code__, one.__globals__ | own, one.__name__) for one in (clipped_forward, clipped_backward)
     ]

@@ -118,3 +118,13 @@ def clip_nan(x, low, high):
 def inside(y, low, high, value):
     """0 where y is low or high or beyond, else `value`, also where y is NaN."""
     return where(y <= low, ZERO, where(y >= high, ZERO, value))
+
+
+def within(x, low, high, value):
+    """`value` where x is low, high or between, or NaN; else 0: the derivative of `clip` times a value."""
+    return where(x < low, ZERO, where(x > high, ZERO, value))
+
+
+def within_nan(x, low, high, value):
+    """The derivative of `clip_nan` times a value: 0 where x is NaN."""
+    return where(x >= low, where(x <= high, value, ZERO), ZERO)

@@ -74,9 +74,9 @@ _OF_CELL = """
         proj_size: size P of h for a cell that projects its output m: h = W_hr m. Default: H. Schedule "persistent"
             needs P <= H."""
 _CLIP = """
-        cell_clip: limits of c at each step, before h is computed: a number, or a pair (lclip, rclip)
-            (cudnnRNNSetClip). None does not clip.
-        clip_propagate_nan: keep a NaN in c; otherwise it becomes lclip (CUDNN_NOT_PROPAGATE_NAN)."""
+        cell_clip: limits of c: a number, or a pair (lclip, rclip) (cudnnRNNSetClip). As in cuDNN 9.19, each step limits
+            c where it reads it, and no gradient passes where it did; c itself may leave the limits. None does not clip.
+        clip_propagate_nan: keep a NaN in c; otherwise it is read as lclip (CUDNN_NOT_PROPAGATE_NAN)."""
 
 _RESET_AFTER = """
         reset_after: apply the reset gate after the product R_n h, as in cuDNN and PyTorch. False applies it before, as

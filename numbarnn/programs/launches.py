@@ -19,7 +19,6 @@ class LaunchArrays:
     Attributes:
         problem: of the call. launch: the `planner.Launch`. direction: "forward" or "backward".
         arrays: the kernel's first arguments, in lists and tuples; then come weights and the rest.
-        exchanged: arrays whose numbers blocks wait for: they are marked before each call.
         aligned: arrays of which the tile expects that they begin at multiples of 16 bytes.
         weights: the array that has all weights. places: (layer, direction) -> their `Place` in it.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
@@ -33,7 +32,6 @@ class LaunchArrays:
     launch: Any
     direction: str
     arrays: tuple
-    exchanged: list
     aligned: list
     weights: Any
     places: dict
@@ -63,8 +61,8 @@ def forward_arrays(forward, launch):
         WithinStep(words, [f.sums[place] for place in launch.places if keeps_sums], v, m),
         _states(problem, launch, (f.hx, f.cx), (f.hy, f.cy)),
     )
-    exchanged = [*(f.h[layer] for layer in layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
-    return _launch_arrays(f, f, launch, arrays, exchanged, given, clears=not problem.training)
+    f.exchanged += [*(f.h[layer] for layer in layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
+    return _launch_arrays(f, f, launch, arrays, given, clears=not problem.training)
 
 
 def backward_arrays(backward, launch):
@@ -88,17 +86,18 @@ def backward_arrays(backward, launch):
         WithinStep(words, [tape.sums[place] for place in places if cell.num_sums], projected=dht),
         _states(b.problem, launch, (b.dhy, b.dcy), (b.dhx, b.dcx)),
     )
-    return _launch_arrays(b, tape, launch, arrays, [*dah, *dax, *dht, *words], [], clears=False)
+    b.exchanged += [*dah, *dax, *dht, *words]
+    return _launch_arrays(b, tape, launch, arrays, [], clears=False)
 
 
-def _launch_arrays(program, tape, launch, arrays, exchanged, aligned, clears):
+def _launch_arrays(program, tape, launch, arrays, aligned, clears):
     """The `LaunchArrays` of a forward or backward program; tape: the `Forward`, with the weights."""
     weights, places = _weights(tape)
     options = tape.step_mask, tape.noise, tape.masks, tape.scale
     tells = launch is program.final_launch
     direction = "backward" if launch.backward else "forward"
     return LaunchArrays(
-        program.problem, launch, direction, arrays, exchanged, aligned, weights, places, options, program.error_flag,
+        program.problem, launch, direction, arrays, aligned, weights, places, options, program.error_flag,
         program.exits, program.caller, tells, tells and clears,
     )  # fmt: skip
 

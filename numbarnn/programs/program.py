@@ -137,6 +137,8 @@ class Builder:
         given: name -> `View`, of what the call gets.
         constants: see `Program`.
         launched: the layers whose steps run within launches. These launches also copy the layers' states.
+        exchanged: arrays whose numbers the blocks of launches wait for. They are marked as unwritten before, beside the
+            first products: a node of a graph takes a microsecond or two.
         final_launch: the last launch, which tells the host that the call has failed; None without launches.
         error_flag: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
         clears_error_flag: whether the program sets the error flag to zero at its start, as the flag is the call's own.
@@ -146,7 +148,7 @@ class Builder:
 
     def __init__(self, problem, plan):
         self.problem, self.plan = problem, plan
-        self.given, self.constants, self._operations = {}, {}, []
+        self.given, self.constants, self._operations, self.exchanged = {}, {}, [], []
         self.launched, self.final_launch = plan.launched_layers, plan.final_launch
         self._groups = {}  # (layer, direction) -> the group of arrays that its steps work on
 
@@ -188,17 +190,23 @@ class Builder:
         orders the rest.
         """
         plan, jobs = self.plan, []
+        if plan.has_launches:  # its operations are known at the end
+            jobs.append(None)
         if plan.has_steps:
             jobs.append(self._copies((), self._begin))
         before, tasks = len(jobs), [*zip(plan.tasks, plan.needs, strict=True)]
         steps = {n for n, (task, _) in enumerate(tasks) if plan.has_steps and (self.rewrites or task.has_steps)}
         for number, (task, needs) in enumerate(tasks):
-            first = (0,) if number in steps and steps.isdisjoint(needs) else ()
-            needs = (*(need + before for need in needs), *first)
+            first = (before - 1,) if number in steps and steps.isdisjoint(needs) else ()
+            marks = (0,) if task.launch is not None else ()
+            needs = (*(need + before for need in needs), *first, *marks)
             jobs.append(Job(str(task), task.lane if plan.concurrent else "", needs, self._done(self._do, task)))
         if steps:
             ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))
             jobs.append(self._copies((number + before for number in ends), self.last_copies))
+        if plan.has_launches:
+            marks = tuple(Operation("mark_unwritten", (array,), {}) for array in self.exchanged)
+            jobs[0] = Job("mark what blocks exchange", "marks", (), marks)
         kept = frozenset(view.name for view in (*self.result_arrays(), *self.left_arrays()))
         return Program(self.spec, self.problem, jobs, frozenset(self.given), kept, self.constants)
 

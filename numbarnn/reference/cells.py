@@ -60,7 +60,7 @@ def sigmoid(a):
 
 # ------------------------------------------------------------------------------------------------------- LSTM
 def no_clip(c):
-    """The cell state as it is, and which elements are held at a bound: none."""
+    """Return the cell state as it is, and which elements are beyond the bounds: none."""
     return c, np.zeros(c.shape, bool)
 
 
@@ -73,18 +73,20 @@ def lstm_forward(ax, ah, h_prev, c_prev, clip=no_clip):
         (2)  f = σ(ax_f + ah_f)            forget gate: how much of the old cell state is kept
         (3)  g = tanh(ax_g + ah_g)         candidate
         (4)  o = σ(ax_o + ah_o)            output gate: how much of the cell state is shown
-        (5)  c = f * c_prev + i * g        cell state; with clipping, c = clip(f * c_prev + i * g)
-        (6)  h = o * tanh(c)               hidden state, the step's output
+        (5)  c = f * clip(c_prev) + i * g  cell state, which may leave the bounds of the clipping
+        (6)  h = o * tanh(clip(c))         hidden state, the step's output
 
     Args:
         clip: no_clip, or that of clipped_lstm.
     """
     a_i, a_f, a_g, a_o = np.split(ax + ah, 4, axis=1)
     i, f, g, o = sigmoid(a_i), sigmoid(a_f), np.tanh(a_g), sigmoid(a_o)  # (1) (2) (3) (4)
-    unclipped = f * c_prev + i * g
-    c, held = clip(unclipped)  # (5)
-    h = o * np.tanh(c)  # (6)
-    return h, c, {"i": i, "f": f, "g": g, "o": o, "c": c, "c_prev": c_prev, "unclipped": unclipped, "held": held}
+    read, held_prev = clip(c_prev)
+    c = f * read + i * g  # (5)
+    shown, held = clip(c)
+    h = o * np.tanh(shown)  # (6)
+    saved = {"i": i, "f": f, "g": g, "o": o, "c": c, "c_prev": c_prev, "read": read, "shown": shown}
+    return h, c, saved | {"held": held, "held_prev": held_prev}
 
 
 def lstm_backward(dh, dc, saved):
@@ -92,32 +94,32 @@ def lstm_backward(dh, dc, saved):
 
     Uses σ' = σ (1 - σ) and tanh' = 1 - tanh². da is with respect to ax + ah, so it is both dax and dah.
 
-        (7)   dc      = dc + dh * o * (1 - tanh²(c))       from (6), beside what came from the next step;
-                                                           0 where c is held at a bound of its clipping
-        (8)   da_o    = dh * tanh(c) * o * (1 - o)         from (6) through (4)
-        (9)   da_i    = dc * g * i * (1 - i)               from (5) through (1)
-        (10)  da_f    = dc * c_prev * f * (1 - f)          from (5) through (2)
-        (11)  da_g    = dc * i * (1 - g²)                  from (5) through (3)
-        (12)  dc_prev = dc * f                             from (5), with the dc of (7)
+        (7)   dc      = dc + dh * o * (1 - tanh²(clip(c)))    from (6), beside what came from the next step;
+                                                              nothing from (6) where c is beyond the bounds
+        (8)   da_o    = dh * tanh(clip(c)) * o * (1 - o)      from (6) through (4)
+        (9)   da_i    = dc * g * i * (1 - i)                  from (5) through (1)
+        (10)  da_f    = dc * clip(c_prev) * f * (1 - f)       from (5) through (2)
+        (11)  da_g    = dc * i * (1 - g²)                     from (5) through (3)
+        (12)  dc_prev = dc * f                                from (5), with the dc of (7);
+                                                              0 where c_prev is beyond the bounds
     """
     i, f, g, o = saved["i"], saved["f"], saved["g"], saved["o"]
-    tanh_c = np.tanh(saved["c"])
-    dc = np.where(saved["held"], 0, dc + dh * o * (1 - tanh_c**2))  # (7)
+    tanh_c = np.tanh(saved["shown"])
+    dc = dc + np.where(saved["held"], 0, dh * o * (1 - tanh_c**2))  # (7)
     da_o = dh * tanh_c * o * (1 - o)  # (8)
     da_i = dc * g * i * (1 - i)  # (9)
-    da_f = dc * saved["c_prev"] * f * (1 - f)  # (10)
+    da_f = dc * saved["read"] * f * (1 - f)  # (10)
     da_g = dc * i * (1 - g**2)  # (11)
     da = np.concatenate([da_i, da_f, da_g, da_o], axis=1)
-    return da, da, 0, dc * f  # (12)
+    return da, da, 0, np.where(saved["held_prev"], 0, dc * f)  # (12)
 
 
 def clipped_lstm(lower, upper, propagate_nan=True):
-    """The LSTM whose cell state is kept between two bounds, as cuDNN's cudnnRNNSetClip does.
+    """Return the LSTM that clips its cell state between two bounds wherever it reads it, as cudnnRNNSetClip does.
 
         clip(c) = min(max(c, lower), upper)
 
-    That cuDNN lets no gradient through where c is clipped, and what it makes of NaN, is an assumption
-    (`tests/support/cudnn_assumptions.py`).
+    cuDNN 9.19 on an H200 computes so (tests/data/cudnn-lstm-clip*.npz); at a bound itself the gradient passes.
 
     Args:
         propagate_nan: what becomes of a NaN: it stays one, or else max and min take their other argument, so that it
@@ -126,8 +128,8 @@ def clipped_lstm(lower, upper, propagate_nan=True):
     maximum, minimum = (np.maximum, np.minimum) if propagate_nan else (np.fmax, np.fmin)
 
     def clip(c):
-        c = minimum(maximum(c, lower), upper)
-        return c, (c == lower) | (c == upper)
+        clipped = minimum(maximum(c, lower), upper)
+        return clipped, (clipped != c) & ~np.isnan(clipped)
 
     return Cell(4, True, partial(lstm_forward, clip=clip), lstm_backward)
 

@@ -44,10 +44,8 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
 
 
 def test_a_record_s_digest_is_of_code_alone():
-    lines = bench_record._code_lines(
-        '"""Of a file."""\n\n\ndef f(x):\n    """Of\n\n    it."""\n    # why\n    return x\n'
-    )
-    assert lines == ["def f(x):", "    return x"]
+    text = '"""Of a file."""\n\n\ndef f(x):\n    """Of\n\n    it."""\n    # why\n    return x\n'
+    assert bench_record._code_lines(text) == ["def f(x):", "    return x"]
 
 
 QUANTITIES = ("y", "hy", "cy", "dx", "dhx", "dcx", "weight_hh_l0", "bias_ih_l0")

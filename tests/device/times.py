@@ -10,7 +10,7 @@ from pathlib import Path
 from numbarnn.bench import console, info, record, timing
 from numbarnn.bench.cases import Case, make_instance
 from numbarnn.bench.expected import reference_results
-from numbarnn.bench.lineup import LineUp, disagreement
+from numbarnn.bench.lineup import LineUp, disagreement, largest_trusted
 from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.cudnn_peer import cudnn_contenders
 from numbarnn.bench.shapes import SETS, SHORT, WHOLE, quantities, with_tf32
@@ -78,7 +78,7 @@ def line_up(instance, truth, what, algorithms):
     wanted = {name: results[name] for name in quantities(what, instance.parameters) if name in results}
     line = LineUp(instance.case, truth, wanted, left_out=refusals)
     for contender in contenders:
-        line.add(contender.name, lambda contender=contender: contender)
+        line.add(contender.name, lambda contender=contender: contender, largest_trusted)
     return line
 
 

@@ -265,8 +265,8 @@ class FakeLibrary:
             padding_value=np.nan if y_data["fill"] is None else float(y_data["fill"]),
         )  # fmt: skip
         self.sequences(y, y_data)[1](result.y)
-        self.write_state(hDesc, hy, result.hy)
-        self.write_state(cDesc, cy, result.cy)
+        self.write_state(hDesc, hy, result.hy, x_data["lengths"])
+        self.write_state(cDesc, cy, result.cy, x_data["lengths"])
         if fwdMode:
             inputs = {"x": x, "y": y, "hx": hx, "cx": cx, "weightSpace": weightSpace}
             self.tapes[spaces["reserveSpace"]] = {"result": result, "inputs": inputs, "gradients": None}
@@ -282,12 +282,13 @@ class FakeLibrary:
         tensor = self.get("Tensor", descriptor)
         return self.array(address, tensor["shape"], tensor["dtype"]).copy()
 
-    def write_state(self, descriptor, address, value):
-        """Write a list of one (D, B, H) per layer."""
+    def write_state(self, descriptor, address, value, lengths):
+        """Write a list of one (D, B, H) per layer; zeros for sequences of length zero, as cuDNN does."""
         if value is not None:
             tensor = self.get("Tensor", descriptor)
             memory = self.array(address, tensor["shape"], tensor["dtype"])
             memory[...] = np.concatenate(value).astype(memory.dtype)
+            memory[:, np.array(lengths) == 0] = 0
 
     def tape(self, reserve, **inputs):
         """What a forward call left, after a check that these arguments are the same as its."""
@@ -304,9 +305,10 @@ class FakeLibrary:
         tape = self.tape(spaces["reserveSpace"], y=y, hx=hx, cx=cx, weightSpace=weightSpace)
         dy = self.sequences(dy, self.get("RNNData", yDesc))[0]
         gradients = reference.backward(tape["result"], dy, self.state(hDesc, dhy), self.state(cDesc, dcy))
-        self.sequences(dx, self.get("RNNData", xDesc))[1](gradients.dx)
-        self.write_state(hDesc, dhx, gradients.dhx)
-        self.write_state(cDesc, dcx, gradients.dcx)
+        x_data = self.get("RNNData", xDesc)
+        self.sequences(dx, x_data)[1](gradients.dx)
+        self.write_state(hDesc, dhx, gradients.dhx, x_data["lengths"])
+        self.write_state(cDesc, dcx, gradients.dcx, x_data["lengths"])
         tape["gradients"] = gradients.params
 
     def cudnnRNNBackwardWeights_v8(

@@ -85,7 +85,7 @@ def test_a_cell_state_that_is_no_number(propagate):
     if propagate:
         assert np.isnan(cy[0, 1, 2]) and np.isnan(y[0, 1, 2]) and np.isnan(y).sum() == 1
     else:
-        assert cy[0, 1, 2] == np.float32(-0.1) and np.isfinite(y).all()
+        assert np.isfinite(cy).all() and np.isfinite(y).all()
 
 
 def test_no_number_in_a_cell_state_reaches_the_gradients():

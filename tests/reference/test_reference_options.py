@@ -27,7 +27,7 @@ DIFFERENCED = {
 }
 LSTM_DIFFERENCED = {
     "projected-bidirectional-one-step": dict(proj=1, D=2, T=1),
-    "clip-unsymmetrical-projected": dict(cell_clip=(-0.2, 0.5), proj=2),
+    "clip-unsymmetrical-projected": dict(cell_clip=(-1.1, 0.9), proj=2),
     "everything-clip-projected": DIFFERENCED["everything"] | dict(cell_clip=(-0.3, 0.3), proj=2),
 }
 
@@ -49,8 +49,9 @@ def steps_of(result):
 
 
 def test_no_gradient_goes_through_what_is_held():
-    """All cell states at one bound: only the output gate still learns."""
-    problem = Problem("lstm", H=(4,), cell_clip=(5.0, 6.0))
+    """All cell states beyond a bound: only the output gate still learns, and the last step, of the gradient of cy."""
+    problem = Problem("lstm", H=(4,), cell_clip=(-9.0, -8.0))
+    problem.dcy[0][...] = 0
     result = problem.forward()
     assert all(step["saved"]["held"].all() for step in steps_of(result))
     gradients = problem.backward(result)
@@ -71,7 +72,7 @@ def test_a_cell_state_that_is_no_number(propagate):
     if propagate:
         assert np.isnan(result.cy[0][0, 1, 2]) and np.isnan(result.y[0, 1, 2])
     else:
-        assert result.cy[0][0, 1, 2] == -0.1 and np.isfinite(result.y).all()
+        assert np.isfinite(result.cy[0]).all() and np.isfinite(result.y).all()
 
 
 # --------------------------------------------------------------------------------------------------- lengths and resets

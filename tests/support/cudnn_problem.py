@@ -187,6 +187,8 @@ class Problem(problems.Problem):
         o, eps = self.options, EPS[self.options.dtype]
         widest = max(o.input_size, o.output_size) + o.hidden_size
         limit = eps * (ROUNDINGS + max(widest, self.case.T * self.case.B) ** 0.5)
+        if o.algorithm != "standard" and o.dtype == "float32":
+            limit *= 4  # 3.4 was seen of cuDNN 9.19 on an H200: its persistent algorithms have other functions
         if o.math in ("default", "tensor_op_allow_conversion") and o.dtype == "float32":
             limit *= EPS["float16"] / eps  # TF32 and float16 have 10 bits of a fraction
         return limit

@@ -130,9 +130,9 @@ def lstm_step(product, states, vectors, low=None, high=None):
     """The built-in cells' once more, as those of general_cells.py: the reference's own equations are NumPy's."""
     (x, r), (h, c) = product, states
     i, f, g, o = (x(gate) + r(gate, h) for gate in range(4))
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    c = c if low is None else c.clamp(low, high)
-    return o.sigmoid() * c.tanh(), c
+    limited = (lambda value: value) if low is None else (lambda value: value.clamp(low, high))
+    c = f.sigmoid() * limited(c) + i.sigmoid() * g.tanh()
+    return o.sigmoid() * limited(c).tanh(), c
 
 
 def gru_step(product, states, vectors, reset_after=True):

@@ -11,11 +11,11 @@ def saved(result, name):
 
 def sides(cell, clip, result):
     """How far it was from each kink, on one side above 0 and on the other below: the arguments of all ReLUs, or the
-    cell states before their clip, from the nearer bound (clip: two, or one for both); None of a cell without."""
+    cell states, from the nearer bound of their clip (two, or one for both); None of a cell without."""
     if cell == "rnn_relu":
         return saved(result, "a")
     if clip is None:
         return None
     lower, upper = clip if np.ndim(clip) else (-clip, clip)
-    c = saved(result, "unclipped")
+    c = np.concatenate([saved(result, "c"), saved(result, "c_prev")])
     return np.minimum(c - lower, upper - c)

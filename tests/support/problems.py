@@ -261,12 +261,11 @@ def _head_of_rows(rows, gates, heads):
 
 
 def side_distance(case, result):
-    """How near a ReLU comes to its kink, or a cell state to a bound; what is exactly 0 everywhere has inputs of 0."""
+    """How near a ReLU comes to its kink, or a cell state to a bound; what is exactly there is so in every precision."""
     found = kinks.sides(case.cell, case.cell_clip, result)
     if found is None:
         return np.inf
-    there = np.isfinite(found) if case.cell_clip else found != 0
-    return np.min(np.abs(found[there]), initial=np.inf)
+    return np.min(np.abs(found[np.isfinite(found) & (found != 0)]), initial=np.inf)
 
 
 @lru_cache(maxsize=64)

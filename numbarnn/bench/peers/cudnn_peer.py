@@ -49,7 +49,18 @@ def cudnn_results(instance, masks=None):
         found = network.results(network.call(filled(instance.x, padding), gradients, instance.lengths))
     except cudnn.CudnnError as error:
         raise Refused(str(error)) from error
+    if instance.lengths is not None:
+        pass_states(instance, found)
     return found | ({"dx": filled(found["dx"], padding)} if "dx" in found else {})
+
+
+def pass_states(instance, found):
+    """Let sequences of length zero pass their states on, in results of cuDNN, which sets these states to zero."""
+    passed = {"hy": instance.h0, "cy": instance.c0, "dhx": instance.dhy, "dcx": instance.dcy}
+    for name in passed.keys() & found.keys():
+        for layer, part in enumerate(found[name]):
+            if passed[name] is not None:
+                part[:, instance.lengths == 0] = passed[name][layer][:, instance.lengths == 0]
 
 
 class CudnnNetwork:

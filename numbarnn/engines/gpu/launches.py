@@ -44,13 +44,7 @@ def bind(engine, about):
     arrays = *_flat(about.arrays), _flat(leaving), _flat(about.weights)
     bound = kernel.bind(config, *arrays, options, tables, sizes, about.error_flag)
     _require_room(bound, launch)
-
-    def run():
-        for array in about.exchanged:
-            engine.mark_unwritten(array)
-        bound()
-
-    return run
+    return bound
 
 
 def _require_room(bound, launch):
