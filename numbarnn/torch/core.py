@@ -19,7 +19,7 @@ NO_SECOND_ORDER = (
     "for those"
 )
 NO_FORWARD_MODE = (
-    "numbarnn has no forward-mode derivatives (torch.func.jvp, jacfwd, torch.autograd.forward_ad): use reverse "
+    "numbarnn has no derivatives in forward mode (torch.func.jvp, jacfwd, autograd.forward_ad): use reverse "
     "mode (torch.func.jacrev), or torch.nn's module"
 )
 
