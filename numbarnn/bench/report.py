@@ -39,9 +39,9 @@ svg { max-width: 100%; height: auto; }
 
 def add_arguments(parser):
     """Add the options of `numbarnn report`."""
-    about = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=about + "the newest of each device")
-    about, page = "the page to write; default numbarnn_report.html", Path("numbarnn_report.html")
+    about = "Results of `numbarnn bench --json FILE`. Default: from the results that come with numbarnn, "
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=about + "the newest of each device.")
+    about, page = "Page to write. Default: numbarnn_report.html.", Path("numbarnn_report.html")
     parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
 
 
