@@ -92,8 +92,7 @@ class _Parameters(SimpleNamespace):
 
     def __getattr__(self, name):  # of what is not there
         raise AttributeError(
-            f"p has no {name!r} here, but {', '.join(vars(self))}: what equations name and no new state depends on is "
-            "no parameter of the layer"
+            f"p has no {name!r}, only {', '.join(vars(self))}: parameters that no new state depends on are left out"
         )
 
 

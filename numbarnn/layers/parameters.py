@@ -75,7 +75,9 @@ class Parameters(Mapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._views:
-            raise KeyError(f"a layer's parameters cannot be added to: {name!r} is none of {', '.join(self._views)}")
+            raise KeyError(
+                f"parameters must be one of {', '.join(self._views)}, got {name!r}: a layer gets no new ones"
+            )
         self.write(self._views[name], value, f"parameters[{name!r}]")
 
     def __delitem__(self, name: str) -> None:

@@ -44,9 +44,9 @@ def _options(metadata, path):
     try:
         options = json.loads(metadata.get(KEY, "{}"))
     except (json.JSONDecodeError, RecursionError) as error:  # the second of lists within lists within lists
-        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON that can be read: {error}") from error
+        raise ValueError(f"the metadata {KEY!r} of {path} are not valid JSON: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
     if unknown := [name for name in options if name not in OPTIONS]:
-        raise ValueError(f"the metadata {KEY!r} of {path} have {unknown}, of which only {', '.join(OPTIONS)} are known")
+        raise ValueError(f"the metadata {KEY!r} of {path} must be some of {', '.join(OPTIONS)}, got {unknown}")
     return options

@@ -106,17 +106,15 @@ def test_bad_values():
             of(value)
     with pytest.raises(TypeError, match="value must be a number, an array, a function"):
         of(object())
-    with pytest.raises(ValueError, match=r"p.b.a cannot begin as orthogonal, which is for matrices"):
+    with pytest.raises(ValueError, match=r"p.b.a cannot be initialized as orthogonal, which is for matrices"):
         of("orthogonal", vector=True)
-    with pytest.raises(
-        ValueError, match=r"p.R.a is of shape \(6, 6\), but what it begins with \(wrong\) of shape \(2,\)"
-    ):
+    with pytest.raises(ValueError, match=r"p.R.a has shape \(6, 6\), but its initial value \(wrong\) has shape \(2,\)"):
 
         def wrong(shape, rng):
             return np.ones(2)
 
         of(wrong)
-    with pytest.raises(nr.CellError, match=r"p.R.a begins with .* here and with .* elsewhere"):
+    with pytest.raises(nr.CellError, match=r"p.R.a has the initial value .* here and .* elsewhere"):
         nr.cell(lambda x, h, p: p.W.a @ x + nr.initial(p.R.a, 1) @ h + nr.initial(p.R.a, 2) @ nr.tanh(h))
     with pytest.raises(ValueError, match="longest must be a number from 3 on"):
         nr.chrono(np.ones(3), np.ones(3), 2)

@@ -221,7 +221,7 @@ def test_what_states_of_other_sizes_cannot_have():
     nr.gradcheck(beside, 3, 2)
     with pytest.raises(nr.CellError, match="the size of h, whose size is the layer's hidden_size; expected a state"):
         nr.cell(lambda x, h, p: nr.tanh(p.W.h @ x + nr.sized(h, 2)))
-    with pytest.raises(nr.CellError, match=r"heads beside states of other sizes than H; take matrices without heads"):
+    with pytest.raises(nr.CellError, match=r"heads cannot go with states of other sizes than H"):
         nr.cell(lambda x, h, s, p: (nr.tanh(nr.heads(p.R, 2).h @ nr.sized(s, 2)), nr.tanh(p.W.h @ x)))
 
 
@@ -241,7 +241,7 @@ def test_what_large_states_cannot_be_beside():
         m = nr.sized(m, 8)
         return nr.tanh(p.W.h @ x + nr.heads(p.R.h, 2) @ h), 0.5 * m
 
-    with pytest.raises(ValueError, match="beside matrices of 2 heads; take a hidden size of 8 or more"):
+    with pytest.raises(ValueError, match="cannot go with matrices of 2 heads; take a hidden size of 8 or more"):
         nr.RNN(with_heads, 3, 4)
     cell = CELLS["large_memory"][0]
     with pytest.raises(ValueError, match="more than the hidden size 4, with input_mode 'skip'; take a hidden size of"):

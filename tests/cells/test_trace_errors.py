@@ -219,7 +219,7 @@ def test_equations_have_at_most_5000_operations():
         return equations
 
     assert len(cell(nested(5000)).saved) == 4999  # and h itself
-    with pytest.raises(CellError, match="5,001 operations per unit and step; at most 5,000 are compiled"):
+    with pytest.raises(CellError, match="5,001 operations per unit and step, but at most 5,000 are compiled"):
         cell(nested(5001))
 
 

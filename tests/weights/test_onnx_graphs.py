@@ -291,7 +291,7 @@ def test_a_circle():
     with pytest.raises(ValueError, match=r"the model's graph has a circle: (a <- b <- a|b <- a <- b)"):
         convert.from_onnx(model_of([*circle, *nodes], [], ["y"], weights | COUNTS))
     itself = node("If", ["which"], ["h"], then_branch=branch(0, x="h"), else_branch=branch(0))
-    with pytest.raises(ValueError, match="circle: h <- h"):
+    with pytest.raises(ValueError, match="cycle: h <- h"):
         convert.from_onnx(model_of([itself], [info("x"), info("which", [], onnx.TensorProto.BOOL)], ["h"]))
 
 

@@ -190,7 +190,7 @@ def test_nodes_that_are_no_stack():
     turn.attribute[0].ints[:] = [0, 2, 1, 3]
     (second,) = [node for node in model.graph.node if node.name == "gru_l1"]
     second.attribute.append(helper.make_attribute("layout", 1))
-    with pytest.raises(ValueError, match=r"\['gru_l0', 'gru_l1'\] are no stack, as cell, directions and layout differ"):
+    with pytest.raises(ValueError, match=r"\['gru_l0', 'gru_l1'\] form no stack: cell, directions or layout differ"):
         convert.from_onnx(model)
     with pytest.raises(ValueError, match=r"has no LSTM, GRU, RNN node, but \['Relu'\]"):
         convert.from_onnx(helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [], [])))

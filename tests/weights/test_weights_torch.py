@@ -66,7 +66,7 @@ def test_without_a_module_options_are_arguments():
     assert (layer.cell, layer.batch_first, layer.dropout) == ("rnn_relu", True, 0.0)
     with pytest.raises(TypeError, match="bidirectional, bias must be left out: the weights decide"):
         convert.from_torch(state_dict, "rnn_relu", bidirectional=True, bias=False)
-    with pytest.raises(ValueError, match="from which no cell follows"):
+    with pytest.raises(ValueError, match="must have 4 rows per unit"):
         convert.from_torch(state_dict)
 
 
@@ -163,7 +163,7 @@ def test_the_reset_gate_before_the_product():
     """torch.nn has no such GRU; a state dict with its arrays, by PyTorch's names, is one if it is said to be."""
     layer = weights_helpers.make("gru_reset_before", (5, 5), 2)
     for function, target in ((convert.to_torch, "GRU"), (convert.to_torch_cells, "GRUCell")):
-        with pytest.raises(ValueError, match=rf"torch.nn.{target} has the reset gate after.*to_keras.*to_onnx"):
+        with pytest.raises(ValueError, match=rf"torch.nn.{target} applies the reset gate after.*to_keras.*to_onnx"):
             function(layer)
     assert_same_layer(convert.from_torch(layer.state_dict(), "gru_reset_before", device="cpu"), layer)
     with pytest.raises(ValueError, match=f"the module is of cell 'gru', not 'gru_reset_before' as.*out; {FORMS}"):

@@ -260,8 +260,8 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     operations = sum(bool(node.args) for node in nodes)
     if operations > MOST_OPERATIONS:
         raise error(
-            f"{operations:,} operations per unit and step; at most {MOST_OPERATIONS:,} are compiled. A matrix, or a "
-            "sum over units, does more in one",
+            f"the equations have {operations:,} operations per unit and step, but at most {MOST_OPERATIONS:,} are "
+            "compiled; use a matrix, or a sum over units",
             place,
         )
     if not structure.gates:
@@ -283,9 +283,8 @@ def _set_options(structure, options, place):
     heads = {name: options[name][0] for name in matrices}
     if len(set(heads.values())) > 1:
         raise error(
-            "matrices of different numbers of heads: "
-            + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items())
-            + "; all that multiply states or what is computed from them must have one number",
+            "all matrices that multiply states must have one number of heads, got "
+            + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items()),
             place,
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
