@@ -243,12 +243,12 @@ def layer_norm(*values: Value, eps: float = 1e-5) -> Value:
     count = len(values)
     share = _named("share", 1 / (_units(values[0]) * count))
     center = _named("center", sum(builtins.sum(values[1:], values[0])) * share)
-    centred = [value - center for value in values]
-    squares = builtins.sum((value * value for value in centred[1:]), centred[0] * centred[0])
+    centered = [value - center for value in values]
+    squares = builtins.sum((value * value for value in centered[1:]), centered[0] * centered[0])
     variance = _named("variance", sum(squares) * share)
     scale = _named("scale", 1 / sqrt(variance + eps))
-    normalised = tuple(value * scale for value in centred)
-    return normalised if count > 1 else normalised[0]
+    normalized = tuple(value * scale for value in centered)
+    return normalized if count > 1 else normalized[0]
 
 
 def _named(name, value):

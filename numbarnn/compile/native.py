@@ -1,4 +1,4 @@
-"""Machine code for this CPU: optimised by LLVM, kept on disk, and loaded to where it can be called.
+"""Machine code for this CPU: optimized by LLVM, kept on disk, and loaded to where it can be called.
 
 Files lie beside the GPU's kernels (`numbarnn.common.code_cache`), named by all that the code was made of: who finds one
 compiles nothing.
@@ -108,11 +108,11 @@ def loaded(code, symbol):
 
 def compiled(module):
     """An object file of an `llvmlite.ir.Module`."""
-    return _machine()[0].emit_object(optimised(module))
+    return _machine()[0].emit_object(optimized(module))
 
 
-def optimised(module):
-    """The same as a module of LLVM's, optimised for this CPU."""
+def optimized(module):
+    """The same as a module of LLVM's, optimized for this CPU."""
     machine = _machine()[0]
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
     whole = llvm.parse_assembly(str(module))

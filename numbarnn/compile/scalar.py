@@ -29,7 +29,7 @@ def sign_scalar(x):
     return ONE if x > ZERO else -ONE if x < ZERO else x
 
 
-# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorise the loop around
+# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorize the loop around
 # them (libm's are a call per element, ten times slower). The polynomials are our own least-maximum-error fits;
 # tests/cells/test_cells.py bounds the error of each over the whole range: 2 units in the last place, of sigmoid and
 # tanh 2.5, of erf 2, of normal_cdf 5.

@@ -9,7 +9,7 @@ Tuples need a length that is known when compiling, so the functions here are wri
         return (v0, v1)
 
 A function that called itself for the rest would be compiled once for each value. Indices carry no literals: an unsigned
-j and H stay unsigned, which lets LLVM see that they are not negative, and vectorise. Where numbers are stored otherwise
+j and H stay unsigned, which lets LLVM see that they are not negative, and vectorize. Where numbers are stored otherwise
 than they are computed (float16), a device function `widen` is applied to each that is loaded, and `narrow` to each that
 is stored; None leaves them as they are.
 """

@@ -287,7 +287,7 @@ class CpuEngine(HostEngine):
         return joined.Fused(parts, self.thread_pool, self._memory.empty)
 
     def compile(self, operations):
-        """Neighbours that compiled code can do in one call become one function."""
+        """Neighbors that compiled code can do in one call become one function."""
         functions, parts = [], []  # parts: of the last operations, which are not in `functions` yet
         for operation in operations:
             part = self._part_of(*operation)

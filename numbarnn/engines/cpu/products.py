@@ -318,7 +318,7 @@ _BYTE, _LENGTH, _NUMBER = np.uint8(0), np.int32(0), np.int64(0)
 
 
 class _Resets(NamedTuple):
-    """The array (T, B) of what `mask_of_step` reads: its address, shape, and bytes between neighbours of either
+    """The array (T, B) of what `mask_of_step` reads: its address, shape, and bytes between neighbors of either
     axis."""
 
     address: int

@@ -169,7 +169,7 @@ def make_prefetch(tile, count):
         if 0 <= t and t < steps:
             for i in range(P):
                 _, unit, b, valid = pair_of(owned, b0, i)
-                if valid and unit == 0:  # the block's units are neighbours
+                if valid and unit == 0:  # the block's units are neighbors
                     at = (t * owned.batch + b) * rows.width + rows.column
                     for k in range(count):
                         ask(rows.array, at + k * owned.hidden)

@@ -106,7 +106,7 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 
 @device_function
 def _make_lane_sums(rows, lanes):
-    """Make reduce(sums, n) -> first row: adds sums[n, :rows] over neighbouring lanes.
+    """Make reduce(sums, n) -> first row: adds sums[n, :rows] over neighboring lanes.
 
     In each round a lane gives half of its rows to a partner, and adds the partner's part of the other half to its own.
     At last it has the sums of a few rows, at the front of sums[n]; the number of the first of them is returned.

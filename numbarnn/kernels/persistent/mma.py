@@ -5,7 +5,7 @@ The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4
 bytes of each chunk of 64 bytes. As the order of the columns does not matter to a product, if it is the same for the
 weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no number passes through shared memory. Likewise
 it holds, of two of 16 rows of weights (m16), the q-th 16 bytes of each chunk, which it loads from memory at once: the
-rows g and g + 8 that `mma` means, forward. Backward units are neighbours in memory, so that a lane takes two that it
+rows g and g + 8 that `mma` means, forward. Backward units are neighbors in memory, so that a lane takes two that it
 loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
 
 A fragment, what a lane holds of 16 rows, is four words: of its first row, of its second, and of the same rows the

@@ -75,12 +75,12 @@ class Tile:
 
     @property
     def backward(self):
-        """Whether it is of the backward pass: a unit has one row, and units, not columns, are neighbours in memory."""
+        """Whether it is of the backward pass: a unit has one row, and units, not columns, are neighbors in memory."""
         return self.unit_biases == 0
 
     @property
     def loads_pieces(self):
-        """Whether lanes load several weights at once, backward those of neighbouring units."""
+        """Whether lanes load several weights at once, backward those of neighboring units."""
         return self.aligned and self.weights_aligned and (not self.backward or self.units % 2 == 0)
 
     @property

@@ -1,7 +1,7 @@
 """How weights come from memory to where a persistent kernel keeps them: all loads independent, none waits for another.
 
 A lane loads 16 bytes at once where it can (`Tile.loads_pieces`): forward along the columns of a row; backward, where
-units are neighbours in memory, along the units of a column. Where a load would be outside of the warp's part of the
+units are neighbors in memory, along the units of a column. Where a load would be outside of the warp's part of the
 matrix, the lane loads the part's first weight instead, and columns that are not the part's are set to zero: a load that
 is always made needs no branch.
 """
@@ -76,7 +76,7 @@ def _make_elements(tile, count):
 def make_numbers(tile, count):
     """Make numbers(weights, warp, row, column): `count` float32 weights, a power of 2 of them.
 
-    Forward they are neighbours in a row, backward in a column; the first one's number is a multiple of `count`.
+    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`.
     """
     if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
@@ -100,7 +100,7 @@ def make_numbers(tile, count):
 @device_function
 def make_pieces_of_two_rows(tile):
     """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, from that column
-    on, as `mma` takes them: halves of neighbouring columns, or a float32 each. Backward the second row is the one after
+    on, as `mma` takes them: halves of neighboring columns, or a float32 each. Backward the second row is the one after
     the first, which is even.
     """
     if not tile.loads_pieces or not tile.backward:
