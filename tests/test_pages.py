@@ -104,7 +104,15 @@ def test_every_public_name_is_in_the_api():
 
 @pytest.mark.parametrize(
     "module",
-    ["layers.models", "layers.gradcheck", "functional", "cells.tracing.decorator", "torch.modules", "torch.convert"],
+    [
+        "layers.models",
+        "layers.gradcheck",
+        "layers.sequences",
+        "functional",
+        "cells.tracing.decorator",
+        "torch.modules",
+        "torch.convert",
+    ],
 )
 def test_examples_of_docstrings_run(module):
     import numbarnn

@@ -1,4 +1,4 @@
-"""A module's parameters: as views of one flat buffer, laid out as the engines read it; and by the equations' names."""
+"""A module's parameters as views of one flat buffer, in the engines' layout, and by the names of the equations."""
 
 import torch
 from torch.nn import Parameter
@@ -60,14 +60,13 @@ def _are_views(own):
 
 
 class NamedTensors(Named):
-    """Name -> view of one parameter of a module: `module.named["R.f"]`, (H, H); see `numbarnn.layers.named.Named`.
+    """Map names of the equations to views of a module's parameters: `module.named["R.f"]` (H, H); see `Named`.
 
-    Views are those of the parameters as they are when looked up; gradients flow through them. Assign to a name, or
-    write into a view under `torch.no_grad()`, to set a parameter.
+    Gradients flow through the views. To set a parameter assign to a name, or write into a view under `torch.no_grad()`.
 
     Args:
-        module: with a `Computation`.
-        grad: of its gradients.
+        module: a module with a `Computation`.
+        grad: map to gradients instead.
     """
 
     def __init__(self, module, grad=False):
@@ -80,7 +79,7 @@ class NamedTensors(Named):
 
     @property
     def grad(self):
-        """The same of the gradients: name -> view, or None where there is none."""
+        """Return the gradients: name -> view, or None for a parameter without gradient."""
         return NamedTensors(self._module, grad=True)
 
     def __getitem__(self, name):
