@@ -142,7 +142,7 @@ def pack_padded_sequence(
     x = x.swapaxes(0, 1) if batch_first else x
     lengths = _checked_lengths(lengths, *x.shape[:2], "lengths")
     if lengths.min(initial=1) < 1:
-        raise ValueError("lengths must be at least 1 to be packed: for 0 pass x and lengths to the layer")
+        raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0")
     if enforce_sorted and (np.diff(lengths) > 0).any():
         raise ValueError(
             f"lengths must not increase with enforce_sorted=True, got {lengths.tolist()}: use enforce_sorted=False"

@@ -90,7 +90,7 @@ def test_equations_that_name_what_is_no_parameter():
 
     cell = nr.cell(idle)
     p = nr.RNN(cell, 2, 3, device="cpu", seed=0).named.p()
-    with pytest.raises(AttributeError, match=r"p has no 'idle' here, but a: .* no new state depends on"):
+    with pytest.raises(AttributeError, match=r"p has no 'idle', only a: .* no new state depends on"):
         cell.function(np.ones((2, 1)), np.ones((3, 1)), p)
     assert list(vars(copy.deepcopy(p))) == ["W", "R"]
 
