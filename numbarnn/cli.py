@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 import numbarnn
-from numbarnn.common import install
 
 # subcommand -> (its module, what it does)
 COMMANDS = {
@@ -57,12 +56,6 @@ def main(argv=None):
         args = parser.parse_args(argv)
         refuse_one_file_for_two(args, parser)
         return _run(command, run, args)
-    except ModuleNotFoundError as missing:
-        if missing.name != "numba":
-            raise
-        extra = "cuda12" if command == "kernels" else "sim"
-        print(f"numbarnn {command}: {install.compiler_lacks(extra)}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print(f"numbarnn {command}: interrupted", file=sys.stderr)
         return 130

@@ -1,8 +1,9 @@
-"""Run `numbarnn check --quick` with the oldest and the newest versions of what numbarnn needs, each in its own
-environment: `python tests/versions.py [core-oldest core-newest sim-oldest sim-newest]`, by default all of them.
+"""Run numbarnn with the oldest and the newest versions of what it needs, each in its own environment:
+`python tests/versions.py [core-oldest core-newest kernels-oldest kernels-newest]`, by default all of them.
 
-"core" is what layers on the CPU need; "sim" adds the compiler of kernels, here in its simulator. Oldest are the lower
-bounds of pyproject.toml. Takes two to three minutes each; exits with 1 where one fails.
+"core" is what layers on the CPU and in the simulator need: `numbarnn check --quick`. "kernels" adds the compiler of
+kernels: `numbarnn kernels`. Oldest are the lower bounds of pyproject.toml. Takes two to three minutes each; exits with
+1 where one fails.
 """
 
 import os
@@ -23,13 +24,11 @@ print(layer.backward(tape, y).weights.shape, np.__version__)
 
 
 def requirements(extra):
-    """Return what pyproject.toml asks for, as pip takes it: for the package, and for an extra ("core": none)."""
+    """Return what pyproject.toml asks for, as pip takes it: for the package and its simulator, and for the kernels."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = list(project["dependencies"])
-    extras = ["sim", "kernels"] if extra == "sim" else []
-    for name in extras:
-        asked += [one for one in project["optional-dependencies"][name] if not one.startswith("numbarnn")]
-    return asked
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["sim"], *(extras["kernels"] if extra == "kernels" else [])]
+    return [one.replace("numba-cuda>", "numba-cuda[cu12]>") for one in asked]
 
 
 def oldest(requirement):
@@ -41,7 +40,7 @@ def oldest(requirement):
 def main(wanted):
     """Return how many environments failed."""
     failed = 0
-    for one in wanted or ("core-oldest", "core-newest", "sim-oldest", "sim-newest"):
+    for one in wanted or ("core-oldest", "core-newest", "kernels-oldest", "kernels-newest"):
         extra, end = one.split("-")
         asked = requirements(extra)
         if end == "oldest":
@@ -49,7 +48,7 @@ def main(wanted):
         with tempfile.TemporaryDirectory() as folder:
             python = f"{folder}/bin/python"
             environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBARNN_CACHE_DIR": f"{folder}/cache"}
-            check = [python, "-m", "numbarnn", "check", "--quick", "--device", "sim" if extra == "sim" else "cpu"]
+            check = [python, "-m", "numbarnn", *(["kernels"] if extra == "kernels" else ["check", "--quick"])]
             for command in (
                 [sys.executable, "-m", "venv", folder],
                 [python, "-m", "pip", "install", "--quiet", *asked],

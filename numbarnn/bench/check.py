@@ -27,7 +27,6 @@ from numbarnn.bench.expected import Expected, errors_of
 from numbarnn.bench.peers import contender, cudnn, peers
 from numbarnn.bench.peers.torch_peer import torch_threads
 from numbarnn.common import install, precision
-from numbarnn.cuda.compiler import simulated
 from numbarnn.schedules import SCHEDULES
 
 DEVICES = ("cpu", "sim", "cuda")
@@ -72,16 +71,14 @@ def run(args):
 
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether the simulator is checked in a process of its own).
+    """Return (devices to check in this process, whether the simulator is checked beside it, by a second process).
 
-    A process that was started to be the simulator starts no others, whatever is missing. Of "all" the simulator is left
-    out where it lacks something.
+    Of "all" devices those are left out that cannot run here.
     """
+    if wanted != "all":
+        return [wanted], False
     available = engines.available()
-    others = "sim" not in available and not simulated()
-    if wanted == "all":
-        return [device for device in DEVICES if device in available], others and install.simulator_lacks() is None
-    return ([], True) if wanted == "sim" and others else ([wanted], False)
+    return [device for device in DEVICES if device in available and device != "sim"], "sim" in available
 
 
 def plan_cases(device, cells, schedules, quick):
@@ -112,7 +109,7 @@ def check_simulated(cells, schedules, quick):
     long."""
     arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
-    code, rows, said = console.run_simulated(arguments, TIMEOUT_S)
+    code, rows, said = console.run_apart(arguments, TIMEOUT_S)
     if code in (0, 1) and rows is not None:
         return rows
     return [engine_failure("sim", f"the simulator's process ended without results: {said}")]

@@ -150,15 +150,15 @@ def plain(data):
 
 
 # ----------------------------------------------------------------------------------------- another process of numbarnn
-def environment(simulated=False):
-    """Return the environment of a child process that runs this numbarnn, in the simulator if it is to."""
+def environment():
+    """Return the environment of a child process that runs this numbarnn."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path} | ({"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {})
+    return os.environ | {"PYTHONPATH": path}
 
 
-def run_simulated(arguments, timeout):
-    """Run a command in a process that is the simulator, as Numba reads its switch when it starts.
+def run_apart(arguments, timeout):
+    """Run a command in a process of its own, beside this one.
 
     Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
     """
@@ -167,7 +167,7 @@ def run_simulated(arguments, timeout):
         command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]
         try:
             ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
-                                 env=environment(simulated=True))  # fmt: skip
+                                 env=environment())  # fmt: skip
         except subprocess.TimeoutExpired:
             return None, None, f"it took more than {timeout} s"
         found = json.loads(answer.read_text()) if answer.exists() else None

@@ -23,7 +23,7 @@ FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and d
 # The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
     "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
-    "numba": "numba [sim]", "numba-cuda": "numba-cuda [sim]",
+    "numba": "numba [kernels]", "numba-cuda": "numba-cuda [kernels]",
     "CuPy": "cupy cupy-cuda13x cupy-cuda12x", "cuDNN": "nvidia-cudnn-cu13 nvidia-cudnn-cu12 [cudnn]",
     "PyTorch": "torch [torch]", "onnx": "onnx [onnx]", "onnxruntime": "onnxruntime-gpu onnxruntime",
     "safetensors": "safetensors [safetensors]", "greenlet": "greenlet [sim]", "rich": "rich [cli]",
@@ -156,9 +156,8 @@ def gpus():
 
 def engines_here():
     """Return engine -> whether it runs on this machine, what is missing and how to get it, or how to use it."""
-    missing = {name: engines.why_not(name) for name in ("cpu", "cuda")} | {"sim": install.simulator_lacks()}
+    missing = {name: engines.why_not(name) for name in ("cpu", "cuda", "sim")}
     how = {"cpu": "pip install scipy-openblas32", "cuda": f"on a machine with an NVIDIA GPU: {install.for_gpus()}"}
     how = {name: how[name] if missing[name] else None for name in how}
-    use = "in a process of its own: numbarnn check --device sim, or set NUMBA_ENABLE_CUDASIM=1 before Python starts"
-    how["sim"] = install.command("sim") if missing["sim"] else use
+    how["sim"] = install.command("sim") if missing["sim"] else "device='sim', numbarnn check --device sim"
     return {name: {"runs": reason is None, "missing": reason, "how": how[name]} for name, reason in missing.items()}

@@ -34,7 +34,7 @@ def for_gpus():
 
 def simulator_lacks():
     """Say what the simulator needs and is not installed, and the command that installs it; None if nothing."""
-    return compiler_lacks() or (None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}")
+    return None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}"
 
 
 def _is_clone(root):

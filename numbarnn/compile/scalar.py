@@ -7,6 +7,7 @@ import numpy as np
 
 from numbarnn.cells.scalar import HALF, ONE, SQRT_HALF, TWO, ZERO, divide
 from numbarnn.common.precision import is_half
+from numbarnn.cuda.language import libdevice
 
 
 def where_scalar(condition, a, b):
@@ -274,7 +275,7 @@ def functions_of(backend, dtype):
     if is_half(dtype):
         return functions_of(backend, "float32") | (_of_halves() if backend == "cuda" else {})
     if dtype == "float64":
-        return _LIBM if backend == "cpu" else {**_LIBM, "floor": _libdevice().floor}
+        return _LIBM if backend == "cpu" else {**_LIBM, "floor": libdevice().floor}
     both = _SCALAR | {
         "expm1": expm1_float32, "log1p": log1p_float32, "erf": erf_float32, "normal_cdf": normal_cdf_float32,
     }  # fmt: skip
@@ -282,12 +283,12 @@ def functions_of(backend, dtype):
         return both | {"exp": exp_float32, "tanh": tanh_float32, "sigmoid": sigmoid_float32}
     from numbarnn.cuda import ptx
 
-    libdevice = _libdevice()
+    known = libdevice()
     return both | {
-        "floor": libdevice.floorf, "exp": exp_cuda, "tanh": tanh_cuda, "sigmoid": sigmoid_cuda,
+        "floor": known.floorf, "exp": exp_cuda, "tanh": tanh_cuda, "sigmoid": sigmoid_cuda,
         "exp_float32": exp_cuda,  # in tanh and expm1
-        "divide": ptx.divide, "fast_divide": libdevice.fast_fdividef, "exp2": libdevice.exp2f,
-        "fma": libdevice.fmaf_rn,
+        "divide": ptx.divide, "fast_divide": known.fast_fdividef, "exp2": known.exp2f,
+        "fma": known.fmaf_rn,
     }  # fmt: skip
 
 
@@ -297,10 +298,3 @@ def _of_halves():
 
     shorter = {"exp": exp_half, "exp_float32": exp_half, "sigmoid": sigmoid_half, "tanh": tanh_half}
     return shorter | {"exp2_half": ptx.exp2, "reciprocal_half": ptx.reciprocal}
-
-
-def _libdevice():
-    """Functions of NVIDIA's for GPUs."""
-    from numba.cuda import libdevice
-
-    return libdevice

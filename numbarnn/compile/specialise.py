@@ -44,7 +44,7 @@ def jit(function, backend):
 
         return inlined(function)
     if backend == "cuda":
-        from numba import cuda
+        from numbarnn.cuda.language import cuda
 
         return cuda.jit(function, device=True)
     return function

@@ -8,13 +8,12 @@
 Numba's own float16 needs a library that NVCC builds, and it has no bfloat16 arrays; bits need neither, on any device.
 """
 
-from functools import cache
-
 import numpy as np
 
 from numbarnn.compile import units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend, per_backend
 
 
 def stored(array):
@@ -27,20 +26,20 @@ def stored_group(group):
     return group._make([part if part is None or isinstance(part, tuple) else stored(part) for part in group])
 
 
-@cache
+@per_backend
 def widen(dtype):
     """A device function: a number as it is stored in arrays of `dtype` -> the number to compute with."""
     if dtype == "float16":
-        return _float16_to_float32()
-    return jit(bfloat16_to_float32, BACKEND) if dtype == "bfloat16" else units.unchanged(BACKEND)
+        return ptx.float32_of_half
+    return jit(bfloat16_to_float32, backend()) if dtype == "bfloat16" else units.unchanged(backend())
 
 
-@cache
+@per_backend
 def narrow(dtype):
     """A device function: a computed number -> what is stored for it in arrays of `dtype`, rounded to nearest even."""
     if dtype == "float16":
-        return _float32_to_float16()
-    return jit(float32_to_bfloat16, BACKEND) if dtype == "bfloat16" else units.unchanged(BACKEND)
+        return ptx.half_of_float32
+    return jit(float32_to_bfloat16, backend()) if dtype == "bfloat16" else units.unchanged(backend())
 
 
 # ---------------------------------------------------------------------------------------------------------- bfloat16
@@ -58,34 +57,3 @@ def float32_to_bfloat16(value):
         return np.uint16(upper | np.uint32(0x40))
     nearest = np.uint32(np.uint32(bits + np.uint32(0x7FFF)) + np.uint32(upper & np.uint32(1)))
     return np.uint16(np.uint32(nearest >> np.uint32(16)))
-
-
-# ----------------------------------------------------------------------------------------------------------- float16
-def _float16_to_float32():
-    if BACKEND == "python":
-        return lambda bits: np.float32(bits.view(np.float16))
-    return _conversion("cvt.f32.f16 $0, $1;", "=f,h", "float32", "uint16")
-
-
-def _float32_to_float16():
-    if BACKEND == "python":
-        return lambda value: np.float32(value).astype(np.float16).view(np.uint16)
-    return _conversion("cvt.rn.f16.f32 $0, $1;", "=h,f", "uint16", "float32")
-
-
-def _conversion(instruction, constraint, result, argument):
-    """A device function of one number that is one PTX instruction."""
-    from llvmlite import ir
-    from numba import types
-    from numba.cuda.extending import intrinsic
-
-    result, argument = getattr(types, result), getattr(types, argument)
-
-    def convert(typing_context, value):
-        def generate(context, builder, signature, values):
-            function = ir.FunctionType(context.get_value_type(result), [context.get_value_type(argument)])
-            return builder.call(ir.InlineAsm(function, instruction, constraint), values)
-
-        return result(argument), generate
-
-    return intrinsic(convert)

@@ -21,15 +21,15 @@ def launch(kernel, grid, block, *arguments, seed=0):
         RuntimeError: in the simulator, a thread raised an error (named with block and thread), or waits for ever.
     """
     from numbarnn import engines
-    from numbarnn.cuda.compiler import simulated
+    from numbarnn.cuda.backend import using
     from numbarnn.cuda.launch import Kernel, LaunchConfig
 
     config = LaunchConfig(grid, block, cooperative=True)
     plain = [_of_kernel(argument) for argument in arguments]
-    if simulated():
+    if engines.why_not("cuda"):
         from numbarnn.cuda import simulator
 
-        with simulator.schedule(seed=seed):
+        with simulator.schedule(seed=seed), using("python"):
             Kernel(kernel).bind(config, *plain)()
         return
     engine = engines.get("cuda")

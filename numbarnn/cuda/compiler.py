@@ -107,6 +107,8 @@ def toolchain():
         raise RuntimeError("kernels cannot be compiled in Numba's simulator: unset NUMBA_ENABLE_CUDASIM")
     if named := os.environ.get(TOOLCHAIN):
         return named
+    if lacks := install.compiler_lacks("cuda12"):
+        raise RuntimeError(lacks)
     try:
         libraries = _library_versions()
     except (ImportError, OSError, RuntimeError) as error:

@@ -9,7 +9,7 @@ Binding does once what Numba's dispatcher does at every launch: types, compiling
 arguments. A call then writes its integers into the packed block and calls the driver: about a microsecond of
 host time.
 
-With NUMBA_ENABLE_CUDASIM=1 the same calls run the kernel on NumPy arrays, in `simulator`.
+Kernels that were made for the backend "python" run on NumPy arrays, in `simulator`.
 """
 
 import struct
@@ -21,7 +21,9 @@ import numpy as np
 
 from numbarnn.cuda import driver
 from numbarnn.cuda.arguments import INT, Arguments, numba_types
-from numbarnn.cuda.compiler import compile_kernel, simulated
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.compiler import compile_kernel
+from numbarnn.cuda.language import PythonKernel, as_python
 
 _MAX_BLOCK = 1024  # threads, on every device so far
 
@@ -75,6 +77,8 @@ class Kernel:
         self.dispatcher = dispatcher
         self.name = name or dispatcher.py_func.__name__
         self.source_key = source_key
+        if backend() == "python":
+            self.dispatcher = PythonKernel(as_python(dispatcher))
         self._num_parameters = dispatcher.py_func.__code__.co_argcount
         self._functions = {}  # (signature, device) -> driver.Function
 
@@ -98,7 +102,7 @@ class Kernel:
             loads, so bind before the capture of a CUDA graph.
         """
         num_ints = self._num_ints(len(arguments))
-        if simulated():
+        if isinstance(self.dispatcher, PythonKernel):
             return _bind_simulated(self, config, arguments, num_ints)
         packed = Arguments(self.name, arguments)
         return BoundKernel(self.name, config, self._load(packed, num_ints), packed, num_ints)
@@ -210,7 +214,7 @@ def _bind_simulated(kernel, config, arguments, num_ints):
     from numbarnn.cuda import simulator
 
     Arguments(kernel.name, arguments)  # rejects what a GPU would not take either
-    function = kernel.dispatcher.py_func
+    function = as_python(kernel.dispatcher)
 
     def launch(*ints):
         if len(ints) != num_ints:

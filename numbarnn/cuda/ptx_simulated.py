@@ -211,6 +211,14 @@ def largest(a, b):
     return max(a, b)
 
 
+def float32_of_half(bits):
+    return np.float32(bits.view(np.float16))
+
+
+def half_of_float32(value):
+    return np.float32(value).astype(np.float16).view(np.uint16)
+
+
 def pack_halves(low, high):
     return _word(int(low) & 0xFFFF | (int(high) & 0xFFFF) << 16)
 

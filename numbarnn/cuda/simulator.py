@@ -1,9 +1,8 @@
-"""Kernels without a GPU: the whole grid on NumPy arrays, under NUMBA_ENABLE_CUDASIM=1.
+"""Kernels without a GPU and without a compiler: the whole grid on NumPy arrays.
 
-Numba's own simulator runs one block after another, an OS thread for each CUDA thread: kernels whose blocks wait for
-each other hang in it. Here all threads of all blocks take turns (`interleaving`), so that such kernels run, races
-show, and a wait that never ends is reported. What Numba's simulator has of device functions (`cuda.popc`, atomics, ...)
-is used; all that reaches into it is in this module. Of shuffles and barriers there is what our kernels use.
+All threads of all blocks take turns (`interleaving`), so that kernels run whose blocks wait for each other, races show,
+and a wait that never ends is reported. (Numba's own simulator runs one block after another.) Kernels find CUDA's names
+in `language.cuda`: those that our kernels, the course's and its students use.
 
     with simulator.schedule(seed=3):
         Kernel(wavefront_kernel).bind(LaunchConfig(4, 32, cooperative=True), x, flags)(100)
@@ -23,17 +22,15 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from functools import lru_cache, partial, wraps
+from functools import lru_cache
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
-from numba.cuda.simulator import kernel as numba_launcher
-from numba.cuda.simulator import kernelapi
 
 from numbarnn.cuda import watching
-from numbarnn.cuda.compiler import simulated
 from numbarnn.cuda.interleaving import OF_BLOCK, OF_WARP, WARP_SIZE, Interleaving
+from numbarnn.cuda.language import cuda
 
 PATIENCE = 200  # turns of each thread; with n threads a random order forgets one so long once in e^200 runs
 
@@ -41,8 +38,9 @@ IN_TURN = "in turn"  # instead of a seed: all threads in turn, block by block
 SEED_VARIABLE, DEFAULT_SEED = "NUMBARNN_SIM_SEED", 0
 
 _THREAD_NAMES = ("threadIdx", "blockIdx", "laneid")
+_LAUNCH_NAMES = ("gridDim", "blockDim", *_THREAD_NAMES)
 _ALL_LANES = 0xFFFFFFFF
-_lock = threading.RLock()  # the names in numba.cuda are for one launch at a time
+_lock = threading.RLock()  # the names of threads and blocks are for one launch at a time
 _order = None  # the _Order of the launches; None: that of the default seed, made at the first launch
 _running = None  # the _Launch under way
 
@@ -95,7 +93,7 @@ def launch(function, config, arguments):
     """Run a kernel on NumPy arrays.
 
     Args:
-        function: the kernel's Python function; names of `numba.cuda` in it and in what it calls mean the simulator.
+        function: the kernel's Python function, see `language.as_python`.
         config: the `launch.LaunchConfig`.
         arguments: NumPy arrays, used in place; NumPy scalars; tuples of these; NamedTuples of these and None.
 
@@ -103,24 +101,32 @@ def launch(function, config, arguments):
         RuntimeError: a thread raised (the message names it), or waits for ever; says by which seed threads took turns.
     """
     global _order, _running
-    if not simulated():
-        raise RuntimeError("kernels are simulated only with NUMBA_ENABLE_CUDASIM=1 set before Python starts")
     with _lock:
         if _running is not None:
             raise RuntimeError("a kernel in the simulator cannot launch another")
         _order = _order or _Order()
         _order.launches += 1
-        dims = {"gridDim": kernelapi.Dim3(*config.grid), "blockDim": kernelapi.Dim3(*config.block)}
-        with _names_in_numba_cuda({**_NAMES, **dims}) as namespace:
+        namespace = vars(cuda)
+        namespace.update(gridDim=Dim3(*config.grid), blockDim=Dim3(*config.block))
+        try:
+            _running = _Launch(function, config, arguments, namespace, _order)
+            watching.watcher.launched(_running, function, arguments)
             try:
-                _running = _Launch(function, config, arguments, namespace, _order)
-                watching.watcher.launched(_running, function, arguments)
-                try:
-                    _running.run()
-                finally:
-                    watching.watcher.ended(_running)
+                _running.run()
             finally:
-                _running = None
+                watching.watcher.ended(_running)
+        finally:
+            _running = None
+            for name in _LAUNCH_NAMES:
+                namespace.pop(name, None)
+
+
+class Dim3(NamedTuple):
+    """A place or a size in three dimensions."""
+
+    x: int
+    y: int
+    z: int
 
 
 class _Launch(Interleaving):
@@ -132,7 +138,7 @@ class _Launch(Interleaving):
         super().__init__(function, arguments, sizes, namespace, order.random, order.patience, str(order))
 
     def names_of(self, thread):
-        block, index = kernelapi.Dim3(*thread.block.index), kernelapi.Dim3(*thread.index)
+        block, index = Dim3(*thread.block.index), Dim3(*thread.index)
         return dict(zip(_THREAD_NAMES, (index, block, thread.lane), strict=True))
 
     def memory(self):
@@ -143,26 +149,6 @@ class _Launch(Interleaving):
 
         shared = tuple(array.tobytes() for block in self.blocks for array in block.shared.values())
         return hash((contents(self.arguments), shared))
-
-
-@contextmanager
-def _names_in_numba_cuda(names):
-    """Give the module numba.cuda, which has no device names in the simulator, these; yields its namespace.
-
-    Numba instead replaces `cuda` in a kernel's globals, and in a device function's at every call: other functions
-    would not see it, and with threads interleaved inside such calls, some versions restore it too early. The module
-    itself as "kernel context" makes that replacement do nothing.
-    """
-    namespace = vars(cuda)
-    before = {name: namespace[name] for name in (*names, *_THREAD_NAMES) if name in namespace}
-    namespace.update(names)
-    try:
-        with numba_launcher._push_kernel_context(cuda):
-            yield namespace
-    finally:
-        for name in (*names, *_THREAD_NAMES):
-            namespace.pop(name, None)
-        namespace.update(before)
 
 
 # ---- switch points -------------------------------------------------------------------------------------------------
@@ -221,25 +207,46 @@ def shfl_xor_sync(mask, value, lane_mask):
     return shfl_sync(mask, value, _running.current.lane ^ int(lane_mask))
 
 
-def _atomic(operation):
-    """Numba's atomic, after which others may run."""
+def grid(ndim):
+    """The place of this thread in the whole grid: a number, or with 2 or 3 dimensions a tuple."""
+    place = tuple(
+        block * size + thread for block, size, thread in zip(cuda.blockIdx, cuda.blockDim, cuda.threadIdx, strict=True)
+    )
+    return place[0] if ndim == 1 else place[:ndim]
 
-    @wraps(operation)
-    def atomic(*arguments):
-        old = operation(*arguments)
-        _running.pause()
-        return old
 
-    return atomic
+def gridsize(ndim):
+    """How many threads the grid has along each dimension, as of `grid`."""
+    sizes = tuple(blocks * size for blocks, size in zip(cuda.gridDim, cuda.blockDim, strict=True))
+    return sizes[0] if ndim == 1 else sizes[:ndim]
 
 
 class _Atomics:
-    """cuda.atomic."""
+    """cuda.atomic: each returns what was there before, and others may run after it."""
 
-    def __init__(self):
-        atomics = kernelapi.FakeCUDAAtomic()
-        for name in _public_names(atomics):
-            setattr(self, name, _atomic(getattr(atomics, name)))
+
+def _atomic(name, of):
+    """Give `_Atomics` a method of that name; of(old, *values): what comes to stand there."""
+
+    def atomic(self, array, index, *values):
+        old = array[index]
+        array[index] = of(old, *values)
+        _running.pause()
+        return old
+
+    setattr(_Atomics, name, atomic)
+
+
+for _name, _of in {
+    "add": lambda old, value: old + value, "sub": lambda old, value: old - value,
+    "and_": lambda old, value: old & value, "or_": lambda old, value: old | value,
+    "xor": lambda old, value: old ^ value,
+    "inc": lambda old, most: 0 if old >= most else old + 1, "exch": lambda old, value: value,
+    "dec": lambda old, most: most if old == 0 or old > most else old - 1,
+    "max": lambda old, value: max(old, value), "min": lambda old, value: min(old, value),
+    "cas": lambda old, expected, value: value if old == expected else old,
+}.items():  # fmt: skip
+    _atomic(_name, _of)
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
@@ -281,19 +288,11 @@ class _Shared:
 
 
 # ---- all names -----------------------------------------------------------------------------------------------------
-def _public_names(thing):
-    return [name for name in dir(type(thing)) if not name.startswith("_")]
+def _fence():
+    """Nothing: threads see each other's stores at once."""
 
 
-def _all_names():
-    """What kernels find in `cuda`, besides the names of the thread and of the launch: Numba's, and ours over them."""
-    numbas = kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
-    names = [name for name in _public_names(numbas) if name not in _THREAD_NAMES]
-    ours = {function.__name__: function for function in (syncthreads, syncwarp, shfl_sync, shfl_xor_sync)}
-    # These two read threadIdx and the like from their `self`, for which the module serves.
-    indices = {name: partial(getattr(kernelapi.FakeCUDAModule, name), cuda) for name in ("grid", "gridsize")}
-    ours |= {"atomic": _Atomics(), "local": _Local(), "shared": _Shared(), "warpsize": WARP_SIZE, "nanosleep": pause}
-    return {name: getattr(numbas, name) for name in names if name not in ours} | ours | indices
-
-
-_NAMES = _all_names()
+NAMES = {function.__name__: function for function in (grid, gridsize, syncthreads, syncwarp, shfl_sync, shfl_xor_sync)}
+NAMES |= {"atomic": _Atomics(), "local": _Local(), "shared": _Shared(), "warpsize": WARP_SIZE, "nanosleep": pause}
+NAMES |= dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _fence)
+vars(cuda).update(NAMES)

@@ -40,7 +40,7 @@ def why_not(name: str) -> str | None:
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
     if name == "sim":
-        return install.simulator_lacks() or (None if simulated() else "set NUMBA_ENABLE_CUDASIM=1 before Python starts")
+        return install.simulator_lacks()
     return _gpu_problem()
 
 

@@ -10,6 +10,7 @@ New kernels: write a function dtype -> ShippedKernels, and append it to LISTS.
 
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -193,7 +194,7 @@ def array_kernels(dtype):
             arguments = projection.join_arguments(gradients, Options(step_mask if flag else None))
             yield shipped(projection.make_join(dtype, flag), layouts, *arguments)
             yield shipped(copies.make_sum_gates(dtype, flag), layouts, rows, gates)
-        add, threads = column_sums.make_add_column_sums(dtype), column_sums.ROWS * column_sums.COLUMNS
+        add, threads = column_sums.make_add_column_sums(dtype), prod(column_sums.threads())
         yield shipped(add, layouts, zeros(dtype, H), zeros(dtype, T, wider * H)[:, :H], threads=threads)
     if bits:
         yield shipped(copies.make_spread_blocks(), "", zeros(dtype, 6, 4), zeros(dtype, 6, 2))

@@ -1,21 +1,21 @@
 """Device functions: made by factories, once for each set of arguments, and called one after another."""
 
-from functools import cache, wraps
+from functools import wraps
 from types import FunctionType
 
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda.backend import backend, per_backend
 
 
 def device_function(factory):
     """Decorate a factory: what it returns, a Python function or a device function, is compiled for kernels to call,
     once for each set of the factory's arguments."""
 
-    @cache
+    @per_backend
     @wraps(factory)
     def made(*arguments, **named):
         function = factory(*arguments, **named)
-        return jit(function, BACKEND) if isinstance(function, FunctionType) else function
+        return jit(function, backend()) if isinstance(function, FunctionType) else function
 
     return made
 

@@ -1,6 +1,6 @@
 """The grid of a kernel with a thread for each element of a matrix."""
 
-from numbarnn.compile.backend import TINY_LAUNCHES
+from numbarnn.cuda.backend import is_tiny
 from numbarnn.cuda.launch import LaunchConfig
 
 THREADS_PER_BLOCK = 128
@@ -13,7 +13,7 @@ def launch_config(rows, columns, together=0):
     Args:
         together: the most threads of a block, if it has to have all columns of a row (for sums over units); else 0.
     """
-    if TINY_LAUNCHES:  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
+    if is_tiny():  # in the simulator a thread is dear; several blocks, so that their boundaries are crossed
         return LaunchConfig(grid=(1 if together else min(2, columns), min(2, rows)), block=together or min(4, columns))
     block = min(together or THREADS_PER_BLOCK, -(-columns // 32) * 32)
     return LaunchConfig(grid=(1 if together else -(-columns // block), min(rows, MAX_GRID_Y)), block=block)

@@ -9,31 +9,31 @@ tensor cores, weights in registers, 16 bytes at once; and it tells "not there ye
 """
 
 import math
-from functools import cache
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import per_backend
+from numbarnn.cuda.language import cuda
 
 UNITS, SEQUENCES = 4, 8  # of a block: units that it owns, and sequences at once, one thread for each pair of them
 THREADS = UNITS * SEQUENCES
 PATIENCE = 1 << 20  # how often a thread looks for a number
 
 
-@cuda.jit(device=True)
-def wait(h, index):
-    """h[index] as soon as it is there; NaN if that takes too long."""
-    value, looks = ptx.load(h, index), 0
-    while value != value and looks < PATIENCE:
-        ptx.sleep(np.uint32(20))
-        value, looks = ptx.load(h, index), looks + 1
-    return value
-
-
-@cache
+@per_backend
 def make_rnn(hidden):
     """The kernel for H = `hidden`, which must be compiled in, as shared memory has its size."""
+    load, store, sleep = ptx.load, ptx.store, ptx.sleep
+
+    @cuda.jit(device=True)
+    def wait(h, index):
+        """h[index] as soon as it is there; NaN if that takes too long."""
+        value, looks = load(h, index), 0
+        while value != value and looks < PATIENCE:
+            sleep(np.uint32(20))
+            value, looks = load(h, index), looks + 1
+        return value
 
     @cuda.jit
     def minimal_rnn_kernel(h, ax, R):
@@ -69,7 +69,7 @@ def make_rnn(hidden):
                     total = ax[t, b, j]
                     for k in range(hidden):
                         total += rows[unit, k] * state[sequence, k]
-                    ptx.store(h, ((t + 1) * batch + b) * hidden + j, math.tanh(total))
+                    store(h, ((t + 1) * batch + b) * hidden + j, math.tanh(total))
                 cuda.syncthreads()  # before the state is overwritten
 
     return minimal_rnn_kernel

@@ -100,7 +100,7 @@ def oversee(part, run, todo, stop):
     while todo and not stop.is_set():
         command = [sys.executable, str(Path(__file__).parent), "--out", run.out, "--device", run.device]
         command += [*["--small"] * run.small, "--worker", part.name, *todo]
-        environment = console.environment(simulated=run.device == "sim") | {"OMP_NUM_THREADS": "2"}
+        environment = console.environment() | {"OMP_NUM_THREADS": "2"}
         with tempfile.TemporaryFile() as said:
             streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
             process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)

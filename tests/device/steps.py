@@ -15,13 +15,13 @@ from unittest.mock import patch
 import checks
 import numpy as np
 import times
-from numba import cuda
 
 from mutants import altered
 from numbarnn import engines
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.persistent import backward, exchange, forward, products
 from numbarnn.schedules.persistent import planner, tilings
 
@@ -116,7 +116,7 @@ def timed(function, tile, case, field):
             step = (cuda.blockIdx.x * warps + cuda.threadIdx.x // 32) * slots + turn.step
             stamps[np.uint64(1 + (step * turns + turn.b0 // sequences) * fields + field)] = value
 
-    stamp = jit(stamp, BACKEND)
+    stamp = jit(stamp, backend())
 
     def run(thread, role, turn):
         if field == BEGIN:
@@ -125,7 +125,7 @@ def timed(function, tile, case, field):
         function(thread, role, turn)
         stamp(role.error_flag, turn, field + 1, clock())
 
-    return jit(run, BACKEND)
+    return jit(run, backend())
 
 
 def parts_of_a_step(stamps):

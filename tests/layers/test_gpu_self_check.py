@@ -10,8 +10,8 @@ from numba import cuda
 import numbarnn
 from mutants import altered
 from numbarnn.common import code_cache
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda.backend import backend
 from numbarnn.cuda.launch import BoundKernel
 from numbarnn.kernels.persistent import exchange
 from numbarnn.layers import self_check
@@ -58,7 +58,7 @@ def wrong_kernels():
             def publish_more(array, index, stored, valid):
                 publish(array, index, np.uint16(stored + np.uint16(512) * (cuda.threadIdx.x % 2)), valid)
 
-            return jit(publish_more, BACKEND)
+            return jit(publish_more, backend())
 
         return make
 

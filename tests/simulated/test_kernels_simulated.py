@@ -97,8 +97,9 @@ def test_column_sums_are_rounded_once(dtype):
 @pytest.mark.parametrize("blocks", (1, 3))
 def test_add_column_sums_is_right_for_any_grid(blocks):
     x, out, expected = normal("float64", 5, 11), np.zeros(11), np.zeros(11)
+    rows, columns = column_sums.threads()
     kernel = column_sums.make_add_column_sums("float64")
-    kernel.bind(LaunchConfig(blocks, (column_sums.COLUMNS, column_sums.ROWS)), out, x)()
+    kernel.bind(LaunchConfig(blocks, (columns, rows)), out, x)()
     column_sums.add_column_sums(expected, x)
     np.testing.assert_array_equal(out, expected)
 

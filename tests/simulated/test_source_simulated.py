@@ -10,6 +10,7 @@ from cases import Case
 from comparing import assert_same_bits
 from numbarnn.bench import source
 from numbarnn.cuda import launch, simulator
+from numbarnn.cuda.language import PythonKernel
 from problems import make_problem
 from running import infer, train
 
@@ -33,7 +34,7 @@ def printed(monkeypatch):
         names.add(function.__name__)
         namespace = {**function.__globals__, **source.outside(function)}
         exec(compile(tree, "printed", "exec"), namespace)
-        dispatcher = SimpleNamespace(py_func=namespace[function.__name__])
+        dispatcher = PythonKernel(namespace[function.__name__])
         return bind(SimpleNamespace(name=kernel.name, dispatcher=dispatcher), *others)
 
     def use():

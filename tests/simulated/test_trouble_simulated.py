@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from numba import cuda
 
 from cases import Case
 from comparing import assert_close
@@ -12,6 +11,7 @@ from grouped_tiles import GroupedTile, launches_of
 from mutants import PATTERNS, altered, mutated, names_of, source_of, written_anew
 from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
+from numbarnn.cuda.language import cuda
 from numbarnn.engines.gpu import launches, profiles
 from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import ends, exchange

@@ -147,14 +147,14 @@ def altered(replacements, engine=None):
     for (module, name), value in replacements.items():
         original = getattr(module, name)
         for other in (module, *modules):
-            if vars(other).get(name) is original:
-                before[other, name] = original
+            if other is module or vars(other).get(name) is original:
+                before[other, name] = vars(other).get(name)  # None: the module makes it when asked, as ptx does
                 setattr(other, name, value)
     try:
         yield
     finally:
         for (module, name), original in before.items():
-            setattr(module, name, original)
+            setattr(module, name, original) if original is not None else delattr(module, name)
         forget()
 
 

@@ -1,7 +1,7 @@
 """`numbarnn trace`: watch a pass of the persistent schedule: what every block does and waits for.
 
-It runs in the simulator, all blocks of its kernel at once; where this process cannot be the simulator, another one is
-started for it. The page is `page.html` with `player.css` and `player.js`, and the record (see `recorder`) as JSON.
+It runs in the simulator, all blocks of its kernel at once. The page is `page.html` with `player.css` and `player.js`,
+and the record (see `recorder`) as JSON.
 """
 
 import json
@@ -9,13 +9,12 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.bench.cells import ABOUT_CELL, built_in_or_own
 from numbarnn.bench.shapes import Shape, parse_sizes
-from numbarnn.cuda.compiler import simulated
 
 SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two seconds in the simulator
-TIMEOUT_S = 1800
 
 
 def add_arguments(parser):
@@ -50,8 +49,8 @@ def run(args):
 
 def make(args):
     """Return the record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator."""
-    if not simulated():
-        return in_the_simulator(args)
+    if problem := engines.why_not("sim"):
+        raise console.CannotRun(problem)
     from numbarnn.bench.trace.recorder import record
 
     cell, shape = built_in_or_own(args.cell), args.shape
@@ -64,18 +63,6 @@ def make(args):
         raise console.WrongArguments(f"--cell {args.cell} with --shape {shape}: {reason}") from reason
     except RuntimeError as reason:
         raise console.CannotRun(str(reason)) from reason
-
-
-def in_the_simulator(args):
-    """Return the record made by a process of its own."""
-    arguments = ["trace", "--shape", str(args.shape), "--cell", args.cell]
-    arguments += [f"--{name}" for name in ("backward", "bidirectional") if getattr(args, name)]
-    code, found, said = console.run_simulated(arguments, TIMEOUT_S)
-    if found is not None:
-        return found
-    if code is None:
-        raise console.CannotRun(f"the simulator is stopped, as {said}: take a smaller --shape")
-    raise (console.WrongArguments if code == 2 else console.CannotRun)(said.removeprefix("numbarnn trace: "))
 
 
 def waiting(made):

@@ -11,7 +11,6 @@ from math import prod
 from threading import RLock, get_ident
 
 KINDS = 32  # kinds of calls whose memory is kept, the least recently used given back first
-STEADY = 2  # calls in a row with an array at one address, after which it is taken to come there again
 SHARE = 8  # of the device's memory at most one part in this many is kept for calls that are not the latest
 
 
@@ -72,7 +71,6 @@ class CallBuffers:
         self._cupy, self._ordinal, self._lock = cupy, ordinal, lock
         self.free = {}  # name -> list of memory that no array uses; other threads read it, and add to the lists
         self._pieces, self._places = {}, set()  # name -> list of all its memory; the addresses of all memory
-        self._given = {}  # name -> (address, how many calls in a row were given an array there)
 
     def __call__(self, name, shape, dtype):
         """An array with unspecified contents."""
@@ -94,14 +92,6 @@ class CallBuffers:
     def have(self, array):
         """Whether an array's memory came from here."""
         return array.data.mem.ptr in self._places
-
-    def is_steady(self, name, array):
-        """Whether the last calls were given an array at this address: then a recording may know it, and no copy is
-        made, which takes 4 % of a call of 50 µs."""
-        address, (before, calls) = array.data.ptr, self._given.get(name, (0, 0))
-        calls = calls + 1 if address == before else 1
-        self._given[name] = address, calls
-        return calls > STEADY
 
     def in_use(self, name):
         """How many pieces of memory of that name arrays use."""

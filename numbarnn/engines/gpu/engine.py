@@ -7,6 +7,7 @@ import numpy as np
 
 from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import gemm
+from numbarnn.cuda.backend import using
 from numbarnn.engines.base import Engine, HostEngine, as_code
 from numbarnn.engines.gpu import foreign, profiles, steps
 from numbarnn.engines.gpu.buffer_pool import SHARE, BufferPool
@@ -83,7 +84,7 @@ class _Allocator:
 
     def __init__(self, allocate, buffers):
         self._allocate, self._buffers = allocate, buffers
-        self.have, self.in_use, self.is_steady = buffers.have, buffers.in_use, buffers.is_steady
+        self.have, self.in_use = buffers.have, buffers.in_use
 
     def __call__(self, name, shape, dtype):
         return self._allocate(partial(self._buffers, name), shape, dtype)
@@ -96,9 +97,29 @@ class SimulatedEngine(KernelEngine, HostEngine):
     device = "simulator of the whole grid"
     profile = profiles.SIMULATOR
 
+    def activate(self):
+        return using("python")
+
     def run_jobs(self, make_jobs, key, arrays):
         super().run_jobs(make_jobs, key, arrays)
         self.raise_if_failed()  # all is done already
+
+
+def _in_simulator(name):
+    """A method of `SimulatedEngine`, whose kernels are made for the simulator wherever it is called."""
+
+    def method(self, *operands, **options):
+        with using("python"):
+            return getattr(super(SimulatedEngine, self), name)(*operands, **options)
+
+    return method
+
+
+for _name in (
+    "copy", "dropout", "fill_step_mask", "select", "gather", "spread", "sum_gates", "spread_blocks", "add_column_sums",
+    "forward_steps", "backward_steps", "multiply", "launch",
+):  # fmt: skip
+    setattr(SimulatedEngine, _name, _in_simulator(_name))
 
 
 class CudaEngine(KernelEngine):
@@ -139,8 +160,7 @@ class CudaEngine(KernelEngine):
         self.streams.follow()
 
     def settled(self, allocate, name, array, own=False):
-        # A result of a call of this kind, such as the state, comes back to us; a caller may have one place for all x.
-        if not own and (allocate.have(array) or allocate.is_steady(name, array)):
+        if not own and allocate.have(array):  # a result of a call of this kind, such as the state: it comes back to us
             return array
         copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()

@@ -1,23 +1,25 @@
 """Sums over rows: the gradients of biases. Deterministic: the order of the sum depends on the sizes alone."""
 
-from functools import cache
-
-import numba
-from numba import cuda
+import numpy as np
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import TINY_LAUNCHES
+from numbarnn.cuda.backend import is_tiny, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
-ROWS, COLUMNS = (2, 4) if TINY_LAUNCHES else (16, 32)  # threads of a block
 
 
-@cache
+def threads():
+    """Rows and columns of a block's threads."""
+    return (2, 4) if is_tiny() else (16, 32)
+
+
+@per_backend
 def make_add_column_sums(dtype):
     """The kernel for one dtype."""
-    scalar = getattr(numba, compute_dtype(dtype))
+    scalar, (ROWS, COLUMNS) = np.dtype(compute_dtype(dtype)).type, threads()
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit
@@ -54,6 +56,7 @@ def make_add_column_sums(dtype):
 
 def add_column_sums(out, x):
     """out (N,) += x.sum(axis=0) for x (M, N)."""
-    blocks = min(-(-out.shape[0] // COLUMNS), 2 if TINY_LAUNCHES else 1024)
+    ROWS, COLUMNS = threads()
+    blocks = min(-(-out.shape[0] // COLUMNS), 2 if is_tiny() else 1024)
     config = LaunchConfig(grid=blocks, block=(COLUMNS, ROWS))
     make_add_column_sums(out.dtype.name).bind(config, storage.stored(out), storage.stored(x))()

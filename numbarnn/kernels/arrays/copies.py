@@ -3,24 +3,22 @@
 Every kernel is 2-D: grid-stride over columns (x) and rows (y), so that any grid is correct.
 """
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
 
 
-@cache
+@per_backend
 def make_copy(out_dtype=None, x_dtype=None):
     """The kernel from one dtype to another, of which one has 16 bits and one is float32; without, for any one dtype."""
     same = out_dtype == x_dtype
-    widen = units.unchanged(BACKEND) if same else storage.widen(x_dtype)
-    narrow = units.unchanged(BACKEND) if same else storage.narrow(out_dtype)
+    widen = units.unchanged(backend()) if same else storage.widen(x_dtype)
+    narrow = units.unchanged(backend()) if same else storage.narrow(out_dtype)
 
     @cuda.jit
     def copy_kernel(out, x):
@@ -48,7 +46,7 @@ def copy(out, x):
     make_copy(*dtypes).bind(launch_config(*x.shape[1:]), storage.stored(out), storage.stored(x))()
 
 
-@cache
+@per_backend
 def make_spread():
     """The kernel for any dtype."""
 
@@ -73,7 +71,7 @@ def spread(out, x, gates):
     make_spread().bind(launch_config(*x.shape), storage.stored(out), storage.stored(x))(gates)
 
 
-@cache
+@per_backend
 def make_sum_gates(dtype, accumulate):
     """The kernel for one dtype."""
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
@@ -103,7 +101,7 @@ def sum_gates(out, x, gates, accumulate):
     kernel.bind(launch_config(*out.shape), storage.stored(out), storage.stored(x))(gates)
 
 
-@cache
+@per_backend
 def make_spread_blocks():
     """The kernel for any dtype."""
 

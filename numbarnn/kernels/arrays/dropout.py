@@ -1,25 +1,23 @@
 """Dropout between layers. The mask is a function of a few words and the position: backward computes it again."""
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.backend import backend, is_tiny, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096
 
 
-@cache
+@per_backend
 def make_dropout(dtype):
     """The kernel for one dtype."""
-    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
+    random_words = specialise(philox, compute_dtype(dtype), backend())
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
@@ -58,8 +56,8 @@ def dropout(out, x, mask, scale, position=0):
         position: index of x's first element in the pass's flat output of the layer, where x is a part of it.
     """
     n, dtype = x.size, x.dtype.name
-    blocks = 2 if TINY_LAUNCHES else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))
-    config = LaunchConfig(grid=blocks, block=4 if TINY_LAUNCHES else THREADS_PER_BLOCK)
+    blocks = 2 if is_tiny() else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))
+    config = LaunchConfig(grid=blocks, block=4 if is_tiny() else THREADS_PER_BLOCK)
     flat_out, flat_x = (storage.stored(array.reshape(n)) for array in (out, x))
     factor = np.dtype(compute_dtype(dtype)).type(scale)
     make_dropout(dtype).bind(config, flat_out, flat_x, mask, factor, np.uint64(position))()

@@ -1,23 +1,21 @@
 """Sequences of different lengths, and sequences that begin anew: the step mask, and rows selected by it."""
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import mask_of_step
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
 
 
-@cache
+@per_backend
 def make_step_mask_kernel():
     """The kernel that fills the step mask."""
-    code_of = jit(mask_of_step, BACKEND)
+    code_of = jit(mask_of_step, backend())
 
     @cuda.jit
     def step_mask_kernel(step_mask, lengths, resets):
@@ -44,7 +42,7 @@ def fill_step_mask(step_mask, lengths, resets):
     make_step_mask_kernel().bind(launch_config(*step_mask.shape[1:]), step_mask, lengths, resets)()
 
 
-@cache
+@per_backend
 def make_select(dtype):
     """The kernel for one dtype of x."""
     narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
@@ -75,7 +73,7 @@ def select(out, x, step_mask, dropped, fill):
     kernel.bind(config, storage.stored(out), storage.stored(x), step_mask, number(fill))(dropped)
 
 
-@cache
+@per_backend
 def make_gather(dtype):
     """The kernel for one dtype."""
     narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type

@@ -20,11 +20,11 @@ number of step s + 2, keep waiting and end with an error, never with a wrong sum
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.context import Array, Number
 from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS, make_time_out
@@ -81,7 +81,7 @@ def make_wait_for_word():
     """Make wait(thread, role, turn, found, n, index, step): wait until the n-th of the words that were looked for,
     which stands at `index` of `Role.words`, is all of that step, or time out; until then look again."""
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
-    sleep_ns, in_simulator = np.uint32(SLEEP_NS), BACKEND == "python"
+    sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
     def wait(thread, role, turn, found, n, index, step):
         polls = 0
@@ -115,7 +115,7 @@ def make_across(tile, of_all):
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
     zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
-    looks, place = LOOKS if BACKEND == "cuda" else 1, np.uint64  # known not to count from the end
+    looks, place = LOOKS if backend() == "cuda" else 1, np.uint64  # known not to count from the end
     row, add = _make_row(SEQUENCES, of_all), _make_add()
 
     def across(thread, role, turn, at, part, words):

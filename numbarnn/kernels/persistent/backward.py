@@ -4,16 +4,14 @@ A block owns the same units; what it waits for, multiplies and publishes are gra
 of its units' state stays in shared memory from step to step.
 """
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import backward_function
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, context, ends, exchange, products, projection, within_backward
@@ -49,7 +47,7 @@ def _make_fetch_step(tile, K, N, Q):
     return fetch_step
 
 
-@cache
+@per_backend
 def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     """The backward kernel. Arguments as for `forward.make_forward`; `exact`: of the gradients of all states."""
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
@@ -77,15 +75,15 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     within, arguments_of = within_backward.make_within(*kinds), within_backward.make_arguments(*kinds)
     project, outputs_of = projection.make_backward(*kinds), projection.make_owned()
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, of_h))
-    backward, of_state = backward_function(cell, dtype, BACKEND), block.make_states(cell, dtype)
+    backward, of_state = backward_function(cell, dtype, backend()), block.make_states(cell, dtype)
     narrow, state_at = storage.narrow(dtype), block.make_state_at(cell, tile)
     load_state, store_state, whole, store_private = (
         of_state.load, of_state.store, of_state.whole, of_state.store_private
     )  # fmt: skip
-    no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, math_dtype) for count in (G, of_h, V))
-    store_per_unit = units.storer(V, BACKEND, narrow)
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, backend(), math_dtype) for count in (G, of_h, V))
+    store_per_unit = units.storer(V, backend(), narrow)
 
-    @kernel(launch_bounds=(THREADS, 1))
+    @cuda.jit(launch_bounds=(THREADS, 1))
     def persistent_backward_kernel(
         dah, dax, saved, gradients, within_step, states, leaving, weights, options, tables, sizes, error_flag
     ):

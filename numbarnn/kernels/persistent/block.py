@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.philox import philox
 from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.context import make_pair
 
@@ -31,13 +31,13 @@ def make_states(cell, dtype):
     """
     N, number = cell.num_private, compute_dtype(dtype)
     return SimpleNamespace(
-        load=units.loader(1 + N, BACKEND),
-        store=units.storer(1 + N, BACKEND),
-        load_private=units.loader(N, BACKEND),
-        store_private=units.storer(N, BACKEND),
-        whole=units.joiner(BACKEND),
-        zero=units.zeros(1 + N, BACKEND, number),
-        no_private=units.zeros(N, BACKEND, number),
+        load=units.loader(1 + N, backend()),
+        store=units.storer(1 + N, backend()),
+        load_private=units.loader(N, backend()),
+        store_private=units.storer(N, backend()),
+        whole=units.joiner(backend()),
+        zero=units.zeros(1 + N, backend(), number),
+        no_private=units.zeros(N, backend(), number),
     )
 
 
@@ -75,7 +75,7 @@ def make_own_biases(tile):
     """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs from shared memory to a local
     array, where they stay: all biases of the first pair, then of the next."""
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
-    load, store = units.loader(count, BACKEND), units.storer(count, BACKEND)
+    load, store = units.loader(count, backend()), units.storer(count, backend())
 
     def own_biases(into, shared, owned):
         for i in range(P):
@@ -90,7 +90,7 @@ def make_own_biases(tile):
 def make_load_biases(tile, count):
     """Make load(shared, at): the biases of a unit's `count` gates, the first of which stands at `at`. With
     `Tile.keeps_biases` `shared` is the local array of `make_own_biases`."""
-    load, between = units.loader(count, BACKEND), 1 if tile.keeps_biases else tile.units
+    load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
 
@@ -100,7 +100,7 @@ def make_own_parameters(cell, tile):
     weights, to where `make_load_parameters`' function finds them, as they are the same in every step: in registers, or
     with `Tile.unit_parameters` in shared memory, those of the block's units."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
-    load, store = units.loader(V, BACKEND, storage.widen(dtype)), units.storer(V, BACKEND)
+    load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters
 
     def share_parameters(thread, weights, start, owned):
@@ -119,7 +119,7 @@ def make_own_parameters(cell, tile):
 @device_function
 def make_load_parameters(cell, tile):
     """Make load(thread, unit, i): the parameters of the thread's i-th pair, of a unit of the block."""
-    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, BACKEND)
+    V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, backend())
     if tile.unit_parameters:
         return lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U)
     return lambda thread, unit, i: load(thread.per_unit, i * V, 1)
@@ -130,7 +130,12 @@ def make_load_parameters(cell, tile):
 def make_fetch(tile, count):
     """Make fetch(into, rows, owned, t, b0): load `count` numbers of each of the thread's pairs, as they are stored,
     from the `Rows` of time or slot t, and do nothing with them, so that nothing waits for them."""
-    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+    load, store, pair_of, P = (
+        units.loader(count, backend()),
+        units.storer(count, backend()),
+        make_pair(tile),
+        tile.pairs,
+    )
 
     def fetch(into, rows, owned, t, b0):
         for i in range(P):
@@ -146,7 +151,12 @@ def make_fetch(tile, count):
 def make_fetch_sums(tile, count):
     """Make fetch(into, sums, owned, t, b0), as `make_fetch`'s: `count` sums over units, which are the same for all
     units of a sequence, of sums (T, B, count), flat."""
-    load, store, pair_of, P = units.loader(count, BACKEND), units.storer(count, BACKEND), make_pair(tile), tile.pairs
+    load, store, pair_of, P = (
+        units.loader(count, backend()),
+        units.storer(count, backend()),
+        make_pair(tile),
+        tile.pairs,
+    )
 
     def fetch(into, sums, owned, t, b0):
         for i in range(P):
@@ -200,7 +210,7 @@ def make_dropout_factor(dtype):
 
     options: `columns.Options`, with masks and scale. mask: the row.
     """
-    random_words = specialise(philox, compute_dtype(dtype), BACKEND)
+    random_words = specialise(philox, compute_dtype(dtype), backend())
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 
     def factor(position, options, mask):

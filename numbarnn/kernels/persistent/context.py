@@ -8,8 +8,8 @@ thread has up to `tile.pairs` of these. What a kernel does not have is () in pla
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.columns import BLOCK, WARP, Options, Warp
 

@@ -11,12 +11,12 @@ takes longer than the copy itself.
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import compute_dtype, is_half
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.block import make_state_at, make_states
 from numbarnn.kernels.persistent.context import Array, Number, make_pair
@@ -72,7 +72,7 @@ def _make_place():
 
 def _conversions(dtype, exact):
     """(widen, narrow) of what the caller has: of the dtype of storage, or `exact`, that of sums."""
-    same = units.unchanged(BACKEND)
+    same = units.unchanged(backend())
     return (same, same) if exact else (storage.widen(dtype), storage.narrow(dtype))
 
 
@@ -87,7 +87,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
         place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
-    load, place_of = units.loader(N, BACKEND, _conversions(dtype, exact_c)[0]), _make_place()
+    load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()
     zero, no_private, has_c = np.dtype(compute_dtype(dtype)).type(0), of_state.no_private, N > 0
 
     def load_first(states, owned, place, width, unit, b, has_h):
@@ -108,7 +108,7 @@ def make_store_last(cell, dtype, exact_h, exact_c):
     """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes what a unit's states are
     after the last step. Arguments as of `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
-    store, has_c = units.storer(N, BACKEND, _conversions(dtype, exact_c)[1]), N > 0
+    store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
 
     def store_last(states, owned, place, width, unit, b, has_h, state):
         h, private = state

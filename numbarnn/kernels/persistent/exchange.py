@@ -9,12 +9,12 @@ What a warp multiplies at a step, its operand, are some columns of some rows of 
 """
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import is_half
 from numbarnn.compile import storage
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.error_flag import OTHER_LAYER, WITHIN, make_report
 from numbarnn.kernels.persistent.columns import BLOCK, GIVEN, RECURRENT, STAGE
@@ -188,7 +188,7 @@ def make_look(tile, group, again=False):
     load, load_missing = (make(tile.dtype, tile.aligned, tile.whole) for make in (make_load, make_load_missing))
     n8, gathered, place = tile.n8, tile.gathered, tile.place_of(group)
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
-    skipped, in_simulator = group * tile.gathered * tile.chunk_elements, BACKEND == "python"
+    skipped, in_simulator = group * tile.gathered * tile.chunk_elements, backend() == "python"
     sleep, sleep_ns, words = ptx.sleep, np.uint32(SLEEP_NS), _make_words()
 
     def look(thread, role, turn):

@@ -7,9 +7,9 @@ from math import gcd
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.cuda import ptx
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import N8, next_power_of_two

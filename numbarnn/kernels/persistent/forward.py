@@ -21,17 +21,15 @@ tuple in place of its arrays. Before the first step blocks publish their part of
 they write the final state, and the block that leaves last fills the results of a call that failed with NaN (`ends`).
 """
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND, kernel
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.persistent import block, context, ends, exchange, products, projection, within_forward
 from numbarnn.kernels.persistent.block import PREFETCH_STEPS
@@ -39,7 +37,7 @@ from numbarnn.kernels.persistent.columns import BLOCK, STAGE
 from numbarnn.kernels.persistent.context import Outputs, Role, Rows, Thread, Turn
 
 
-@cache
+@per_backend
 def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     """The forward kernel.
 
@@ -76,11 +74,11 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     arguments_of = within_forward.make_arguments(cell, tile, inputs, masked, draws)
     project, outputs_of = projection.make_forward(cell, tile, drops, masked), projection.make_owned()
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
-    forward, of_state = forward_function(cell, dtype, BACKEND), block.make_states(cell, dtype)
+    forward, of_state = forward_function(cell, dtype, backend()), block.make_states(cell, dtype)
     widen, narrow, store_state, whole = storage.widen(dtype), storage.narrow(dtype), of_state.store, of_state.whole
-    store_private, store_saved = of_state.store_private, units.storer(K, BACKEND, narrow)
+    store_private, store_saved = of_state.store_private, units.storer(K, backend(), narrow)
 
-    @kernel(launch_bounds=(THREADS, 1))
+    @cuda.jit(launch_bounds=(THREADS, 1))
     def persistent_forward_kernel(
         h, dropped, c, gates, within_step, states, leaving, weights, options, tables, sizes, error_flag
     ):

@@ -16,9 +16,9 @@ are in registers or in shared memory is known when the kernel is made (`_make_fr
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.cuda import ptx
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import M16, N8

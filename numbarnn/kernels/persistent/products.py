@@ -8,16 +8,15 @@
 Partial sums stand in shared memory, where `tile.Tile` says.
 """
 
-from functools import cache
-
 import numpy as np
 
 from numbarnn.common.precision import compute_dtype
+from numbarnn.cuda.backend import per_backend
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import fma, mma
 
 
-@cache
+@per_backend
 def make_product(tile):
     """The device functions of a tile's product, by FMA or by the tensor cores.
 

@@ -12,11 +12,11 @@ stay in registers. Device functions are f(thread, role, turn), of a pair f(threa
 from itertools import groupby
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.compile import units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.cuda import ptx
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.persistent import products
 from numbarnn.kernels.persistent.across import Part, Words, make_across
@@ -113,7 +113,7 @@ def make_sums(cell, tile, stages, terms):
 def _make_put(cell, tile, stages, terms, number):
     """Make put(which, thread, role, turn, i, at): the terms of the stage that comes `which`-th, to shared memory; a
     choice among the stages from the `number`-th on."""
-    store = units.storer(len(cell.stages[stages[number]].sums), BACKEND)
+    store = units.storer(len(cell.stages[stages[number]].sums), backend())
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
     rest = terms_of if last else _make_put(cell, tile, stages, terms, number + 1)
 

@@ -11,8 +11,8 @@ from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.backend import backend
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.context import make_pair
@@ -78,7 +78,7 @@ def make_d_state(cell, tile, inputs, masked):
     i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has gathered."""
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
-    load, M = units.loader(cell.num_states, BACKEND), 1 + cell.num_states
+    load, M = units.loader(cell.num_states, backend()), 1 + cell.num_states
     return lambda thread, role, turn, i: load(thread.came, i * M + 1, 1)
 
 
@@ -87,7 +87,7 @@ def make_gather(cell, tile, inputs, drops, masked):
     """Make gather(thread, role, turn): what comes to the thread's pairs from later steps and from above, to where the
     functions of a cell with stages find it."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
-    store, pair_of, P, M = units.storer(cell.num_states, BACKEND), make_pair(tile), tile.pairs, 1 + cell.num_states
+    store, pair_of, P, M = units.storer(cell.num_states, backend()), make_pair(tile), tile.pairs, 1 + cell.num_states
 
     def gather(thread, role, turn):
         for i in range(P):
@@ -112,9 +112,9 @@ def make_arguments(cell, tile, inputs, drops, masked):
     widen, of_state = storage.widen(dtype), block.make_states(cell, dtype)
     load_private, whole, no_state = of_state.load_private, of_state.whole, of_state.zero
     draw = make_draw(cell.noise, dtype, True)
-    load_saved, load_per_unit = units.loader(K, BACKEND, widen), block.make_load_parameters(cell, tile)
-    load_sums, pair_of, has_sums, U = units.loader(Q, BACKEND), make_pair(tile), Q > 0, tile.units
-    load_d_v, S = units.loader(cell.num_products, BACKEND), cell.num_products
+    load_saved, load_per_unit = units.loader(K, backend(), widen), block.make_load_parameters(cell, tile)
+    load_sums, pair_of, has_sums, U = units.loader(Q, backend()), make_pair(tile), Q > 0, tile.units
+    load_d_v, S = units.loader(cell.num_products, backend()), cell.num_products
     output_of = _make_came(M) if gathers(cell, tile) else _make_output(tile, inputs, drops)
 
     def arguments_of(thread, role, turn, i, d_state):
@@ -172,7 +172,7 @@ def make_within(cell, tile, inputs, drops, masked):
 def _make_terms(cell, tile, stage, arguments_of, d_state_of):
     """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates, of the
     thread's i-th pair."""
-    terms_of = specialise(cell.stages[stage].backward, tile.dtype, BACKEND)
+    terms_of = specialise(cell.stages[stage].backward, tile.dtype, backend())
 
     def terms(thread, role, turn, i):
         return terms_of(*arguments_of(thread, role, turn, i, d_state_of(thread, role, turn, i)))
@@ -186,7 +186,7 @@ def _make_product(cell, tile, stage, gradients_of, masked):
     what their product with R gives is that of what was multiplied forward."""
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
-    no_gates = units.zeros(count, BACKEND, compute_dtype(dtype))
+    no_gates = units.zeros(count, backend(), compute_dtype(dtype))
     publish, pair_of = exchange.make_publish_all(dtype, tile.aligned, count), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
 

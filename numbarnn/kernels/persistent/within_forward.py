@@ -10,14 +10,14 @@ has used them.
 """
 
 import numpy as np
-from numba import cuda
 
 from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.backend import backend
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, products
 from numbarnn.kernels.persistent.context import make_pair
@@ -34,8 +34,8 @@ def make_gates(cell, tile, inputs, masked):
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
     input_sums = products.make_sums(tile, G, inputs)
     load_w, load_r = block.make_load_biases(tile, G), block.make_load_biases(tile, A)
-    add_w, add_r = units.adder(G, BACKEND), units.adder(A, BACKEND)
-    load_x = units.loader(G, BACKEND, storage.widen(tile.dtype))
+    add_w, add_r = units.adder(G, backend()), units.adder(A, backend())
+    load_x = units.loader(G, backend(), storage.widen(tile.dtype))
     index = products.make_index(len(cell.stages) > 0 or tile.projects)
     keeps_biases, count = tile.keeps_biases, tile.unit_biases
 
@@ -70,7 +70,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
     load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
     draw = make_draw(cell.noise, dtype, draws)
-    load_sums, pair_of, state_at = units.loader(Q, BACKEND), make_pair(tile), block.make_state_at(cell, tile)
+    load_sums, pair_of, state_at = units.loader(Q, backend()), make_pair(tile), block.make_state_at(cell, tile)
     load_per_unit, short = block.make_load_parameters(cell, tile), len(cell.stages) > 0 or tile.projects
     index = products.make_index(short)
     SEQUENCES, ONE = (np.uint64(n) if short else n for n in (tile.sequences, 1))
@@ -99,7 +99,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
 def _make_gathered(cell):
     """`make_gates`, of what has been gathered; of ah all gates, of which those of later stages are not there yet."""
     G, A = cell.num_gates, cell.num_ah
-    load_ax, load_ah = units.loader(G, BACKEND), units.loader(A, BACKEND)
+    load_ax, load_ah = units.loader(G, backend()), units.loader(A, backend())
 
     def gathered(thread, role, number, i):
         return load_ax(thread.gates, i * (G + A), 1), load_ah(thread.gates, i * (G + A) + G, 1)
@@ -130,7 +130,7 @@ def make_within(cell, tile, save, inputs, masked):
     run = make_stages(cell, range(len(cell.stages)), sums_of, product_of)
     G, A, P, keeps = cell.num_gates, cell.num_ah, tile.pairs, save and cell.num_sums > 0
     gates_of, pair_of, keep = make_gates(cell, tile, inputs, masked), make_pair(tile), _make_keep(cell, tile)
-    store_ax, store_ah = units.storer(G, BACKEND), units.storer(cell.num_recurrent, BACKEND)
+    store_ax, store_ah = units.storer(G, backend()), units.storer(cell.num_recurrent, backend())
 
     def within(thread, role, turn):
         for i in range(P):
@@ -149,7 +149,7 @@ def make_within(cell, tile, save, inputs, masked):
 @device_function
 def _make_terms(cell, tile, stage, arguments_of):
     """Make terms(thread, role, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
-    terms_of = specialise(cell.stages[stage].forward, tile.dtype, BACKEND)
+    terms_of = specialise(cell.stages[stage].forward, tile.dtype, backend())
     return lambda thread, role, turn, i: terms_of(*arguments_of(thread, role, turn, i))
 
 
@@ -161,11 +161,11 @@ def _make_product(cell, tile, stage, arguments_of):
     number, count, first_gate = (
         np.dtype(compute_dtype(dtype)).type, len(cell.stages[stage].gates), cell.first_of_stage(stage)
     )  # fmt: skip
-    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, BACKEND), storage.narrow(dtype)
+    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     publish, pair_of = exchange.make_publish(dtype, tile.aligned), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, count)
-    load_biases, add = block.make_load_biases(tile, count), units.adder(count, BACKEND)
-    store, index = units.storer(count, BACKEND), products.make_index(bool(cell.stages))
+    load_biases, add = block.make_load_biases(tile, count), units.adder(count, backend())
+    store, index = units.storer(count, backend()), products.make_index(bool(cell.stages))
     PRE, GATE, BIASES = cell.num_gates + cell.num_ah, cell.num_gates + first_gate, tile.biases
 
     def run(thread, role, turn):

@@ -12,16 +12,14 @@ kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h
 that a kernel's functions need are made in it, by one block per sequence (`unit_sums`).
 """
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import backward_function, forward_function
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
 from numbarnn.kernels.step import unit_sums
@@ -35,16 +33,16 @@ from numbarnn.kernels.step.unit_values import (
 )
 
 
-@cache
+@per_backend
 def make_pointwise_forward(cell, dtype, save, masked=False):
     """The forward kernel of a cell for arrays of a dtype; with `save` it keeps what backward needs (training); with
     `masked` it reads the step mask."""
-    forward, narrow = forward_function(cell, dtype, BACKEND), storage.narrow(dtype)
+    forward, narrow = forward_function(cell, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     values_of = make_values_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
-    store_private = units.storer(cell.num_private, BACKEND)
-    store_saved = units.storer(cell.num_saved, BACKEND, narrow)
+    store_private = units.storer(cell.num_private, backend())
+    store_saved = units.storer(cell.num_saved, backend(), narrow)
     G, N, keeps = cell.num_gates, cell.num_private, save and cell.num_saved > 0
 
     @cuda.jit
@@ -82,18 +80,18 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     return Kernel(pointwise_forward_kernel, f"{cell.name}_pointwise_forward_{'_'.join(words)}")
 
 
-@cache
+@per_backend
 def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_states=False):
     """The backward kernel of a cell for arrays of a dtype; with `masked` it reads the step mask; `projected`: dh is all
     of the gradient of m, and there is no dy; `with_states`: every step's private states have a gradient."""
-    backward, narrow = backward_function(cell, dtype, BACKEND), storage.narrow(dtype)
+    backward, narrow = backward_function(cell, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
-    store_gates, store_recurrent, store_per_unit = (units.storer(count, BACKEND, narrow) for count in counts)
-    no_gates, no_recurrent, no_per_unit = (units.zeros(count, BACKEND, compute_dtype(dtype)) for count in counts)
-    store_private = units.storer(cell.num_private, BACKEND)
+    store_gates, store_recurrent, store_per_unit = (units.storer(count, backend(), narrow) for count in counts)
+    no_gates, no_recurrent, no_per_unit = (units.zeros(count, backend(), compute_dtype(dtype)) for count in counts)
+    store_private = units.storer(cell.num_private, backend())
     same_gradient, has_per_unit = cell.same_gradient, cell.num_per_unit > 0
 
     @cuda.jit

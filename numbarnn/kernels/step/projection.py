@@ -1,20 +1,19 @@
 """What a step with projection (h = W_hr m, m the cell's output) needs besides products and the cell."""
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage
+from numbarnn.cuda.backend import per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
 from numbarnn.kernels.step.groups import Options
 from numbarnn.kernels.step.unit_values import make_where
 
 
-@cache
+@per_backend
 def make_carry():
     """The kernel for any dtype."""
 
@@ -39,7 +38,7 @@ def bind_carry(h, step_mask):
     return make_carry().bind(launch_config(*h.shape[1:]), storage.stored(h), step_mask)
 
 
-@cache
+@per_backend
 def make_join(dtype, masked):
     """The kernel for one dtype; with `masked` it reads the step mask."""
     widen, narrow, where_of = storage.widen(dtype), storage.narrow(dtype), make_where(masked)

@@ -1,15 +1,13 @@
 """Steps with further products (`numbarnn.cells.definition.Stage`): what lies between them, one thread per unit."""
 
-from functools import cache
-
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.order import SKIP
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.backend import backend, per_backend
+from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.step import groups, unit_sums
 from numbarnn.kernels.step.pointwise import backward_config, backward_flags, forward_config
@@ -22,11 +20,11 @@ from numbarnn.kernels.step.unit_values import (
 )
 
 
-@cache
+@per_backend
 def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     """The forward kernel of a cell's product (the stage's number) for arrays of a dtype; with `masked` it reads the
     step mask; `draws`: noise is drawn."""
-    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, BACKEND), storage.narrow(dtype)
+    vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     values_of = make_values_forward(cell, dtype, masked, draws)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
@@ -59,16 +57,16 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     return Kernel(stage_forward_kernel, "_".join(words), source_key=str(stage))
 
 
-@cache
+@per_backend
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
     """The backward kernel of a cell's product (the stage's number) for arrays of a dtype; flags as of
     `pointwise.make_pointwise_backward`."""
-    gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, BACKEND), storage.narrow(dtype)
+    gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
-    store_gates, no_gates = units.storer(count, BACKEND, narrow), units.zeros(count, BACKEND, compute_dtype(dtype))
+    store_gates, no_gates = units.storer(count, backend(), narrow), units.zeros(count, backend(), compute_dtype(dtype))
 
     @cuda.jit
     def stage_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):

@@ -6,24 +6,27 @@ threads of the block take part. Where a stage wants the largest of the terms (`S
 larger of two.
 """
 
-import numba
 import numpy as np
-from numba import cuda
 
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import units
-from numbarnn.compile.backend import BACKEND, TINY_LAUNCHES
 from numbarnn.compile.specialise import specialise
+from numbarnn.cuda.backend import backend, is_tiny
+from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function, in_turn
 from numbarnn.kernels.step.unit_values import make_values_backward, make_values_forward
 
-THREADS_PER_BLOCK, PARTS = (4, 2) if TINY_LAUNCHES else (256, 16)  # a block's threads; of each sum so many parts
 SHARED_BYTES = 48 * 1024
+
+
+def _sizes():
+    """A block's threads, and of how many parts it makes each sum."""
+    return (4, 2) if is_tiny() else (256, 16)
 
 
 def threads(cell, dtype, stages):
     """The most threads of a block that adds up the terms of some stages: fewer where a stage has many; 0 for none."""
-    room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, THREADS_PER_BLOCK
+    room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, _sizes()[0]
     while size > 32 and _shared_numbers(cell, stages, size) > room:
         size //= 2
     return size if stages else 0
@@ -31,7 +34,7 @@ def threads(cell, dtype, stages):
 
 def _shared_numbers(cell, stages, size):
     """How many numbers are in shared memory: of each sum one per thread, and its parts."""
-    return max((len(cell.stages[stage].sums) for stage in stages), default=0) * (size + PARTS)
+    return max((len(cell.stages[stage].sums) for stage in stages), default=0) * (size + _sizes()[1])
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
@@ -62,7 +65,7 @@ def _make_sums(cell, stages, functions, values_of, dtype):
     if not stages:
         return lambda rows, parameters, options, where, H: None
     phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
-    run, scalar = in_turn(phases), getattr(numba, compute_dtype(dtype))
+    run, scalar = in_turn(phases), np.dtype(compute_dtype(dtype)).type
     size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
 
     def fill_in(rows, parameters, options, where, H):
@@ -76,9 +79,9 @@ def _make_phase(cell, stage, function, values_of, dtype):
     """Make for the sums of one stage, which sees those of the phases before."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
     largest = cell.stages[stage].largest
-    terms_of, add_across = specialise(function, dtype, BACKEND), _make_add_across(count, number, largest)
-    add = units.larger(count, BACKEND) if largest else units.adder(count, BACKEND)
-    none = units.zeros(count, BACKEND, number, -np.inf if largest else 0)
+    terms_of, add_across = specialise(function, dtype, backend()), _make_add_across(count, number, largest)
+    add = units.larger(count, backend()) if largest else units.adder(count, backend())
+    none = units.zeros(count, backend(), number, -np.inf if largest else 0)
 
     def phase(shared, rows, parameters, options, where, H):
         terms = none()
@@ -94,8 +97,8 @@ def _make_phase(cell, stage, function, values_of, dtype):
 def _make_add_across(count, dtype, largest):
     """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
     the largest. Ends with a barrier, after which all threads see them."""
-    none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, BACKEND)
-    add = make_add(largest)
+    none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, backend())
+    add, (_, PARTS) = make_add(largest), _sizes()
 
     def add_across(out, first, shared, terms):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x

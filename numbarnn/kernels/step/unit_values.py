@@ -13,7 +13,7 @@ from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET
 from numbarnn.common.precision import compute_dtype
 from numbarnn.compile import storage, units
-from numbarnn.compile.backend import BACKEND
+from numbarnn.cuda.backend import backend
 from numbarnn.kernels.device import device_function
 
 
@@ -112,8 +112,8 @@ def make_draw(noise, dtype, draws):
     means."""
     forms = tuple(one.form for one in noise)
     if draws:
-        return units.noise_loader(forms, BACKEND, compute_dtype(dtype))
-    mean = units.mean_loader(forms, BACKEND, compute_dtype(dtype))
+        return units.noise_loader(forms, backend(), compute_dtype(dtype))
+    mean = units.mean_loader(forms, backend(), compute_dtype(dtype))
     return lambda chances, words, position, t: mean(chances)
 
 
@@ -122,7 +122,7 @@ def make_load_sums(count, dtype):
     """Make load(row, H): (H as a number, the row's sums); () of a cell without any."""
     if count == 0:
         return lambda row, H: ()
-    number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, BACKEND), units.joiner(BACKEND)
+    number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, backend()), units.joiner(backend())
     first, next_one = np.uintp(0), np.uintp(1)
     return lambda row, H: whole(number(H), load(row, first, next_one))
 
@@ -138,13 +138,13 @@ def make_values_forward(cell, dtype, masked, draws):
         where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
-    load_ax = units.biased_loader(cell.num_gates, BACKEND, widen, widen)
-    load_ah = units.biased_loader(cell.num_ah, BACKEND, None, widen)
-    load_after_reset = units.reset_loader(cell.num_recurrent, cell.num_ah, BACKEND, None, widen)
-    load_per_unit = units.loader(cell.num_per_unit, BACKEND, widen)
-    load_private = units.loader(cell.num_private, BACKEND)
+    load_ax = units.biased_loader(cell.num_gates, backend(), widen, widen)
+    load_ah = units.biased_loader(cell.num_ah, backend(), None, widen)
+    load_after_reset = units.reset_loader(cell.num_recurrent, cell.num_ah, backend(), None, widen)
+    load_per_unit = units.loader(cell.num_per_unit, backend(), widen)
+    load_private = units.loader(cell.num_private, backend())
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, draws)
-    no_state, whole, N = units.zeros(cell.num_states, BACKEND, number), units.joiner(BACKEND), cell.num_private
+    no_state, whole, N = units.zeros(cell.num_states, backend(), number), units.joiner(backend()), cell.num_private
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j
@@ -171,13 +171,16 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         parameters: `Parameters`, of which per_unit is read. options: as forward's. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
-    load_private, load_saved = units.loader(cell.num_private, BACKEND), units.loader(cell.num_saved, BACKEND, widen)
-    load_per_unit, load_d_v = units.loader(cell.num_per_unit, BACKEND, widen), units.loader(cell.num_products, BACKEND)
+    load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)
+    load_per_unit, load_d_v = (
+        units.loader(cell.num_per_unit, backend(), widen),
+        units.loader(cell.num_products, backend()),
+    )
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, True)
-    load_d_sums, first, next_one = units.loader(cell.num_sums, BACKEND), np.uintp(0), np.uintp(1)
-    load_d_states, add = units.loader(cell.num_private, BACKEND, widen), units.adder(cell.num_private, BACKEND)
-    no_state, no_private = (units.zeros(count, BACKEND, number) for count in (cell.num_states, cell.num_private))
-    zero, whole, N = np.dtype(number).type(0), units.joiner(BACKEND), cell.num_private
+    load_d_sums, first, next_one = units.loader(cell.num_sums, backend()), np.uintp(0), np.uintp(1)
+    load_d_states, add = units.loader(cell.num_private, backend(), widen), units.adder(cell.num_private, backend())
+    no_state, no_private = (units.zeros(count, backend(), number) for count in (cell.num_states, cell.num_private))
+    zero, whole, N = np.dtype(number).type(0), units.joiner(backend()), cell.num_private
 
     def values_of(rows, parameters, options, where, j, H):
         h_unit, c_unit = np.uintp(where.direction) * H + j, np.uintp(where.direction * N) * H + j

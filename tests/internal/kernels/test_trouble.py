@@ -13,8 +13,8 @@ from numbarnn import engines
 from numbarnn.bench import cases as bench_cases
 from numbarnn.bench.check import check_case
 from numbarnn.bench.peers import peers
-from numbarnn.compile.backend import BACKEND
 from numbarnn.compile.specialise import jit
+from numbarnn.cuda.backend import backend
 from numbarnn.engines.gpu import launches
 from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import exchange
@@ -110,7 +110,7 @@ def silenced(make_publish):
         def silent(array, index, stored, valid):
             publish(array, index, stored, valid and cuda.blockIdx.x != 0)
 
-        return jit(silent, BACKEND)
+        return jit(silent, backend())
 
     return make
 
