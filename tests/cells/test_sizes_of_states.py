@@ -231,7 +231,7 @@ def test_what_large_states_cannot_be_beside():
         m = nr.sized(m, 8)
         return nr.softmax(p.W.h @ x + p.R.h @ h + p.P @ m), m + p.B @ x
 
-    message = "layer 0: a state of 8 units, more than the hidden size 4, beside sums over units, which would be over as"
+    message = "layer 0: a state of 8 units, more than the hidden size 4, cannot go with sums over units"
     with pytest.raises(ValueError, match=message):
         nr.RNN(summed, 3, 4)
     nr.gradcheck(summed, 3, 8)
@@ -244,7 +244,9 @@ def test_what_large_states_cannot_be_beside():
     with pytest.raises(ValueError, match="cannot go with matrices of 2 heads; take a hidden size of 8 or more"):
         nr.RNN(with_heads, 3, 4)
     cell = CELLS["large_memory"][0]
-    with pytest.raises(ValueError, match="more than the hidden size 4, with input_mode 'skip'; take a hidden size of"):
+    with pytest.raises(
+        ValueError, match="more than the hidden size 4, cannot go with input_mode 'skip'; take a hidden size of"
+    ):
         nr.RNN(cell, 4, 4, input_mode="skip")
     rnn = functional.Descriptor(cell, 3, 4, device="cpu")
     with pytest.raises(ValueError, match=r"has \(15,\) units: cuDNN's calls have no form"):

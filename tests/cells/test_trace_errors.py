@@ -164,13 +164,13 @@ EQUATIONS = {
     "a_number of two states": ("return a_of(x, h, p), 0.0", r"the new c is 0.0 \(float\); expected what is computed"),
     "a_condition": ("return a_of(x, h, p) > 0", "the new h is a comparison of traced values"),
     "without_x": ("return tanh(p.R.a @ h)", "nothing that is returned depends on x"),
-    "forbidden_name": ("return p.W.a @ x * p.bias.ih", "a vector may not be named p.bias.ih"),
+    "forbidden_name": ("return p.W.a @ x * p.bias.ih", "a vector must not be named p.bias.ih"),
     "heads_of_x": ("return heads(p.W, 2).a @ x + p.R.a @ h", "p.W.a @ x with heads or drop_connect, which are for"),
-    "different_heads": ("return a_of(x, h, p) + heads(p.R.b, 2) @ h", "different numbers of heads: p.R.a 1, p.R.b 2"),
+    "different_heads": ("return a_of(x, h, p) + heads(p.R.b, 2) @ h", "one number of heads, got p.R.a 1, p.R.b 2"),
     "heads_of_a_value": ("return heads(h, 2) @ h", "heads takes a parameter"),
     "two_rates_of_one_matrix": (
         "a = p.W.a @ x + p.R.a @ h\nreturn a + drop_connect(p.R.a, 0.5) @ h",
-        "p.R.a has other heads or another drop",
+        "p.R.a has different heads or drop",
     ),
     "projection_with_heads of two states": (
         "m = tanh(p.W.a @ x + heads(p.R.a, 2) @ h)\nreturn heads(p.P.h, 2) @ m, c + m",

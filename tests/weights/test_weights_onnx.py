@@ -175,9 +175,9 @@ def test_nodes_by_name_output_and_number():
     assert convert.from_onnx(model, ["gru_l1", 2], device="cpu").num_layers == 2
     with pytest.raises(ValueError, match=r"is called 'x'; they are \['gru_l0', 'gru_l1', 'gru_l2'\]"):
         convert.from_onnx(model, "x")
-    with pytest.raises(ValueError, match=r"input 'y_l1' of node 'gru_l2' is not the output of node 'gru_l0'.*GRU"):
+    with pytest.raises(ValueError, match=r"input 'y_l1' of node 'gru_l2' must be the output of node 'gru_l0'.*GRU"):
         convert.from_onnx(model, [0, 2])
-    with pytest.raises(ValueError, match=r"'x' of node 'gru_l0' is not the output of node 'gru_l1'.*from outside"):
+    with pytest.raises(ValueError, match=r"'x' of node 'gru_l0' must be the output of node 'gru_l1'.*from outside"):
         convert.from_onnx(model, [1, 0])
 
 

@@ -127,7 +127,7 @@ def test_wrong_sources():
 
 
 def test_what_torch_lacks():
-    with pytest.raises(ValueError, match=r"one hidden_size for all layers, but these are \(5, 3\)"):
+    with pytest.raises(ValueError, match=r"one hidden_size for all layers, got \(5, 3\)"):
         convert.to_torch(weights_helpers.make("lstm", (5, 3)))
 
 
@@ -330,7 +330,7 @@ def test_cells_that_are_no_stack():
     with pytest.raises(TypeError, match=r"cells\[0\] must be a torch.nn.LSTMCell, .*, not torch.*ModuleList"):
         convert.from_torch_cells(torch.nn.ModuleList([lstm]))
     for source, kind in ((3, "a int"), ([], "an empty")):
-        with pytest.raises(TypeError, match=f"source must be a list with one state dict or module per .*, not {kind}"):
+        with pytest.raises(TypeError, match=f"source must be a list with one state dict or module .*, got {kind}"):
             convert.from_torch_cells(source)
     with pytest.raises(TypeError, match=r"cells\[1\] must be a torch.nn.LSTMCell, GRUCell, RNNCell, not torch.*Linear"):
         convert.from_torch_cells([lstm, torch.nn.Linear(2, 2)])
