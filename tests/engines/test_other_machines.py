@@ -35,7 +35,7 @@ PROGRAM = """
 
     print(vectors.MOST_ROWS, vectors.description())
     module = panels.panel_product.module("panel_product", (types.float32,))
-    print(machine.emit_assembly(native.optimised(module)))
+    print(machine.emit_assembly(native.optimized(module)))
 """
 # triple; LLVM's name of the processor, and what it has; a multiply-add of a vector of float32; a vector moved to
 # the stack or from there; what `numbarnn info` says.
