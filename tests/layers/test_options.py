@@ -292,7 +292,7 @@ def weighted_sum(x, h, p):
 
 
 def test_a_layer_with_nothing_to_learn_is_refused():
-    with pytest.raises(ValueError, match="nothing to learn"):
+    with pytest.raises(ValueError, match="has no parameters"):
         nr.RNN(weighted_sum, H, H, input_mode="given", device="cpu")
 
 
