@@ -14,7 +14,7 @@ from numbarnn.common import files
 DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
 DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does without)"
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
-RECENT, EVERY = 100, 200  # steps of which the mean loss is printed; steps between evaluations of the held-out text
+RECENT, EVERY = 100, 200  # steps whose mean loss is printed; steps between evaluations of the held-out text
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
 RANGES = (
     ("seed", 0, math.inf), ("dropout", 0, 1), ("lr", 1e-12, math.inf), ("minutes", 1e-9, math.inf),
@@ -24,31 +24,32 @@ RANGES = (
 
 def add_arguments(parser):
     """Add the options of `numbarnn demo`."""
-    add, count = parser.add_argument, console.positive_int
+    add, count = parser.add_argument, console.at_least_1
     for name, purpose, kind in (
-        ("layers", "recurrent layers", count), ("hidden", "units in each", count), ("batch", "streams of text", count),
-        ("seq", "characters in a window", count), ("seed", "of all that is random", int),
-        ("dropout", "probability, between layers", float), ("lr", "Adam's learning rate", float),
+        ("layers", "Layers.", count), ("hidden", "Units per layer.", count), ("batch", "Streams of text.", count),
+        ("seq", "Characters per window.", count), ("seed", "Seed of all random numbers.", int),
+        ("dropout", "Dropout probability between layers.", float), ("lr", "Adam's learning rate.", float),
     ):  # fmt: skip
         default = DEFAULTS[name]
-        add(f"--{name}", type=kind, default=default, metavar="N", help=f"{purpose} (default: {default})")
-    add("--cell", choices=PEERS_CELLS, default=DEFAULTS["cell"], help="kind of recurrent layer (default: lstm)")
-    add("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
+        add(f"--{name}", type=kind, default=default, metavar="N", help=f"{purpose} Default: {default}.")
+    add("--cell", choices=PEERS_CELLS, default=DEFAULTS["cell"], help="Cell of the layers. Default: lstm.")
+    add("--text", metavar="FILE", help="UTF-8 text to learn. Default: Python's documentation.")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim. Default: auto.")
     default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
-    add("--steps", type=count, metavar="N", help=f"train for so many steps (default: {default})")
-    add("--minutes", type=float, help="train no longer than this (default with --steps: no limit)")
-    add("--sample", type=int, default=600, metavar="N", help="characters to write (default: 600)")
-    add("--temperature", type=float, default=0.7, help="of the sample, 0 takes the likeliest characters (default: 0.7)")
-    add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
+    add("--steps", type=count, metavar="N", help=f"Number of training steps. Default: {default}.")
+    add("--minutes", type=float, help="Stop training after this time. Default with --steps: no limit.")
+    add("--sample", type=int, default=600, metavar="N", help="Number of characters to write. Default: 600.")
+    about = "Temperature of the sample; 0 takes the likeliest characters. Default: 0.7."
+    add("--temperature", type=float, default=0.7, help=about)
+    add("--prompt", default="The ", help='Text that the sample continues. Default: "The ".')
     console.add_json_argument(parser, "the results")
     plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
-    about = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
+    about = f"File for the loss curve, or none. Default: {DEFAULT_PLOT}."
     add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
 
 
 def run(args):
-    """Train, then write a sample, results and the loss curve; returns 0."""
+    """Train, then write a sample, results and the loss curve; return 0."""
     for name, least, below in RANGES:
         if (value := getattr(args, name)) is not None and not least <= value < below:
             said = f"--{name}: expected a number of at least {least:g} and below {below:g}, got {value}"
@@ -78,7 +79,7 @@ def run(args):
     with engine.activate():
         try:
             todo = trainer.train(steps, begin + 60 * minutes)
-            for evaluated in console.progress(todo, "training", None if steps == math.inf else steps):
+            for evaluated in console.progress_bar(todo, "training", None if steps == math.inf else steps):
                 if evaluated:
                     console.say(f"step {trainer.step:6d}   {trainer.seconds:6.1f} s   {trainer.losses_text()}")
         except KeyboardInterrupt:
@@ -120,10 +121,10 @@ class Trainer:
             self.window, self.state = 0, None
         self.losses.append(self._finite(float(loss) / math.log(2), "the loss"))
 
-    def _finite(self, loss, what):
+    def _finite(self, loss, quantity):
         if not math.isfinite(loss):
             cure = f"try a smaller --lr than {self.config['lr']:g}"
-            raise Diverged(f"{what} became {loss} by step {self.step}; {cure}")
+            raise Diverged(f"{quantity} became {loss} by step {self.step}; {cure}")
         return loss
 
     def losses_text(self):
@@ -138,8 +139,10 @@ class Trainer:
             self.held_out.append((self.step, loss))
 
     def train(self, steps, deadline=math.inf, every=EVERY):
-        """Train for `steps` steps or until the deadline (time.perf_counter()); yield whether a step ended in an
-        evaluation of the held-out text: every `every` steps and at the end."""
+        """Train for `steps` steps or until the deadline (time.perf_counter()).
+
+        Yield whether a step ended in an evaluation of the held-out text: every `every` steps and at the end.
+        """
         begin, finished = time.perf_counter(), False
         while not finished:
             self.train_step()

@@ -1,7 +1,7 @@
-"""FlashRNN's function, `flashrnn`: networks whose input product is made outside, with heads, by its names and shapes.
+"""FlashRNN's function `flashrnn`, with its argument names and shapes (Pöppel et al. 2024, arXiv:2412.07752).
 
-Pöppel, Beck and Hochreiter 2024, arXiv:2412.07752. Letters: B batch, T steps, G gates, N heads, D units of a head, S
-states, of which h is the first.
+The caller computes the input product Wx. Letters: B batch, T steps, G gates, N heads, D units of a head, S states (h is
+the first).
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ from numbarnn.torch.networks import Network
 
 
 def _slstm(x, h, c, n, m, p, count=1):
-    """sLSTM (Beck et al. 2024, arXiv:2405.04517) as FlashRNN has it: where n is 0, m begins with i; n is at least 1."""
+    """sLSTM (Beck et al. 2024, arXiv:2405.04517) in FlashRNN's form: if n is 0, m begins with i; n is at least 1."""
     R = heads(p.R, count)
     log_i = p.W.i @ x + R.i @ h + p.b.i
     log_f = m - softplus(-(p.W.f @ x + R.f @ h + p.b.f))  # log σ(f) + m
@@ -31,7 +31,7 @@ def _slstm(x, h, c, n, m, p, count=1):
 
 
 def _lstm(x, h, c, p, count=1):
-    """LSTM with one bias per gate."""
+    """Compute an LSTM with one bias per gate."""
     R = heads(p.R, count)
     i = sigmoid(p.W.i @ x + R.i @ h + p.b.i)
     f = sigmoid(p.W.f @ x + R.f @ h + p.b.f)
@@ -42,7 +42,7 @@ def _lstm(x, h, c, p, count=1):
 
 
 def _gru(x, h, p, count=1):
-    """GRU; g is the recurrent part of the candidate, with a bias of its own."""
+    """GRU; g is the recurrent part of the candidate and has a separate bias."""
     R = heads(p.R, count)
     g = R.g @ h + p.b_g
     r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)
@@ -52,7 +52,7 @@ def _gru(x, h, p, count=1):
 
 
 def _elman(x, h, p, count=1):
-    """The vanilla RNN."""
+    """Compute a vanilla RNN."""
     return tanh(p.W.g @ x + heads(p.R, count).g @ h + p.b.g)
 
 
@@ -63,7 +63,7 @@ STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
 def _network(function, heads, units):
-    """The `Network` of a function with N heads of D units, always the same one."""
+    """Return the `Network` of a function with N heads of D units, always the same one."""
     return _new_network(function, heads, units)
 
 
@@ -83,20 +83,21 @@ def flashrnn(
     backend: Any = None,
     dtype: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """All states of every step, and the last.
+    """Compute all states of every step, and the last ones.
 
     Args:
         Wx: (B, T, G, N, D), W x of each gate: i, f, z, o of "lstm" and "slstm"; r, z, n of "gru"; one of "elman".
-        R: (G, N, D, D), of each gate and head what multiplies h: row by row the units of the gate; of "gru" g, r, z.
+        R: (G, N, D, D), the recurrent matrix of each gate and head, one row per unit of the gate; of "gru" g, r, z.
         b: (G, N, D), one bias per gate; of "gru" g, r, z, n, where g is the recurrent part of the candidate n.
         states: (S, B, 1, N, D), the initial states: h of "gru" and "elman", h and c of "lstm", h, c, n and m of
             "slstm"; None is zero.
         function: "slstm", "lstm", "gru" or "elman".
-        config, backend, dtype: FlashRNN's; config must be None, the others are ignored: numbers are of Wx' dtype, and
-            computed where Wx is.
+        config, backend, dtype: FlashRNN's; config must be None, the others are ignored: numbers have Wx' dtype, and are
+            computed on Wx' device.
 
     Returns:
-        states: (S, B, T, N, D); last: (S, B, 1, N, D). h is states[0].
+        states: the states of every step, (S, B, T, N, D); h is states[0].
+        last: the states after the last step, (S, B, 1, N, D).
 
     Raises:
         ValueError: an unknown function, a config, or shapes that do not go together.
@@ -104,8 +105,8 @@ def flashrnn(
     sizes = _sizes(Wx, R, b, states, function, config)
     (batch, steps, heads, units), hidden = sizes, sizes[2] * sizes[3]
     network = _network(function, heads, units)
-    given = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
-    weights = [given[part.name].reshape(part.shape) for part in network.parts]
+    parameters = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
+    weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
     hx, *private = [None] * (1 + network.private) if states is None else states.reshape(len(states), 1, batch, hidden)
     cx = None if states is None or not private else private[0] if len(private) == 1 else tuple(private)
     x, keeps = Wx.reshape(batch, steps, -1), network.private > 0
@@ -117,20 +118,18 @@ def flashrnn(
 
 
 def _biases(function, b):
-    """Name of each parameter for biases -> it. Of a GRU's products with h, g alone has one."""
+    """Return name -> bias for each bias parameter. Of a GRU's products with h, g alone has one."""
     if function == "gru":
         return {"bias_hh_l0": b[0], "bias_ih_l0": b[1:]}
     return {"bias_ih_l0": b}
 
 
 def _sizes(Wx, R, b, states, function, config):
-    """(B, T, N, D), if all shapes go together."""
+    """Return (B, T, N, D); raise ValueError unless all shapes go together."""
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(map(repr, FUNCTIONS))}, not {function!r}")
     if config is not None:
-        raise ValueError(
-            "config must be None: FlashRNN's options of kernels mean nothing here, and others are not there"
-        )
+        raise ValueError(f"config must be None, got {config!r}: FlashRNN's kernel options do not exist here")
     if Wx.dim() != 5:
         raise ValueError(f"Wx must have shape (B, T, G, N, D), but has {tuple(Wx.shape)}")
     (batch, steps, gates, count, units), (of_x, of_R, of_b) = Wx.shape, GATES[function]

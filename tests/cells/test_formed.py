@@ -121,7 +121,7 @@ def test_sizes_are_checked_when_the_layer_is_made():
         ValueError, match=r"a constant \(5, 5\) is a matrix of the equations, so its 5 and hidden size 4"
     ):
         nr.RNN(CELLS["products_and_masks"][0], 3, 4)
-    with pytest.raises(ValueError, match=r"layer 0 has no matrices that multiply x, by its input_mode, but p.W.a mult"):
+    with pytest.raises(ValueError, match=r"p.W.a multiplies more than x, but layer 0 has no matrices for x"):
         nr.RNN(MULTIPLIES_BOTH, 5, 5, input_mode="skip")
 
 
@@ -334,7 +334,7 @@ def test_constants_are_shown_and_checked():
         ValueError, match=r"a constant of H is of shape \(5,\) for a hidden size of 5; expected \(5, 5\)"
     ):
         nr.RNN(of_wrong_shape, 3, 5)
-    with pytest.raises(TypeError, match=r"constant takes a function of H, such as lambda H: numpy.arange\(H\), not 3"):
+    with pytest.raises(TypeError, match=r"constant takes a function of H, such as lambda H: numpy.arange\(H\), got 3"):
         nr.constant(3)
 
 

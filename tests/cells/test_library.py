@@ -90,7 +90,7 @@ def test_equations_with_heads_run_on_arrays():
         a = matrix
 
     np.testing.assert_array_equal(numbarnn.heads(Group, 3).a, dense)
-    with pytest.raises(ValueError, match="a matrix of 4 heads has a multiple of 4 rows, not 6"):
+    with pytest.raises(ValueError, match="a matrix of 4 heads must have a multiple of 4 rows, got 6"):
         numbarnn.heads(matrix, 4)
 
 
@@ -155,7 +155,7 @@ def test_factories_return_the_same_object():
 
 @pytest.mark.parametrize("depth", (0, -1, 1.5, "2", None, True))
 def test_depth_is_checked(depth):
-    with pytest.raises(ValueError, match="depth must be an int from 1 on"):
+    with pytest.raises(ValueError, match="depth must be an int of at least 1"):
         library.recurrent_highway(depth)
 
 

@@ -35,7 +35,7 @@ PROGRAM = """
 
     print(vectors.MOST_ROWS, vectors.description())
     module = panels.panel_product.module("panel_product", (types.float32,))
-    print(machine.emit_assembly(native.optimised(module)))
+    print(machine.emit_assembly(native.optimized(module)))
 """
 # triple; LLVM's name of the processor, and what it has; a multiply-add of a vector of float32; a vector moved to
 # the stack or from there; what `numbarnn info` says.
@@ -120,7 +120,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         from numbarnn.engines.cpu import panels
         test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
-        test_panels.check_product("float32", 3 * panels.CHAIN + 1, (1, 2, 3), "turns")
+        test_panels.check_product("float32", 3 * panels.KC + 1, (1, 2, 3), "turns")
         test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
     """, tmp_path)  # fmt: skip

@@ -71,8 +71,8 @@ def loops_run(engine, monkeypatch):
     def spy(self, parts, pool, empty):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
         for one in parts:
-            if names[one.function].endswith("_steps"):
-                call = one.what
+            if names[one.function].endswith("_loop"):
+                call = one.record
                 taken.append((one.threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps)))
         fused(self, parts, pool, empty)
 

@@ -39,10 +39,10 @@ def arguments(options, call, dtype=torch.float32, keep=True):
     torch.manual_seed(0)
     options, call = dict(options), dict(call)
     network = Network("lstm", 5, options.pop("sizes", [8, 8]), **options)
-    from numbarnn.torch.core import state_shapes
+    from numbarnn.torch.core import joined_state_shapes
 
     x = torch.randn(4, 6, 5, dtype=dtype) if call.get("batch_first") else torch.randn(6, 4, 5, dtype=dtype)
-    states = [torch.randn(shape, dtype=dtype) for shape in state_shapes(network, 4)]
+    states = [torch.randn(shape, dtype=dtype) for shape in joined_state_shapes(network, 4)]
     weights = [torch.rand(part.shape, dtype=dtype) - 0.5 for part in network.parts]
     lengths = torch.tensor(call["lengths"]) if "lengths" in call else None
     resets = torch.rand(6, 4) < 0.3 if "resets" in call else None

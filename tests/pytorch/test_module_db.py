@@ -60,7 +60,7 @@ def test_errors(common_modules, info):
                 ours(*made.args, **made.kwargs)
             continue
         if made.args[2:]:  # a nonlinearity where a cell's bias stands
-            with pytest.warns(UserWarning, match="counts as True, as in torch.nn: RNNCell takes nonlinearity="):
+            with pytest.warns(UserWarning, match="counts as True, as in torch.nn: to set the nonlinearity"):
                 module = ours(*made.args, **({"dtype": given.args[0].dtype} | made.kwargs))
         else:
             module = ours(*made.args, **({"dtype": given.args[0].dtype} | made.kwargs))

@@ -34,7 +34,7 @@ def test_pytorch_for_linux_has_threads_that_can_be_used():
 def count_threads(zero, address):
     """All threads meet; each tells its number, and of how many. After each round all must have counted as many."""
     job = job_at(address)
-    found = numbers_at(np.int64(0), job.what)
+    found = numbers_at(np.int64(0), job.record)
     for turn in range(1, 101):
         found[3 * job.thread] += 1
         atomics.barrier(job.counters, job.thread, job.threads)
@@ -48,7 +48,7 @@ def count_threads(zero, address):
 def counted(pool, threads, room=8):
     """(Rounds, of how many threads, failures) of each thread of a pool's run."""
     found = np.zeros((room, 3), np.int64)
-    step = Step(function=count_threads.address(types.float64), what=found.ctypes.data, threads=threads)
+    step = Step(function=count_threads.address(types.float64), record=found.ctypes.data, threads=threads)
     pool.run(8, ctypes.addressof(step), 1, threads)
     return found[: np.count_nonzero(found[:, 0])].tolist()
 

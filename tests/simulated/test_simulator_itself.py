@@ -16,7 +16,7 @@ LAYERS, STEPS, UNITS = 3, 6, 8
 
 
 def make_wavefront(without=""):
-    """A stack of layers, one block each, that runs as a wavefront; `without` names the synchronisation left out."""
+    """A stack of layers, one block each, that runs as a wavefront; `without` names the synchronization left out."""
 
     @cuda.jit
     def wavefront_kernel(x, done):
@@ -79,7 +79,7 @@ def test_wavefront_of_blocks(seed):
         "order of store and signal",
     ],
 )
-def test_wavefront_without_one_synchronisation_is_wrong(without):
+def test_wavefront_without_one_synchronization_is_wrong(without):
     caught = [seed for seed in SEEDS if not wavefront_is_right(seed, without)]
     assert caught == list(SEEDS), f"without {without} only {caught} of {list(SEEDS)} are wrong"
 
