@@ -1,0 +1,81 @@
+"""input_mode="given": x is W x of layer 0 already."""
+
+import numpy as np
+import pytest
+
+import numbarnn as nr
+from numbarnn.cells import library
+
+STEPS, BATCH, INPUT, HIDDEN = 6, 3, 4, 5
+CELLS = {
+    "lstm": lambda *sizes, **options: nr.LSTM(*sizes, **options),
+    "gru": lambda *sizes, **options: nr.GRU(*sizes, **options),
+    "reset_before": lambda *sizes, **options: nr.GRU(*sizes, reset_after=False, **options),
+    "slstm": lambda *sizes, **options: nr.RNN(library.slstm, *sizes, **options),
+}
+OPTIONS = {
+    "one_way": {},
+    "both_ways": {"bidirectional": True, "num_layers": 2},
+    "batch_first": {"batch_first": True, "bidirectional": True},
+    "wavefront": {"schedule": "wavefront", "num_layers": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_same_as_with_the_product_inside(cell, options):
+    options = OPTIONS[options] | {"dtype": "float64", "device": "cpu"}
+    layer = CELLS[cell](INPUT, HIDDEN, seed=1, **options)
+    D, G = layer.stack.directions, layer.stack.cell.num_gates
+    given = CELLS[cell](D * G * HIDDEN, HIDDEN, input_mode="given", **options)
+    assert "input_mode='given'" in repr(given) and "weight_ih_l0" not in given.parameters
+    for name in given.parameters:
+        given.parameters[name] = layer.parameters[name]
+    names = ["weight_ih_l0", "weight_ih_l0_reverse"][:D]
+    W = np.concatenate([layer.parameters[name] for name in names])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH, STEPS, INPUT) if layer.batch_first else (STEPS, BATCH, INPUT))
+    lengths = [6, 0, 4]
+    y, _, tape = layer.forward(x, lengths=lengths)
+    found, _, other = given.forward(x @ W.T, lengths=lengths)
+    np.testing.assert_allclose(found, y, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(given(x @ W.T, lengths=lengths)[0], y, rtol=1e-12, atol=1e-14)
+    dy = rng.normal(size=y.shape)
+    grads, others = layer.backward(tape, dy), given.backward(other, dy)
+    np.testing.assert_allclose(others.x @ W, grads.x, rtol=1e-11, atol=1e-13)
+    dW = others.x.reshape(-1, len(W)).T @ x.reshape(-1, INPUT)
+    np.testing.assert_allclose(dW, np.concatenate([grads.params[name] for name in names]), rtol=1e-11, atol=1e-13)
+    for name, gradient in others.params.items():
+        np.testing.assert_allclose(gradient, grads.params[name], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_written_out_as_a_matrix(bidirectional):
+    size = (1 + bidirectional) * 4 * HIDDEN
+    given = nr.LSTM(size, HIDDEN, bidirectional=bidirectional, input_mode="given", device="cpu", seed=1)
+    state_dict = nr.convert.to_torch(given)
+    linear = nr.LSTM(size, HIDDEN, bidirectional=bidirectional, device="cpu")
+    linear.load_state_dict(state_dict)
+    x = np.random.default_rng(0).normal(size=(STEPS, BATCH, size)).astype("float32")
+    np.testing.assert_allclose(linear(x)[0], given(x)[0], rtol=1e-6, atol=1e-7)
+
+
+@nr.cell
+def weighted_sum(x, h, p):
+    return 0.5 * h + p.W.a @ x
+
+
+def test_a_layer_with_nothing_to_learn_is_refused():
+    with pytest.raises(ValueError, match="nothing to learn"):
+        nr.RNN(weighted_sum, HIDDEN, HIDDEN, input_mode="given", device="cpu")
+
+
+def test_the_size_must_be_that_of_all_gates():
+    with pytest.raises(ValueError, match=r"input_size must be its directions, gates and units multiplied, 20, not 5"):
+        nr.LSTM(HIDDEN, HIDDEN, input_mode="given", device="cpu")
+
+
+def test_files_that_cannot_say_so_are_refused(tmp_path):
+    given = nr.LSTM(4 * HIDDEN, HIDDEN, input_mode="given", device="cpu")
+    with pytest.raises(ValueError, match="keep its state_dict"):
+        nr.convert.save_safetensors(given, tmp_path / "given.safetensors")
