@@ -319,7 +319,7 @@ def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = ""
 
 # ---------------------------------------------------------------- layers and networks
 def _network(layer):
-    """Return a layer's `Network`, with copies of its parameters on the host."""
+    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
     if layer.cell not in _CLASSES:
@@ -334,7 +334,7 @@ def _network(layer):
 
 
 def _custom(layer):
-    """Return the `Network` of a layer whose cell `from_onnx` made, or None."""
+    """Return the `NetworkData` of a layer whose cell `from_onnx` made, or None."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None

@@ -121,7 +121,7 @@ def test_progress_yields_the_items(terminal, rich, monkeypatch):
     if not rich:
         monkeypatch.setattr(console.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    assert list(console.progress(iter([3, 4]), "work")) == [3, 4]
+    assert list(console.progress_bar(iter([3, 4]), "work")) == [3, 4]
 
 
 def test_json_has_no_nan(tmp_path):

@@ -1,12 +1,12 @@
-"""What the commands of `numbarnn` run: a module each, with `add_arguments(parser)` and `run(args) -> exit code`.
+"""The commands of `numbarnn`: a module each, with `add_arguments(parser)` and `run(args) -> exit code`.
 
 info, report, demo, plan     commands of one file; charmodel: the character model of demo and of the course
 check                        results against float64 and peers: rows of cases (spreads) compared (accuracy, expected)
 speed                        `bench`: cases -> entrants (lineup, custom_cells, stream) -> turns (timing, memory) -> rows
-record, tables               a record of rows, and what speaks against their times; the table of rows
+record, tables               a record of rows, and the doubts about their times; the table of rows
 kernels, planned, source     `kernels`; kernels as a planner tiles them; a kernel's source without dead code
-trace/                       `trace`: what each block of a pass does and waits for, as a page that plays it
-cases, shapes, cells         options, sizes and arrays of what is checked and timed; sets of sizes; cells by name
+trace/                       `trace`: what each block of a pass does and waits for, as an animated page
+cases, shapes, cells         options, sizes and arrays of checked and timed cases; sets of sizes; cells by name
 peers/                       numbarnn, PyTorch, onnxruntime and cuDNN on these cases
-console                      what commands print and write, and their types of arguments
+console                      printed and written output, and types of arguments
 """

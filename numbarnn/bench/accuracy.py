@@ -4,12 +4,12 @@
     floor(case)            = (eps(dtype) * FUNCTION_ULPS + eps(compute dtype) * sqrt(longest sum)) * stages
     limit                  = max(floor, 2 * the peer's own error in the same dtype, if it is one of rounding)
 
-The peer is cuDNN where it ran, else PyTorch; where there is none the floor alone is the limit. Inputs and gradients
-are of size 1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors of a sum of n
-terms grow like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch.
-FUNCTION_ULPS stands for the sigmoids and tanhs around the sums, right to an ulp or so each. Half precision is storage:
-its sums are float32's. `stages` is 1, and 3 for a cell with a normalization. A peer that is further off than PEER_TRUST
-floors computes something else: then the floor alone is the limit.
+The peer is cuDNN if it ran, else PyTorch; without a peer the floor alone is the limit. Inputs and gradients are of size
+1, so errors are relative to the largest element or to 1, whichever is larger. Rounding errors of a sum of n terms grow
+like sqrt(n); the longest sums are those over inputs and hidden units, and over steps and batch. FUNCTION_ULPS covers
+the sigmoids and tanhs around the sums, right to an ulp or so each. Half precision is storage: its sums are float32's.
+`stages` is 1, and 3 for a cell with a normalization. A peer whose error exceeds PEER_TRUST floors computes something
+else: then the floor alone is the limit.
 """
 
 import numpy as np
@@ -25,9 +25,9 @@ FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 def error(value, expected):
     """Return the largest absolute difference over the largest expected element or 1.
 
-    NaN where `value` holds a NaN that `expected` does not hold in the same place, or the other way round.
+    NaN if one of them holds a NaN where the other does not.
     """
-    value, expected = flat(value), flat(expected)
+    value, expected = flattened(value), flattened(expected)
     missing = np.isnan(expected)
     if not np.array_equal(np.isnan(value), missing):
         return float("nan")
@@ -35,7 +35,7 @@ def error(value, expected):
     return float(np.max(np.abs(value - expected)) / max(1.0, np.max(np.abs(expected)))) if expected.size else 0.0
 
 
-def flat(value):
+def flattened(value):
     """Return an array, or a list of arrays (one per layer), as one float64 vector."""
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in _parts(value)])
 
@@ -45,7 +45,7 @@ def _parts(value):
 
 
 def shape_problem(value, expected, dtype):
-    """Return what is wrong with the shape or dtype (a name) of a result, in words; None when nothing is."""
+    """Return what is wrong with the shape or dtype (a name) of a result, in words; None if nothing is."""
     values, shapes = _parts(value), [part.shape for part in _parts(expected)]
     if any(part is None for part in values):
         return "no result: got None"
@@ -73,11 +73,11 @@ def trusted(case, peer_error):
     return peer_error if peer_error is not None and peer_error <= PEER_TRUST * floor(case) else None
 
 
-def share(error, limit):
-    """Return an error as a share of its limit: above 1 is a failure; infinite where there is no error."""
+def share_of_limit(error, limit):
+    """Return an error as a share of its limit: above 1 is a failure; infinite without an error."""
     return float("inf") if error is None or limit is None else quotient(error, limit, 0.0)
 
 
 def quotient(a, b, of_zeros):
-    """Return a / b; of_zeros where both are 0."""
+    """Return a / b; of_zeros if both are 0."""
     return a / b if b else float("inf") if a else of_zeros

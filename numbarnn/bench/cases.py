@@ -15,26 +15,26 @@ from numbarnn.reference.layer_norm_rnn import VECTORS
 from numbarnn.weights import WeightSpace
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")  # built in
-PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # those that PyTorch and cuDNN have
+PEERS_CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # cells that PyTorch and cuDNN have
 DROPPED, ZONEOUT = 0.3, 0.2  # of the elements of R; of units in a step
 RESET_RATE = 0.3  # of the elements of random resets
 
 
 @traced
 def layer_norm_rnn(x, h, p):
-    """A vanilla RNN, normalized; weights are dropped and units kept as they were (`numbarnn.reference` has it too)."""
+    """A vanilla RNN, normalized, with dropped weights and zoneout (`numbarnn.reference` has it too)."""
     n = layer_norm(p.W.h @ x + drop_connect(p.R.h, DROPPED) @ h)
     return zoneout(tanh(initial(p.gain.h, 1) * n + p.b.h), h, ZONEOUT)
 
 
-#: Cells that are written as equations: the LSTM, and one with what no built-in cell has (sums over all units,
-#: parameters per unit, dropped weights, random numbers in a step).
+# Cells that are written as equations: the LSTM, and one with features that no built-in cell has (sums over all units,
+# per-unit parameters, dropped weights, random numbers in a step).
 TRACED_CELLS = {"traced_lstm": library.lstm, "layer_norm_rnn": layer_norm_rnn}
 ALL_CELLS = (*CELLS, *TRACED_CELLS)
 SEED = (3 << 32) + 5  # of layers: both words of the random numbers' key
 DTYPES = ("float32", "float64")
-LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only where used
-#: The fields of `Case` that are options of a layer or a call, in the order in which they are told.
+LAYER_OPTIONS = ("input_mode", "proj_size", "cell_clip", "clip_propagate_nan")  # given to layers only if used
+# The fields of `Case` that are options of a layer or a call, in display order.
 OPTIONS = (
     "bidirectional", "bias", *LAYER_OPTIONS, "dropout", "batch_first", "state", "lengths", "padding_value", "resets",
     "gradients", "accumulate",
@@ -55,7 +55,7 @@ class Case:
     batch_first: bool = False
     state: bool = True  # initial states are given
     dropout: float = 0.0
-    gradients: str = "y and state"  # which are given to backward; "y" or "state": of that alone
+    gradients: str = "y and state"  # the gradients that backward gets; "y" or "state": of that alone
     accumulate: bool = False  # weight gradients are added to those of an earlier backward
     dtype: str = "float32"
     input_mode: str = "linear"
@@ -66,7 +66,7 @@ class Case:
     # None: all T; "padded": sequences of random lengths, 0 among them; "packed"; "half": evenly from T/2 to T
     lengths: str | None = None
     padding_value: float = 0.0
-    resets: bool = False  # sequences begin anew at random times
+    resets: bool = False  # sequences are reset at random times
     allow_tf32: bool | str = False  # on a GPU; True: float32 products may be rounded; "3x": each as three of TF32
 
     D = property(lambda self: 2 if self.bidirectional else 1)
@@ -75,14 +75,16 @@ class Case:
     equal_layers = property(lambda self: len(set(self.hidden)) == 1)  # states are then one array (L*D, B, H)
     masked = property(lambda self: self.dropout > 0 and self.L > 1)  # training applies dropout masks
     has_c = property(lambda self: self.cell in ("lstm", "traced_lstm"))  # the state is (h, c)
-    draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws others
+    draws = property(lambda self: self.masked or self.cell == "layer_norm_rnn")  # each training call draws new numbers
     training_calls = property(lambda self: 2 if self.accumulate or self.draws else 1)  # the last one's are compared
     uses = property(lambda self: tuple(name for name in self.changed if name in OPTIONS))  # names of options
 
     @property
     def forward_only(self):
-        """True when only y and the final states are compared: a NaN has no gradient; and gradients jump at the bounds
-        of `cell_clip`, which is where rounding to 16 bits may put a state."""
+        """True when only y and the final states are compared.
+
+        A NaN has no gradient. Gradients also jump at the bounds of `cell_clip`, which rounding to 16 bits may move.
+        """
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
     @cached_property
@@ -97,7 +99,7 @@ class Case:
         return " ".join(words + [name if value is True else f"{name}={value}" for name, value in self.changed.items()])
 
     def layer_input_size(self, layer):
-        """Return the size of what a layer gets."""
+        """Return the size of a layer's input."""
         return self.input_size if layer == 0 else self.D * self.outputs[layer - 1]
 
 
@@ -108,8 +110,8 @@ DEFAULTS = {field.name: field.default for field in fields(Case)}
 class Instance:
     """The arrays of a case, C-contiguous, of the case's dtype. States are lists: per layer (D, B, H_l), h (D, B, P).
 
-    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None where the case gives none or the cell has no c.
-    lengths (B,) of int64 and resets (T, B) of bool are None where the case has none. x and dy are NaN in the padding.
+    x (T, B, I); dy (T, B, D*H_last); h0, c0, dhy, dcy are None if the case gives none or the cell has no c. lengths
+    (B,) of int64 and resets (T, B) of bool are None if the case has none. x and dy are NaN in the padding.
     """
 
     case: Case
@@ -125,7 +127,7 @@ class Instance:
 
     @cached_property
     def float64(self):
-        """The same instance with every array cast to float64, which changes no value."""
+        """The instance with every array cast to float64, which changes no value."""
 
         def cast(value):
             if isinstance(value, list):
@@ -138,7 +140,7 @@ class Instance:
 
     @cached_property
     def padding(self):
-        """(T, B) of bool: what is behind the end of its sequence."""
+        """(T, B) of bool: true behind the end of a sequence."""
         return padding(self.lengths, *self.x.shape[:2])
 
 
@@ -148,17 +150,17 @@ def layer_of(name):
 
 
 def renamed(name, by):
-    """Return the name of the same parameter of a layer so many further up."""
+    """Return the name of the same parameter `by` layers further up."""
     return name.replace(f"_l{layer_of(name)}", f"_l{layer_of(name) + by}")
 
 
 def parameter_shapes(case):
     """Return name -> shape of every parameter, with PyTorch's names, layer by layer."""
-    own = case.cell == "layer_norm_rnn"
-    bias = "none" if own else {True: "double", False: "none"}.get(case.bias, case.bias)
+    has_gain = case.cell == "layer_norm_rnn"
+    bias = "none" if has_gain else {True: "double", False: "none"}.get(case.bias, case.bias)
     gates = (TRACED_CELLS.get(case.cell) or cells.get(case.cell)).num_gates
     sizes = gates, case.input_size, case.hidden, case.D, bias, case.proj_size, case.input_mode
-    return WeightSpace(*sizes, per_unit=VECTORS if own else ()).shapes
+    return WeightSpace(*sizes, per_unit=VECTORS if has_gain else ()).shapes
 
 
 def random_lengths(random, T, B, form):
@@ -180,8 +182,8 @@ def half_lengths(T, B):
 
 
 def random_resets(random, T, B, lengths=None):
-    """Return resets (T, B) of bool, at least one; also right behind the end of shorter sequences, where they must not
-    matter."""
+    """Return resets (T, B) of bool, at least one; also right behind the end of shorter sequences, where they have no
+    effect."""
     resets = random.random((T, B)) < RESET_RATE
     resets[T // 2, B // 2] = True
     if lengths is not None:
@@ -191,7 +193,7 @@ def random_resets(random, T, B, lengths=None):
 
 
 def padding(lengths, T, B):
-    """Return (T, B) of bool: True behind the end of a sequence; all False where lengths are None."""
+    """Return (T, B) of bool: True behind the end of a sequence; all False if lengths are None."""
     return np.arange(T)[:, None] >= (np.full(B, T) if lengths is None else lengths)
 
 
@@ -230,7 +232,7 @@ def make_instance(case):
 
 
 def layer_type(cell):
-    """Return what makes layers of one of ALL_CELLS, of sizes and options."""
+    """Return a function of sizes and options that makes layers of one of ALL_CELLS."""
     if cell in TRACED_CELLS:
         return partial(numbarnn.RNN, TRACED_CELLS[cell])
     if cell.startswith("rnn_"):
@@ -242,7 +244,7 @@ def make_layer(case, device, parameters, schedule="auto", seed=SEED):
     """Return the numbarnn layer for a case, with the given parameters loaded."""
     options = {name: getattr(case, name) for name in ("batch_first", "dropout", "bidirectional", "dtype")}
     options |= {"device": device, "schedule": schedule, "seed": seed}
-    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # there are those of the equations
+    options |= {} if case.cell in TRACED_CELLS else {"bias": case.bias}  # the equations decide about biases
     sizes = {"hidden_size": case.hidden[0], "num_layers": case.L}
     options |= sizes if case.equal_layers else {"hidden_size": list(case.hidden)}
     options |= {name: getattr(case, name) for name in LAYER_OPTIONS if name in case.uses}
@@ -260,7 +262,7 @@ def pack_states(states):
 
 
 def unpack_states(case, states):
-    """Return the reverse of `pack_states`, for a state of NumPy arrays that a layer returned."""
+    """Return a layer's state of NumPy arrays as per-layer arrays, the reverse of `pack_states`."""
     if isinstance(states, (list, tuple)):
         return list(states)
     return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

@@ -1,4 +1,4 @@
-"""Cells by name, as commands take them: built in, of the library, of a file or a module."""
+"""Find cells by name for commands: built in, of the library, of a file or a module."""
 
 import argparse
 import importlib
@@ -16,28 +16,28 @@ ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by name, or {CELL_PLACES}
 
 
 def built_in_or_own(text):
-    """An argparse type: the Cell of a built-in name such as "lstm", else as `find`."""
-    return CELLS[text] if text in CELLS else find(text, CELLS)
+    """Return the Cell of a built-in name such as "lstm", else as `find_cell` does (an argparse type)."""
+    return CELLS[text] if text in CELLS else find_cell(text, CELLS)
 
 
-def find(text, others=()):
+def find_cell(text, others=()):
     """Return the Cell of a name in the library, of FILE.py:NAME or MODULE:NAME; others: names that may be meant."""
     where, _, name = text.rpartition(":")
     module = load_module(where) if where else library
-    found, place = getattr(module, name, None), where or LIBRARY
-    if isinstance(found, Cell):
-        return found
+    match, place = getattr(module, name, None), where or LIBRARY
+    if isinstance(match, Cell):
+        return match
     there = sorted(key for key, value in vars(module).items() if isinstance(value, Cell))
     if not where and name.endswith(".py"):
         raise argparse.ArgumentTypeError(f"{text!r} is a file without the name of a cell; write {text}:NAME")
-    if found is None:
+    if match is None:
         alike = get_close_matches(name, [*there, *others], 1)
-        what = "is not there" + (f"; did you mean {alike[0]!r}?" if alike else "")
+        problem = "is not there" + (f"; did you mean {alike[0]!r}?" if alike else "")
     else:
-        what = f"is a {type(found).__name__}, not a Cell as numbarnn.cell makes it"
-        if callable(found) and not isinstance(found, type):
-            what += ": put @numbarnn.cell above its equations" if where else f"; one that it returns: {CELL_PLACES}"
-    raise argparse.ArgumentTypeError(f"{name!r} of {place} {what}; Cells there: {', '.join(there) or 'none'}")
+        problem = f"is a {type(match).__name__}, not a Cell as numbarnn.cell makes it"
+        if callable(match) and not isinstance(match, type):
+            problem += ": put @numbarnn.cell above its equations" if where else f"; one that it returns: {CELL_PLACES}"
+    raise argparse.ArgumentTypeError(f"{name!r} of {place} {problem}; Cells there: {', '.join(there) or 'none'}")
 
 
 def load_module(where):

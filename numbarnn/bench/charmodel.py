@@ -1,7 +1,7 @@
-"""A character model around any recurrent layer, and text for it: what `numbarnn demo` and the notebooks train.
+"""A character model around any recurrent layer, and text for it: `numbarnn demo` and the notebooks train it.
 
 Array code that runs with NumPy and CuPy alike: T steps of B streams of text, V characters, E the embedding size (the
-layer's input size), H the layer's units. Products are the engine's, so that on the CPU they run on its threads.
+layer's input size), H the layer's units. Products are the engine's, so on the CPU they run on its threads.
 """
 
 import importlib
@@ -65,7 +65,7 @@ class Streams(NamedTuple):
         return len(self.inputs) // seq
 
     def window(self, index, seq):
-        """Return inputs and targets of one window, (seq, B) each; shorter where the streams end within it."""
+        """Return inputs and targets of one window, (seq, B) each; shorter if the streams end within it."""
         return tuple(part[index * seq : (index + 1) * seq] for part in self)
 
 
@@ -128,8 +128,8 @@ class CharModel:
     def loss_and_gradients(self, inputs, targets, state=None):
         """Run one training window, integers (T, B), forward and backward.
 
-        Returns the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which
-        the next call reuses the second; and the layer's final state.
+        Return the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
+        next call reuses the second; and the layer's final state.
         """
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)
@@ -141,8 +141,8 @@ class CharModel:
         dy = self.xp.empty_like(y)
         self._multiply(dy, dlogits, self.W)
         grads = self.layer.backward(tape, dy.reshape(*shape, self.H))
-        # The embedding's gradient is a product with rows of the identity: the same bits on every device, where adding
-        # up rows in place would need atomics.
+        # The embedding's gradient is a product with rows of the identity, with the same bits on every device; adding
+        # rows up in place would need atomics.
         one_hot = dlogits  # its memory: dlogits is used up
         one_hot.fill(0)
         one_hot[self.xp.arange(inputs.size), inputs] = 1
@@ -166,10 +166,10 @@ class CharModel:
         return logits
 
     def state_dict(self):
-        """Return NumPy copies of all parameters by PyTorch's names; those of the layer begin with "rnn."."""
-        own = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
-        own = {name: np.array(self.layer.engine.to_host(view)) for name, view in own.items()}
-        return own | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
+        """Return NumPy copies of all parameters by PyTorch's names; the layer's begin with "rnn."."""
+        arrays = {"embedding.weight": self.embedding, "linear.weight": self.W, "linear.bias": self.b}
+        arrays = {name: np.array(self.layer.engine.to_host(view)) for name, view in arrays.items()}
+        return arrays | {f"rnn.{name}": array for name, array in self.layer.state_dict().items()}
 
 
 def _cross_entropy(logits, targets, xp):
@@ -210,7 +210,7 @@ class Adam:
         self.first, self.second = ([xp.zeros_like(w) for w in self.weights] for _ in range(2))
 
     def step(self, gradients):
-        """Update the weights. gradients: flat arrays as the weights, scaled in place where they are clipped."""
+        """Update the weights. gradients: flat arrays as the weights, scaled in place if they are clipped."""
         xp, (beta1, beta2) = self.xp, self.betas
         self.steps += 1
         if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device, so that nobody waits

@@ -1,13 +1,13 @@
 """`numbarnn check`: every engine that runs here, forward and backward, against float64, cuDNN and PyTorch.
 
 Every schedule runs a case in up to three modes: inference, single steps (the state carried from call to call) and
-training, of which the second call is compared where random numbers are drawn. Every quantity of every mode is one row,
-a dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
+training. If training draws random numbers, its second call is compared. Every quantity of every mode is one row, a
+dict. An exception becomes a failed row; a case that a schedule's planner refuses is counted, and is no failure. On
 CUDA cuDNN runs the instances whose options it has.
 
     cell, options, uses         the case: in words, and the names of options that it uses
     engine, schedule, mode      what ran; mode: "inference", "single steps", "training" or REFUSED
-    quantity, error, limit, ok  what was compared; error is None where nothing could be, and message says why
+    quantity, error, limit, ok  what was compared; error is None if nothing could be, and message says why
     torch_error, cudnn_error    peers' errors; ratio: error as a multiple of cuDNN's, or else PyTorch's
 """
 
@@ -51,7 +51,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Run the checks, print tables and a summary; returns 0 when every comparison passed, else 1."""
+    """Run the checks, print tables and a summary; return 0 when every comparison passed, else 1."""
     begin, rows = time.perf_counter(), []
     (here, simulator), chosen = plan_devices(args.device), (args.cell, args.schedule, args.quick)
     with torch_threads(1), ThreadPoolExecutor(1) as pool:  # at these sizes more threads only wait for each other
@@ -71,9 +71,9 @@ def run(args):
 
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
-    """Return (devices to check in this process, whether the simulator is checked beside it, by a second process).
+    """Return (devices to check in this process, whether a second process checks the simulator).
 
-    Of "all" devices those are left out that cannot run here.
+    "all" leaves devices out that cannot run here.
     """
     if wanted != "all":
         return [wanted], False
@@ -87,13 +87,13 @@ def plan_cases(device, cells, schedules, quick):
     The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check.
     """
     if quick and device == "sim":
-        found = []
+        plans = []
         for start, cell in enumerate(cells):
             for turn, case in enumerate(spreads.all_cases(cell, "quick", device), start):
                 for name in schedules if case.proj_size or case.cell_clip else [schedules[turn % len(schedules)]]:
                     lowered = name == "persistent" and case.dtype == "float64"  # which its kernels do not compute in
-                    found.append((replace(case, dtype="float32") if lowered else case, [name]))
-        return found
+                    plans.append((replace(case, dtype="float32") if lowered else case, [name]))
+        return plans
     sizes = {schedule: "quick" if quick or (device == "sim" and schedule != schedules[0]) else "full"
              for schedule in schedules}  # fmt: skip
     return [
@@ -105,8 +105,7 @@ def plan_cases(device, cells, schedules, quick):
 
 
 def check_simulated(cells, schedules, quick):
-    """Return the rows of some cells in the simulator; one failed row where its process did not start, died or took too
-    long."""
+    """Return the rows of some cells in the simulator; one failed row if its process did not finish."""
     arguments = ["check", "--device", "sim", "--cell", ",".join(cells)]
     arguments += ["--schedule", ",".join(schedules), *(["--quick"] if quick else [])]
     code, rows, said = console.run_apart(arguments, TIMEOUT_S)
@@ -116,13 +115,13 @@ def check_simulated(cells, schedules, quick):
 
 
 def engine_failure(device, message):
-    """Return the row that stands for an engine that did not start, or broke down."""
-    about = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
-    return row_of(**about, engine=device, quantity="engine", ok=False, message=message)
+    """Return the row for an engine that did not start, or broke down."""
+    fields = dict.fromkeys(("cell", "options", "schedule", "mode"), "-")
+    return row_of(**fields, engine=device, quantity="engine", ok=False, message=message)
 
 
 def row_of(**known):
-    """Return a row of what is known; see the module's text."""
+    """Return a row of the known fields; see the module's text."""
     row = dict.fromkeys(("error", "limit", "torch_error", "cudnn_error", "message")) | {"uses": (), "ok": True} | known
     peer = row["torch_error"] if row["cudnn_error"] is None else row["cudnn_error"]
     return row | {"ratio": None if None in (row["error"], peer) else accuracy.quotient(row["error"], peer, 1.0)}
@@ -141,7 +140,7 @@ def check_device(device, cells, schedules, quick):
     except Exception as exception:
         return [engine_failure(device, f"{type(exception).__name__}: {exception}")]
     with_cudnn, rows = device == "cuda" and cudnn.why_not() is None, []
-    for case, wanted in console.progress(plan_cases(device, cells, schedules, quick), device):
+    for case, wanted in console.progress_bar(plan_cases(device, cells, schedules, quick), device):
         rows += check_case(case, device, wanted, with_cudnn)
     return rows
 
@@ -189,8 +188,11 @@ def run_single_steps(layer, instance):
 
 
 def run_training(layer, instance):
-    """Return every result of forward and backward, of the second of two calls where random numbers are drawn or
-    gradients accumulated: gradients of parameters are then added to those of the first."""
+    """Return every result of forward and backward.
+
+    If random numbers are drawn or gradients accumulated, these are of the second of two calls; accumulated gradients
+    include the first call's.
+    """
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)
     dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None
@@ -211,17 +213,17 @@ class Comparer:
         self.case, self.device, self.schedule, self.rows = case, device, schedule, []
 
     def add(self, mode, quantity, error=None, limit=None, **more):
-        """Add one row. Unless `ok` is given, it passes where no message is and the error is in the limit."""
+        """Add one row. Unless `ok` is given, it passes if there is no message and the error is in the limit."""
         ok, message = error is not None and error <= (limit or 0), more.get("message")
         if message is None and error != error:
             message = "the result holds NaN"
-        about = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
-        about |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
-        self.rows.append(row_of(**about | {"ok": ok} | more | {"message": message}))
+        fields = {"cell": self.case.cell, "options": self.case.options, "uses": self.case.uses, "engine": self.device}
+        fields |= {"schedule": self.schedule, "mode": mode, "quantity": quantity, "error": error, "limit": limit}
+        self.rows.append(row_of(**fields | {"ok": ok} | more | {"message": message}))
 
     @contextmanager
     def catching(self, mode):
-        """A context in which an exception becomes a failed row: what it was, and where."""
+        """Return a context in which an exception becomes a failed row: what it was, and where."""
         try:
             yield
         except Exception as exception:
@@ -230,7 +232,7 @@ class Comparer:
             self.add(mode, "exception", message=message)
 
     def compare(self, mode, results, expectation, needed=("y",)):
-        """Compare every quantity of `results` with those of `Expected`; quantities in `needed` must be there."""
+        """Compare every quantity of `results` with `Expected`'s; quantities in `needed` must exist."""
         for quantity in needed:
             if quantity not in results:
                 self.add(mode, quantity, message="no result for it")
@@ -241,12 +243,12 @@ class Comparer:
                 continue
             errors = {peer: accuracy.trusted(self.case, e) for peer, e in errors_of(expectation, quantity).items()}
             limit = accuracy.limit(self.case, errors["torch"] if errors["cudnn"] is None else errors["cudnn"])
-            told = {f"{peer}_error": error for peer, error in errors.items()}
-            self.add(mode, quantity, accuracy.error(value, wanted), limit, **told)
+            peer_errors = {f"{peer}_error": error for peer, error in errors.items()}
+            self.add(mode, quantity, accuracy.error(value, wanted), limit, **peer_errors)
 
 
 # -------------------------------------------------------------------------------------------------------- what it says
-ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # of failures and notes, one by one; of a message. --json has them all
+ROWS_SHOWN, LETTERS_SHOWN = 40, 400  # failures and notes that are listed; letters of a message. --json has them all
 NUMBERS = ("checks", "worst", "PyTorch", "cuDNN", "limit", "ratio")
 LEGEND = (
     "worst: the error nearest to its limit, with the peers' errors there; ratio: the median of error / the peer's "
@@ -256,11 +258,11 @@ LEGEND = (
 
 def by_run(rows):
     """Return (engine, cell, schedule, dtype) -> rows, sorted."""
-    found = {}
+    groups = {}
     for row in filter(compared, rows):
         dtype = next((dtype for dtype in precision.DTYPES if dtype in row["options"].split()), "-")
-        found.setdefault((row["engine"], row["cell"], row["schedule"], dtype), []).append(row)
-    return dict(sorted(found.items()))
+        groups.setdefault((row["engine"], row["cell"], row["schedule"], dtype), []).append(row)
+    return dict(sorted(groups.items()))
 
 
 def number(value):
@@ -270,7 +272,7 @@ def number(value):
 
 def group_cells(rows):
     """Return the cells of some rows under "result", NUMBERS and "at"."""
-    worst = max(rows, key=lambda row: (not row["ok"], accuracy.share(row["error"], row["limit"])))
+    worst = max(rows, key=lambda row: (not row["ok"], accuracy.share_of_limit(row["error"], row["limit"])))
     ratios = sorted(row["ratio"] for row in rows if row["ratio"] is not None and row["ratio"] == row["ratio"])
     ratio = f"{ratios[(len(ratios) - 1) // 2]:.2f}" if ratios else "-"
     errors = (number(worst[name]) for name in ("error", "torch_error", "cudnn_error", "limit"))
@@ -296,13 +298,13 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print the last lines: what schedules refused, and the verdict."""
+    """Print the last lines: schedules' refusals, and the verdict."""
     refusals = {}
     for row in itertools.filterfalse(compared, rows):
         refusals.setdefault((row["schedule"], row["engine"]), []).append(row)
-    for (schedule, engine), found in refusals.items():
-        such = "such as {cell} {options}: {message}".format(**found[0])
-        console.say_wrapped(f"{schedule} refuses {len(found)} cases on {engine}, {such}")
+    for (schedule, engine), refused in refusals.items():
+        such = "such as {cell} {options}: {message}".format(**refused[0])
+        console.say_wrapped(f"{schedule} refuses {len(refused)} cases on {engine}, {such}")
     if any(row["engine"] == "cuda" for row in rows) and (reason := cudnn.why_not()):
         console.say_wrapped(f"without cuDNN: {reason}")
     failed, total = sum(not row["ok"] for row in rows), sum(map(compared, rows))

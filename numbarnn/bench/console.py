@@ -1,4 +1,4 @@
-"""What commands have in common: tables, progress bars, files, types of arguments, errors."""
+"""Console output, files, types of arguments and errors of the commands."""
 
 import argparse
 import importlib.util
@@ -17,19 +17,19 @@ import numpy as np
 
 from numbarnn.common import files, install
 
-PIPED = 100  # columns of what goes to a file or pipe
+PIPED = 100  # columns of output to a file or pipe
 NARROW = 16  # columns of a text that wraps, at least
 GAP, INDENT = 2, 4  # blanks between columns, and before the further lines of a row
 COLORS = dict.fromkeys(("FAILED", "REFUSED"), "\x1b[1;31m") | {"ok": "\x1b[32m"}
-LETTERS_SAID = 2000  # of what a process wrote to its error stream
+LETTERS_SAID = 2000  # letters of a process's error stream that are shown
 
 
 class CannotRun(RuntimeError):
-    """A subcommand cannot do what it was asked for; the message says why and what helps. Exit status 1."""
+    """A subcommand cannot do its work; the message says why and what helps. Exit status 1."""
 
 
 class WrongArguments(CannotRun):
-    """Options do not go together, or a file is not what it must be. Exit status 2."""
+    """Options do not go together, or a file has the wrong contents. Exit status 2."""
 
 
 class MissingPackage(CannotRun):
@@ -40,7 +40,7 @@ class MissingPackage(CannotRun):
 
 
 def figure(purpose, **options):
-    """Return a matplotlib Figure; MissingPackage names the purpose where matplotlib is not installed."""
+    """Return a matplotlib Figure; MissingPackage names the purpose if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -78,7 +78,7 @@ def print_table(title, columns, rows, right=()):
 
 
 def table_lines(columns, rows, right=()):
-    """Return the lines of a table of texts: where even wrapped texts are too wide, each row takes several lines."""
+    """Return the lines of a table of texts: if even wrapped texts are too wide, each row takes several lines."""
     texts, width = [*zip(columns, *rows, strict=True)], shutil.get_terminal_size((PIPED, 24)).columns
     least = [max(NARROW, *(len(word) for text in cells for word in [*text.split(), ""])) for cells in texts]
     widths = [max(map(len, cells)) for cells in texts]
@@ -107,7 +107,7 @@ def table_lines(columns, rows, right=()):
     return lines
 
 
-def progress(items, title, total=None):
+def progress_bar(items, title, total=None):
     """Yield items; with rich installed and on a terminal, beside a progress bar on the error stream."""
     if importlib.util.find_spec("rich") is None or not sys.stderr.isatty():
         return (yield from items)
@@ -129,7 +129,7 @@ def document(title, body, style, script=""):
 
 def write_json(path, data):
     """Write data as JSON; NaN and infinities, which JSON lacks, become null. The file is replaced whole."""
-    write_bytes(path, (json.dumps(plain(data), indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, (json.dumps(json_types(data), indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path, data):
@@ -138,14 +138,14 @@ def write_bytes(path, data):
         part.write_bytes(data)
 
 
-def plain(data):
+def json_types(data):
     """Return data of dicts, lists and numbers (Python's or NumPy's) in the types that JSON knows."""
     if isinstance(data, dict):
-        return {str(key): plain(value) for key, value in data.items()}
+        return {str(key): json_types(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [plain(value) for value in data]
+        return [json_types(value) for value in data]
     if isinstance(data, (np.ndarray, np.generic)):
-        return plain(data.tolist())
+        return json_types(data.tolist())
     return None if isinstance(data, float) and not np.isfinite(data) else data
 
 
@@ -158,9 +158,9 @@ def environment():
 
 
 def run_apart(arguments, timeout):
-    """Run a command in a process of its own, beside this one.
+    """Run a command in another process.
 
-    Returns its exit code (None: it took too long), what it wrote as JSON (None: nothing), and what became of it.
+    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -170,9 +170,9 @@ def run_apart(arguments, timeout):
                                  env=environment())  # fmt: skip
         except subprocess.TimeoutExpired:
             return None, None, f"it took more than {timeout} s"
-        found = json.loads(answer.read_text()) if answer.exists() else None
+        data = json.loads(answer.read_text()) if answer.exists() else None
     said = " ".join(ran.stderr.decode(errors="replace").split())[-LETTERS_SAID:]
-    return ran.returncode, found, said or f"exit code {ran.returncode}"
+    return ran.returncode, data, said or f"exit code {ran.returncode}"
 
 
 # ----------------------------------------------------------------------------------------------------------- arguments
@@ -182,7 +182,7 @@ def add_json_argument(parser, what):
 
 
 def add_list_argument(parser, option, choices, default, more=""):
-    """Add an option that takes several of `choices`, with commas between, or "all"."""
+    """Add an option that takes several of `choices`, separated by commas, or "all"."""
 
     def parse(text):
         names = list(choices) if text == "all" else [name.strip() for name in text.split(",")]
@@ -196,7 +196,7 @@ def add_list_argument(parser, option, choices, default, more=""):
 
 
 def json_path(text):
-    """An argparse type: a file that can be written (JSON or another), checked before the work starts."""
+    """Parse the path of a file, and check before the work starts that it can be written (an argparse type)."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file to write, got the directory {text!r}")
@@ -211,13 +211,13 @@ def json_path(text):
 
 
 def whole_numbers(text, expected, count=None):
-    """Return whole numbers of at least 1 with commas between, `count` of them; expected: words for the error."""
+    """Return whole numbers of at least 1 separated by commas, `count` of them; expected: words for the error."""
     parts = [part.strip() for part in text.split(",")]
     if count not in (None, len(parts)) or not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected {expected} got {text!r}")
     return tuple(map(int, parts))
 
 
-def positive_int(text):
-    """An argparse type: a whole number of at least 1."""
+def at_least_1(text):
+    """Parse a whole number of at least 1 (an argparse type)."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]

@@ -1,9 +1,9 @@
-"""Cells that PyTorch does not have, in `numbarnn bench`: the library's and those of files, written as equations.
+"""Cells that PyTorch lacks, in `numbarnn bench`: the library's and those of files, written as equations.
 
 Their peers are the built-in LSTM of the same sizes ("lstm"), and a loop of the same equations in eager PyTorch
-("loop"). The truth is what the loop computes in float64. numbarnn's error may be twice that of the loop in the row's
-dtype, or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it may be GROWTH times
-the loop's: a cell may be chaotic, and then chance decides what becomes of a rounding error.
+("loop"). The truth is the loop's result in float64. numbarnn's error may be twice that of the loop in the row's dtype,
+or the floor of as many steps as the cell has stages. Over more than STEPS_COMPARED steps it may be GROWTH times the
+loop's: a cell may be chaotic, and then chance decides how a rounding error grows.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ import numpy as np
 import numbarnn
 from numbarnn.bench import accuracy, console
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
-from numbarnn.bench.cells import find
+from numbarnn.bench.cells import find_cell
 from numbarnn.bench.lineup import LineUp
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
-from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_no_loop
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.shapes import TRAINING
 from numbarnn.cells import Cell
@@ -38,16 +38,16 @@ class NamedCell(NamedTuple):
 
 
 def named_cells(text):
-    """An argparse type: cells with commas between -> names of PEERS_CELLS, and a `NamedCell` for each other."""
+    """Parse cells separated by commas: names of PEERS_CELLS, and a `NamedCell` for each other (an argparse type)."""
     names = dict.fromkeys(part.strip() for part in (",".join(PEERS_CELLS) if text == "all" else text).split(","))
-    return [name if name in PEERS_CELLS else NamedCell(name, find(name, PEERS_CELLS)) for name in names]
+    return [name if name in PEERS_CELLS else NamedCell(name, find_cell(name, PEERS_CELLS)) for name in names]
 
 
 class CustomInstance:
     """Random arrays for a cell and a shape, C-contiguous, of a dtype.
 
-    case: that of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names. x, dy:
-    (T, B, I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
+    case: of an LSTM of the same sizes. parameters: name -> array, a new layer's by the equations' names. x, dy: (T, B,
+    I), (T, B, H or P). states: one (L, B, H) per state, positive, as a normalizer has to be.
     """
 
     def __init__(self, cell, shape, dtype, device):
@@ -68,7 +68,7 @@ class CustomInstance:
         self.states = [random.uniform(0.25, 1, (shape.L, shape.B, width)).astype(numpy_dtype) for width in widths]
 
     def layer(self, device, schedule, dtype=None):
-        """Return a layer of its sizes, with parameters of its own."""
+        """Return a layer of its sizes, with new parameters."""
         options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
         return numbarnn.RNN(self.cell, self.shape.I, self.shape.H, self.shape.L, **options)
 
@@ -80,10 +80,10 @@ class CustomInstance:
 
         def results(returned):
             y, final, *gradients = returned
-            found = {"y": y} | self._named("final {}", final)
-            for own in gradients:
-                found |= {"dx": own.x} | self._named("d{}", own.state) | dict(own.named)
-            return {name: peers.to_host(layer, value) for name, value in found.items()}
+            quantities = {"y": y} | self._named("final {}", final)
+            for grads in gradients:
+                quantities |= {"dx": grads.x} | self._named("d{}", grads.state) | dict(grads.named)
+            return {name: peers.to_host(layer, value) for name, value in quantities.items()}
 
         call = peers.layer_call(layer, what, x, tuple(states) if len(states) > 1 else states[0], dy)
         wait, plan = peers.synchronize_of(layer), peers.plan_of(layer, x)
@@ -101,11 +101,11 @@ class CustomInstance:
 
         def results(returned):
             y, finals = returned
-            found = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
+            quantities = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
             if train:
                 inputs = {"dx": x} | self._named("d{}", states) | leaves
-                found |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
-            return {name: torch_to_numpy(value) for name, value in found.items()}
+                quantities |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
+            return {name: torch_to_numpy(value) for name, value in quantities.items()}
 
         backward = (lambda y, _: y.backward(dy)) if train else None
         call = torch_call(lambda: network(x, states), [x, *states, *leaves.values()], backward)
@@ -117,9 +117,9 @@ class CustomInstance:
         return {form.format(name): state for name, state in zip(self.cell.states, states, strict=True)}
 
     def line_up(self, what, where):
-        """Return the `LineUp` of a pass. Where there is no loop, nothing is compared, and its reason is told."""
+        """Return the `LineUp` of a pass. Without a loop nothing is compared, and the reason is given."""
         train, device, line = what == TRAINING, where.device, LineUp(self.case, {}, {}, limit_of=self._limit)
-        if reason := why_not(self.cell, train):
+        if reason := why_no_loop(self.cell, train):
             line.left_out["loop"] = f"{reason}, so that results are not compared"
         else:
             loop, exact = self.loop(train, device), self.loop(train, device, "float64")
@@ -129,6 +129,6 @@ class CustomInstance:
         return line
 
     def _limit(self, case, loop_error):
-        """In float64 the floor is twice as high: the loop, which then is the truth, errs as much."""
+        """Return the largest error that passes; in float64 the floor doubles, as the loop, the truth, errs as much."""
         floor = accuracy.floor(case) * (1 + len(self.cell.stages)) * (2 if case.dtype == "float64" else 1)
         return max(floor, (2 if self.shape.T <= STEPS_COMPARED else GROWTH) * loop_error)

@@ -14,7 +14,7 @@ from numbarnn.common import files
 DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
 DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does without)"
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
-RECENT, EVERY = 100, 200  # steps of which the mean loss is printed; steps between evaluations of the held-out text
+RECENT, EVERY = 100, 200  # steps whose mean loss is printed; steps between evaluations of the held-out text
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
 RANGES = (
     ("seed", 0, math.inf), ("dropout", 0, 1), ("lr", 1e-12, math.inf), ("minutes", 1e-9, math.inf),
@@ -24,7 +24,7 @@ RANGES = (
 
 def add_arguments(parser):
     """Add the options of `numbarnn demo`."""
-    add, count = parser.add_argument, console.positive_int
+    add, count = parser.add_argument, console.at_least_1
     for name, purpose, kind in (
         ("layers", "Layers.", count), ("hidden", "Units per layer.", count), ("batch", "Streams of text.", count),
         ("seq", "Characters per window.", count), ("seed", "Seed of all random numbers.", int),
@@ -49,7 +49,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Train, then write a sample, results and the loss curve; returns 0."""
+    """Train, then write a sample, results and the loss curve; return 0."""
     for name, least, below in RANGES:
         if (value := getattr(args, name)) is not None and not least <= value < below:
             said = f"--{name}: expected a number of at least {least:g} and below {below:g}, got {value}"
@@ -79,7 +79,7 @@ def run(args):
     with engine.activate():
         try:
             todo = trainer.train(steps, begin + 60 * minutes)
-            for evaluated in console.progress(todo, "training", None if steps == math.inf else steps):
+            for evaluated in console.progress_bar(todo, "training", None if steps == math.inf else steps):
                 if evaluated:
                     console.say(f"step {trainer.step:6d}   {trainer.seconds:6.1f} s   {trainer.losses_text()}")
         except KeyboardInterrupt:
@@ -121,10 +121,10 @@ class Trainer:
             self.window, self.state = 0, None
         self.losses.append(self._finite(float(loss) / math.log(2), "the loss"))
 
-    def _finite(self, loss, what):
+    def _finite(self, loss, quantity):
         if not math.isfinite(loss):
             cure = f"try a smaller --lr than {self.config['lr']:g}"
-            raise Diverged(f"{what} became {loss} by step {self.step}; {cure}")
+            raise Diverged(f"{quantity} became {loss} by step {self.step}; {cure}")
         return loss
 
     def losses_text(self):
@@ -139,8 +139,10 @@ class Trainer:
             self.held_out.append((self.step, loss))
 
     def train(self, steps, deadline=math.inf, every=EVERY):
-        """Train for `steps` steps or until the deadline (time.perf_counter()); yield whether a step ended in an
-        evaluation of the held-out text: every `every` steps and at the end."""
+        """Train for `steps` steps or until the deadline (time.perf_counter()).
+
+        Yield whether a step ended in an evaluation of the held-out text: every `every` steps and at the end.
+        """
         begin, finished = time.perf_counter(), False
         while not finished:
             self.train_step()

@@ -1,4 +1,4 @@
-"""What a case's results should be, by the float64 reference, and what its peers make of it: PyTorch and cuDNN."""
+"""Compute a case's expected results by the float64 reference, and its peers' results: PyTorch and cuDNN."""
 
 from contextlib import suppress
 
@@ -16,7 +16,7 @@ PEERS = ("torch", "cudnn")
 
 
 class Expected:
-    """Results of one instance by who computes them: "truth" (the reference) and, where they run it, each of PEERS.
+    """Results of one instance by who computes them: "truth" (the reference) and, if they run it, each of PEERS.
 
     Computed once for all schedules, PyTorch's on the CPU.
     """
@@ -29,37 +29,37 @@ class Expected:
         """Return name -> results by quantity, of training call number `call`; None: of inference."""
         call = call if self.instance.case.draws else None
         if call not in self._known:
-            instance, masks = self.instance, dropout_masks(self.instance.case, call)
-            found = {"truth": reference_results(instance, call)}
+            instance, masks = self.instance, masks_of_case(self.instance.case, call)
+            results = {"truth": reference_results(instance, call)}
             if self.with_torch and installed("torch"):
-                found["torch"] = torch_peer.torch_results(instance, masks) or {}
+                results["torch"] = torch_peer.torch_results(instance, masks) or {}
             if self.with_cudnn:
                 with suppress(cudnn_peer.Refused):  # it has no such option, or says that it does not support it
-                    found["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
-            self._known[call] = found
+                    results["cudnn"] = cudnn_peer.cudnn_results(instance, masks)
+            self._known[call] = results
         return self._known[call]
 
     def of_training(self):
         """Return the results of the last training call that a case makes: see `check.run_training`."""
         case, parameters = self.instance.case, self.instance.parameters
-        found = self.results(case.training_calls - 1)
+        results = self.results(case.training_calls - 1)
         for earlier in map(self.results, range(case.training_calls - 1) if case.accumulate else ()):
-            found = {who: own | {name: own[name] + earlier[who][name] for name in own if name in parameters}
-                     for who, own in found.items()}  # fmt: skip
-        return found
+            results = {who: one | {name: one[name] + earlier[who][name] for name in one if name in parameters}
+                     for who, one in results.items()}  # fmt: skip
+        return results
 
 
-def errors_of(found, quantity):
-    """Return peer -> its error in a quantity, None where it gives none; found: as of `Expected.results`."""
-    given = {peer: found.get(peer, {}).get(quantity) for peer in PEERS}
-    return {peer: None if value is None else accuracy.error(value, found["truth"][quantity])
-            for peer, value in given.items()}  # fmt: skip
+def errors_of(results, quantity):
+    """Return peer -> its error in a quantity, None if it gives none; results: as of `Expected.results`."""
+    values = {peer: results.get(peer, {}).get(quantity) for peer in PEERS}
+    return {peer: None if value is None else accuracy.error(value, results["truth"][quantity])
+            for peer, value in values.items()}  # fmt: skip
 
 
-def dropout_masks(case, call):
-    """Return what the outputs of all layers but the last are multiplied by in training call number `call`.
+def masks_of_case(case, call):
+    """Return the factors of the outputs of all layers but the last in training call number `call`.
 
-    By the independent generator: a list of (T, B, D*H_l); None where nothing is dropped, and in inference (None).
+    They come from the independent generator: a list of (T, B, D*H_l); None without dropout, and in inference (None).
     """
     if call is None or not case.masked:
         return None
@@ -68,9 +68,12 @@ def dropout_masks(case, call):
 
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
-    """Return (result, backward) of `numbarnn.reference` for a case: what its forward returns in training call number
-    `call` (None: in inference), and the function backward(result, dy, dhy, dcy); sequences: lengths, resets, ..."""
-    options = {"masks": dropout_masks(case, call)} | sequences
+    """Return (result, backward) of `numbarnn.reference` for a case.
+
+    result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
+    dcy). sequences: lengths, resets, ...
+    """
+    options = {"masks": masks_of_case(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
     options |= {"cell_clip": case.cell_clip, "clip_propagate_nan": case.clip_propagate_nan}
@@ -78,13 +81,13 @@ def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
 
 
 def drawn(case, call):
-    """Return what layer_norm_rnn draws in training call number `call`, as its reference takes it; else the mean."""
+    """Return the numbers that layer_norm_rnn draws in training call number `call`, for its reference; else the mean."""
     if call is None:
         return {"kept": 1 - ZONEOUT}
     places = [[(layer * case.D + direction, H) for direction in range(case.D)] for layer, H in enumerate(case.hidden)]
-    kept = [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in own] for own in places]
-    dropped = [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64") for place, H in own]
-               for own in places]  # fmt: skip
+    kept = [[philox.zoneout_kept(case.T, case.B, H, ZONEOUT, SEED, place, call) for place, H in row] for row in places]
+    dropped = [[philox.dropped_weights(1, H, DROPPED, SEED, place, call, "float64") for place, H in row]
+               for row in places]  # fmt: skip
     return {"kept": kept, "dropped": dropped}
 
 
@@ -102,6 +105,6 @@ def reference_results(instance, call=None):
         results |= {"dx": gradients.dx, "dhx": gradients.dhx} | gradients.params
         results |= {"dcx": gradients.dcx} if case.has_c else {}
     for quantity, value in results.items():
-        if not case.nan_state and np.isnan(accuracy.flat(value)).any():
+        if not case.nan_state and np.isnan(accuracy.flattened(value)).any():
             raise ArithmeticError(f"the float64 reference has a NaN in {quantity}")
     return results

@@ -6,14 +6,14 @@ from numbarnn.schedules.estimate import product_us
 COLORS = {"steps": "tab:blue", "input": "tab:orange", "dropout": "tab:green", "remake": "tab:olive",
            "weights": "tab:purple"}  # fmt: skip
 STEPS_BAR, PRODUCT_BAR = (0.0, 0.43), (-0.4, 0.35)  # (bottom, height) in a row; rows are 1 apart, layer 0 the lowest
-# For schedules whose steps nobody estimates: what a product costs for each of its steps, if a step costs 1. A drawing
-# convention that keeps products visible, no more.
+# The cost of a product's step relative to a step's, for schedules without estimates. A drawing convention that keeps
+# products visible.
 PRODUCT_SHARE = 0.2
 ROW_INCHES, WIDTH_INCHES = 0.45, 10
 
 
 def timeline(option, problem):
-    """(Spans of the tasks, what they are measured in) of a `numbarnn.schedules.explain.Option`.
+    """Return (Spans of the tasks, their unit) of a `numbarnn.schedules.explain.Option`.
 
     Persistent launches take as long as the planner expects their steps to take.
     """
@@ -34,7 +34,7 @@ def _steps_cost(task):
 
 
 def rows_of(span, backward):
-    """The bars of a `Span`: (kind, (layer, direction), start, length) each.
+    """Return the bars of a `Span`: (kind, (layer, direction), start, length) each.
 
     A launch is drawn as the steps of each of its layers and directions. A layer runs one step behind the layer that it
     reads; with two directions it begins when both directions of that layer are done.
@@ -77,7 +77,7 @@ def draw(axis, plan, spans=None, unit="steps of one layer"):
 
 
 def figure(explanations):
-    """A matplotlib figure with one picture below the other, for each `numbarnn.schedules.explain.Explanation`."""
+    """Return a matplotlib figure with a picture for each `numbarnn.schedules.explain.Explanation`."""
     rows = explanations[0].problem.layers * explanations[0].problem.directions
     height = len(explanations) * (1.2 + ROW_INCHES * rows)
     picture = console.figure("a picture of the plan", figsize=(WIDTH_INCHES, height))

@@ -19,7 +19,7 @@ from numbarnn.common import code_cache, install
 from numbarnn.common.words import counted
 from numbarnn.engines.cpu import openblas, vectors
 
-FORCED_CORE = "OPENBLAS_CORETYPE"  # of the environment: OpenBLAS takes it and does not look at the processor
+FORCED_CORE = "OPENBLAS_CORETYPE"  # environment variable: OpenBLAS takes it and does not look at the processor
 # The name shown -> distributions that bring it, of which the last one installed counts; "[extra]" that has it.
 PACKAGES = {
     "numpy": "numpy", "llvmlite": "llvmlite", "OpenBLAS wheel": "scipy-openblas32",
@@ -39,25 +39,25 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print what is here; returns 0, or 1 where not even the CPU engine runs."""
+    """Print what is here; return 0, or 1 if not even the CPU engine runs."""
     if args.clear_cache:
         folder, (count, size) = code_cache.directory_if_any(), code_cache.clear()
         console.say(f"removed {counted(count, 'file')} of compiled code, {size / 1e6:.1f} MB, from {folder}")
         return 0
-    found = collect()
-    rows = [["numbarnn", found["numbarnn"], ""], ["python", f"{found['python']}  {sys.executable}", ""]]
-    for name, version in found["versions"].items():
+    facts = collect()
+    rows = [["numbarnn", facts["numbarnn"], ""], ["python", f"{facts['python']}  {sys.executable}", ""]]
+    for name, version in facts["versions"].items():
         rows.append([name, version or "not installed", "" if version else how_to_install(name)])
     console.print_table("Versions", ["package", "version", "how to get it"], rows)
-    console.print_table("Devices", ["device", "name", "about it"], devices(found))
+    console.print_table("Devices", ["device", "name", "about it"], devices(facts))
     rows = [
         [name, "ok" if engine["runs"] else "no", engine["missing"] or "", engine["how"] or ""]
-        for name, engine in found["engines"].items()
+        for name, engine in facts["engines"].items()
     ]
     console.print_table("Engines", ["engine", "runs here", "what is missing", "how to get or use it"], rows)
     if args.json:
-        console.write_json(args.json, found)
-    return 0 if found["engines"]["cpu"]["runs"] else 1
+        console.write_json(args.json, facts)
+    return 0 if facts["engines"]["cpu"]["runs"] else 1
 
 
 def how_to_install(name):
@@ -68,17 +68,17 @@ def how_to_install(name):
     return (install.command(last[1:-1]) if last[0] == "[" else f"pip install {last}") + MORE.get(name, "")
 
 
-def devices(found):
+def devices(facts):
     """Return the rows of the table of devices."""
-    cpu = found["cpu"]
+    cpu = facts["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
     core += f", steps with {cpu['vectors']}" if cpu["vectors"] else ""
     rows = [["CPU", cpu["model"], f"{cpu['cores']} cores{core}"]]
-    for i, gpu in enumerate(found["gpus"]):
-        about = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
-        rows.append([f"GPU {i}", gpu["name"], about])
-    return rows if found["gpus"] else [*rows, ["GPU", "none", "no NVIDIA GPU or driver was found"]]
+    for i, gpu in enumerate(facts["gpus"]):
+        text = f"compute capability {gpu['compute_capability']}, {gpu['memory_bytes'] / 2**30:.0f} GiB"
+        rows.append([f"GPU {i}", gpu["name"], text])
+    return rows if facts["gpus"] else [*rows, ["GPU", "none", "no NVIDIA GPU or driver was found"]]
 
 
 def collect():
@@ -98,17 +98,17 @@ def collect():
 
 
 def versions():
-    """Return name -> version of each package in PACKAGES, None where it is not installed."""
-    found = dict.fromkeys(PACKAGES)
+    """Return name -> version of each package in PACKAGES, None if it is not installed."""
+    known = dict.fromkeys(PACKAGES)
     for name, distributions in PACKAGES.items():
         for distribution in distributions.partition(" [")[0].split():
             with suppress(metadata.PackageNotFoundError):
-                found[name] = metadata.version(distribution)
-    return found | {"cuDNN": found["cuDNN"] or ctypes.util.find_library("cudnn")}
+                known[name] = metadata.version(distribution)
+    return known | {"cuDNN": known["cuDNN"] or ctypes.util.find_library("cudnn")}
 
 
 def commit():
-    """Return the commit of numbarnn's own working tree, with "-dirty" where files have changed; "unknown" elsewhere."""
+    """Return the commit of numbarnn's own working tree, with "-dirty" if files have changed; "unknown" elsewhere."""
     root = str(Path(numbarnn.__file__).resolve().parents[1])
     if run_tool("git", "-C", root, "rev-parse", "--show-toplevel") != (root,):
         return "unknown"
@@ -117,7 +117,7 @@ def commit():
 
 
 def run_tool(name, *arguments):
-    """Return the lines that a program prints; none where it is missing or fails."""
+    """Return the lines that a program prints; none if it is missing or fails."""
     if (tool := shutil.which(name)) is None:
         return ()
     answer = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=30, check=False)
@@ -127,8 +127,8 @@ def run_tool(name, *arguments):
 def cpu_model():
     """Return the processor's name."""
     with suppress(FileNotFoundError):
-        if found := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
-            return found[1].strip()
+        if match := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
+            return match[1].strip()
     return platform.processor() or platform.machine()
 
 
@@ -138,14 +138,14 @@ def core_count():
 
 
 def forced_core_notice():
-    """Return what to say where the environment makes OpenBLAS take a processor family; None where it does not."""
+    """Return a notice if the environment makes OpenBLAS take a processor family; else None."""
     forced = os.environ.get(FORCED_CORE)
-    about = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
-    return None if forced is None else about
+    text = f"{FORCED_CORE}={forced} is set: unset it to let OpenBLAS choose its kernels for this processor"
+    return None if forced is None else text
 
 
 def gpus():
-    """Return NVIDIA GPUs, as the driver's own tool tells: dicts with name, compute_capability and memory_bytes."""
+    """Return NVIDIA GPUs, by the driver's own tool: dicts with name, compute_capability and memory_bytes."""
     query = ("--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     rows = [line.rsplit(", ", 2) for line in run_tool("nvidia-smi", *query)]
     return [

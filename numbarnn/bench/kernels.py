@@ -30,7 +30,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print the table, or PTX, machine code or source; returns 1 where a kernel does not compile."""
+    """Print the table, or PTX, machine code or source; return 1 if a kernel does not compile."""
     if args.source is not None:
         print_source(args.source)
         return 0
@@ -57,7 +57,7 @@ def run(args):
 
 # ------------------------------------------------------------------------------------------------- arguments
 def known_archs(text):
-    """An argparse type: one or more archs such as sm_90, separated by commas."""
+    """Parse one or more archs such as sm_90, separated by commas (an argparse type)."""
     names = [name.strip() for name in text.split(",")]
     if wrong := [name for name in names if not re.fullmatch(r"sm_\d{2,3}", name)]:
         raise argparse.ArgumentTypeError(f"expected archs such as {USUAL_ARCH}; got {wrong[0]!r}")
@@ -65,9 +65,9 @@ def known_archs(text):
 
 
 def shipped_kernel(name):
-    """An argparse type: a ShippedKernel by its name."""
+    """Return the ShippedKernel of a name (an argparse type)."""
     try:
-        return catalog.find(name, planned.shipped_kernels(capability(USUAL_ARCH)))
+        return catalog.find(name, planned.named_kernels(capability(USUAL_ARCH)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -83,17 +83,17 @@ def compile_all(archs):
     todo = [(one, arch) for arch in archs for one in planned.kernels_of(planned.PROBLEMS, capability(arch))]
     names = f"{len(todo)} kernels for {', '.join(archs)} by {compiler.toolchain()}"
     console.say(f"Compiling {names}: about 10 s each, less for those that a former run has compiled.\n")
-    return [compile_row(*one) for one in console.progress(todo, "kernels")]
+    return [compile_row(*one) for one in console.progress_bar(todo, "kernels")]
 
 
 def compile_row(shipped, arch):
-    """Return what is known of one kernel compiled for one arch: a dict; its numbers are None where they are unknown."""
+    """Return the row of one kernel compiled for one arch: a dict, with None for unknown numbers."""
     row = {"name": shipped.kernel.name, "dtype": shipped.dtype, "layouts": shipped.layouts, "arch": arch}
     row |= dict.fromkeys(("registers", "shared_bytes")) | {"dynamic_shared_bytes": shipped.dynamic_shared_bytes}
     row |= {"spill_bytes": None, "stack_bytes": None, "threads_per_block": shipped.threads, "ok": False, "error": None}
     try:
         compiled = shipped.compile(capability(arch))
-    except Exception as exception:  # whatever it is, it is this kernel's row that tells of it
+    except Exception as exception:  # whatever it is, this kernel's row tells of it
         return row | {"error": f"{type(exception).__name__}: {exception}"}
     row |= {"shared_bytes": compiled.shared_bytes, "stack_bytes": compiled.stack_bytes}
     if compiled.registers < 0 or compiled.spill_bytes < 0:

@@ -1,7 +1,7 @@
-"""How much memory a call takes, by the figures of the system and of the drivers' pools; absent where nobody tells.
+"""How much memory a call takes, by the figures of the system and of the drivers' pools; absent if unknown.
 
 METHOD says what is measured. Code is compiled by then, and memory that engines and the C library keep for later calls
-is given back first.
+is returned first.
 """
 
 import ctypes
@@ -25,17 +25,17 @@ SET_PEAK_BACK = "5"  # proc(5), clear_refs
 
 
 def peaks(contenders, device):
-    """Return name of a contender -> bytes that a call of it takes, where somebody tells; contenders: by name."""
-    found, engine = {}, engines.get(device)
+    """Return name of a contender -> bytes that a call of it takes, if they can be measured; contenders: by name."""
+    bytes_of, engine = {}, engines.get(device)
     for name, contender in contenders.items() if tells(device) else ():
-        with suppress(MemoryError, RuntimeError):  # there are two of it then: what has no room has no figure
+        with suppress(MemoryError, RuntimeError):  # there are two of it then: without room there is no figure
             make = contender.again or (lambda one=contender: one)
-            found[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
-    return found
+            bytes_of[name] = (_on_gpu if device == "cuda" else _on_cpu)(make, engine)
+    return bytes_of
 
 
 def tells(device):
-    """Return whether the system tells what memory a call takes: on a GPU CuPy does, else Linux with glibc."""
+    """Return whether the memory of a call can be measured: on a GPU by CuPy, else by Linux with glibc."""
     if device == "cuda":
         return True
     try:
@@ -61,7 +61,7 @@ def _on_cpu(make, engine):
 
 
 def _trim():
-    """Give free memory back to the system, by glibc."""
+    """Return free memory to the system, by glibc."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -72,7 +72,7 @@ def _kilobytes(name):
 def _on_gpu(make, engine):
     cuda = driver.cupy().cuda
     pool = cuda.MemoryPool()
-    engine.give_back_memory()  # what calls left in another pool
+    engine.give_back_memory()  # memory that calls left in another pool
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -80,6 +80,6 @@ def _on_gpu(make, engine):
         contender = make()
         contender.call()
         contender.synchronize()
-    found = pool.total_bytes() + torch.cuda.max_memory_allocated() - before
-    engine.give_back_memory()  # which lies in the pool of this contender
-    return found
+    peak = pool.total_bytes() + torch.cuda.max_memory_allocated() - before
+    engine.give_back_memory()  # memory in the pool of this contender
+    return peak

@@ -1,4 +1,4 @@
-"""`numbarnn plan`: what a schedule would do with a problem on a GPU, and why; needs no GPU."""
+"""`numbarnn plan`: show what a schedule would do with a problem on a GPU, and why; needs no GPU."""
 
 from dataclasses import asdict
 
@@ -15,13 +15,13 @@ from numbarnn.schedules.explain import explain, residences, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
-DEVICE = "device"  # the profile that is the one of the GPU in this machine
+DEVICE = "device"  # the profile of the GPU in this machine
 OPTIONS = {"proj_size": "--proj-size", "hidden_size": "--hidden", "input_size": "--input-size"}  # of layers' arguments
 
 
 def add_arguments(parser):
     """Add the options of `numbarnn plan`."""
-    add, count = parser.add_argument, console.positive_int
+    add, count = parser.add_argument, console.at_least_1
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
     sizes = lambda text: console.whole_numbers(text, expected)  # noqa: E731
@@ -48,7 +48,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Print the answer; returns 0. A schedule that cannot run the problem is a `console.CannotRun` with its reason."""
+    """Print the answer; return 0. A schedule that cannot run the problem raises `console.CannotRun` with its reason."""
     try:
         problem, schedule, costs = problem_of(args), choose(args.schedule), None
         if problem.has_checkpoints:
@@ -64,7 +64,7 @@ def run(args):
     if args.plot and args.plot.suffix.lower() not in PICTURES:
         raise console.WrongArguments(f"--plot: expected a file that ends in {', '.join(PICTURES)}; got '{args.plot}'")
     picture = gantt.figure(explanations) if args.plot else None
-    console.say("\n".join([describe(problem), *wider(problem)]))
+    console.say("\n".join([problem_text(problem), *wider(problem)]))
     if costs:
         console.say(f"{costs}\nWhat follows is of the first segment")
     for explanation in explanations:
@@ -80,7 +80,7 @@ def run(args):
 
 
 def problem_of(args):
-    """Return the `numbarnn.schedules.Problem` that was asked about; ValueError where the cell cannot have its sizes."""
+    """Return the `numbarnn.schedules.Problem` of the arguments; ValueError if the cell cannot have its sizes."""
     if args.profile != DEVICE:
         profile = profiles.get(args.profile)
     elif problem := engines.why_not("cuda"):
@@ -100,13 +100,13 @@ def problem_of(args):
         dtype=args.dtype, training=not args.inference, dropout=dropout, profile=profile, projection=projection,
         checkpoint_every=args.checkpoint_every, bias=cell.bias or "double", units=hidden if widths != hidden else (),
     )  # fmt: skip
-    _ = problem.space  # says if the equations cannot have these sizes
+    _ = problem.space  # raises if the equations cannot have these sizes
     return problem
 
 
 # -------------------------------------------------------------------------------------------------------------- output
-def describe(problem):
-    """Return a problem, and what limits a persistent kernel on its device, as text."""
+def problem_text(problem):
+    """Return a problem, and its device's limits for a persistent kernel, as text."""
     hidden, profile = ",".join(map(str, problem.units or problem.hidden_sizes)), problem.profile
     words = [f"{problem.cell.name}: I={problem.input_size} H={hidden}"]
     words += [f"B={problem.batch} T={problem.steps} {problem.dtype}"]
@@ -122,11 +122,11 @@ def describe(problem):
 
 def print_pass(explanation):
     """Print the schedule of a pass and why, what others would do, and the expected time of launches and steps."""
-    problem, taken = explanation.problem, explanation.taken
+    problem, option = explanation.problem, explanation.taken
     console.say(f"\n{explanation}\n")
-    if not taken.launches:
+    if not option.launches:
         return
-    parts = ["exchange", "read", "multiply", "add", *["within"] * any(one.estimate.rounds for one in taken.launches)]
+    parts = ["exchange", "read", "multiply", "add", *["within"] * any(one.estimate.rounds for one in option.launches)]
     columns = ["launch", "blocks", "threads", "registers at most", "shared KiB", "by", "sequences at once", "µs"]
     columns += ["a step", "most of it", *parts, "steps"]
     rows = [
@@ -136,17 +136,17 @@ def print_pass(explanation):
             f"{launch.estimate.step:.2f}", launch.estimate.bound,
             *(f"{getattr(launch.estimate, part):.2f}" for part in parts), launch.steps_in_all,
         ]
-        for launch in taken.launches
+        for launch in option.launches
     ]  # fmt: skip
     console.print_table(
         "Launches; expected µs, and of a step", columns, rows, {*columns} - {"launch", "by", "most of it"}
     )
-    products = sum(estimate.product_us(task, problem) for task in taken.plan.tasks)
-    console.say(f"Expected: {taken.microseconds:.0f} µs in launches, and about {products:.0f} µs in products.")
+    products = sum(estimate.product_us(task, problem) for task in option.plan.tasks)
+    console.say(f"Expected: {option.microseconds:.0f} µs in launches, and about {products:.0f} µs in products.")
 
 
 def max_registers(launch, profile):
-    """Return registers of a thread, at most: what the compiler is held to by the kernel's launch bounds."""
+    """Return the most registers of a thread, to which the kernel's launch bounds hold the compiler."""
     return min(255, profile.registers // launch.tile.threads)
 
 

@@ -21,12 +21,12 @@ STEPS = 100
 
 
 def problem(cell, dtype, hidden_sizes, batch, directions=1, training=True, dropout=0.0, **options):
-    """Return a Problem of so many layers; I = H."""
+    """Return a Problem with these layers; I = H."""
     cell, size = cells.get(cell), hidden_sizes[0]
     return Problem("cuda", cell, dtype, size, hidden_sizes, directions, STEPS, batch, training, dropout, **options)
 
 
-#: Of every dtype of persistent kernels; compiled in a minute.
+# of every dtype of persistent kernels; compiled in a minute
 PROBLEMS = (
     problem("lstm", "float16", (768,), 16),
     problem("gru", "bfloat16", (130, 67), 16),
@@ -50,7 +50,7 @@ def kernels_of(problems, cc):
     return tuple(shipped.values())
 
 
-def shipped_kernels(cc):
+def named_kernels(cc):
     """Return the kernels that the command knows by name: the catalog's, those of PROBLEMS, and the minimal one."""
     return [*catalog.shipped_kernels(), *kernels_of(PROBLEMS, cc), minimal_kernel()]
 
@@ -102,7 +102,7 @@ def _ends(problem, layers, numbers):
 
 
 def _words(problem, launch):
-    """Return what distinguishes the launch of a kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
+    """Return the name of a launch of a kernel and dtype: h512_512_b64, or layer1_of_h512_512_b64."""
     layers = launch.layer_range
     words = [] if len(layers) == problem.layers else [f"layer{'_'.join(map(str, layers))}_of"]
     words += [f"h{'_'.join(map(str, problem.hidden_sizes))}", f"b{problem.batch}"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from numbarnn.bench import console, record
 from numbarnn.bench.shapes import SHORT, STEP, with_tf32
-from numbarnn.bench.tables import columns_of, sizes_text
+from numbarnn.bench.tables import sizes_text, table_columns
 
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:red")
 MARKERS = {"PyTorch": "o", "onnxruntime": "D", "cuDNN": "s"}
@@ -46,8 +46,8 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Write the page; returns 0."""
-    results = list(map(read, args.files)) or newest()
+    """Write the page; return 0."""
+    results = list(map(read_result, args.files)) or newest()
     text = html(results)
     for result in results:
         console.say(f"{result.name}: {verdict(result)}")
@@ -57,7 +57,7 @@ def run(args):
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and what speaks against its times.
+# A row of a record, its ratios by peer (cuDNN is its fastest algorithm), and the doubts about its times.
 Entry = namedtuple("Entry", "row ratios doubts")
 # A record, the name of its file, and the Entry of each of its rows by `key_of`.
 Result = namedtuple("Result", "name record entries")
@@ -69,32 +69,32 @@ def key_of(row):
     return " ".join([*words, *([row["schedule"]] if row["schedule"] != "auto" else [])])
 
 
-def result_of(name, found):
+def result_of(name, data):
     """Return the `Result` of a record."""
     entries = {}
-    for row in found["results"]:
+    for row in data["results"]:
         ratios, doubts = {}, []
         if row["ok"]:
-            doubts = record.doubts(row, record.judged(row), found["doubt"])
+            doubts = record.doubts(row, record.judged(row), data["doubt"])
             for peer, ratio in record.ratios(row["device_seconds"] or row["seconds"]).items():
                 if not record.is_cudnn(peer) or peer == row["best_cudnn"]:
                     ratios["cuDNN" if record.is_cudnn(peer) else {"torch": "PyTorch"}.get(peer, peer)] = ratio
         entries[key_of(row)] = Entry(row, ratios, doubts)
-    return Result(name, found, entries)
+    return Result(name, data, entries)
 
 
 def newest():
-    """Return the `Result`s that come with numbarnn, of each device and what was timed there the newest."""
+    """Return the newest `Result`s that come with numbarnn, for each device and set of timed rows."""
     records = [(file.stem, one) for file in record.RESULTS.glob("*.json") if (one := record.read(file))]
-    found = {}
+    newest_of = {}
     for name, one in sorted(records, key=lambda pair: pair[1]["date"], reverse=True):
         timed = frozenset((row["cell"], row["dtype"], row["what"]) for row in one["results"])
-        found.setdefault((one["device_name"], timed), (name, one))
-    return [result_of(*one) for one in found.values()]
+        newest_of.setdefault((one["device_name"], timed), (name, one))
+    return [result_of(*one) for one in newest_of.values()]
 
 
-def read(file):
-    """Return the `Result` of a file; WrongArguments where it holds something else."""
+def read_result(file):
+    """Return the `Result` of a file; WrongArguments if it holds something else."""
     try:
         return result_of(file.stem, record.read(file))
     except Exception as error:  # whatever a file may hold that numbarnn bench has not written
@@ -111,14 +111,14 @@ def html(results):
 
 
 def verdict(result):
-    """Return what a result says, in a sentence: how often numbarnn is faster than whom, by what can be trusted."""
-    taken = [one for one in result.entries.values() if one.ratios]
-    rows = [one for one in taken if one.row["schedule"] == "auto"] or taken
+    """Return a result's verdict in a sentence: how often numbarnn is faster than whom, by trustworthy times."""
+    compared = [one for one in result.entries.values() if one.ratios]
+    rows = [one for one in compared if one.row["schedule"] == "auto"] or compared
     trusted, said = [one for one in rows if not one.doubts], []
     for peer in dict.fromkeys(peer for one in rows for peer in one.ratios):
-        if found := [one.ratios[peer] for one in trusted or rows if peer in one.ratios]:
-            faster = f"faster than {peer} in {sum(ratio < 1 for ratio in found)} of {len(found)} passes"
-            said.append(f"{faster} (median {np.median(found):.2f} of its time)")
+        if ratios := [one.ratios[peer] for one in trusted or rows if peer in one.ratios]:
+            faster = f"faster than {peer} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} passes"
+            said.append(f"{faster} (median {np.median(ratios):.2f} of its time)")
     if len(trusted) < len(rows):
         said.append(f"{len(rows) - len(trusted)} more in doubt" if trusted else "all in doubt")
     where = f"{result.record['device_name']}, {result.record['date'][:10]}"
@@ -127,24 +127,24 @@ def verdict(result):
 
 def section(result):
     """Return the parts of the page about one result."""
-    about, entries, gpu = result.record, result.entries, result.record["device"] == "cuda"
-    parts = [f"<h2>{escape(result.name)}: {escape(about['device_name'])}</h2>"]
+    data, entries, gpu = result.record, result.entries, result.record["device"] == "cuda"
+    parts = [f"<h2>{escape(result.name)}: {escape(data['device_name'])}</h2>"]
     if any(entry.ratios for entry in entries.values()):
         parts += ["<h3>Ratios</h3>", ratios_picture(entries)]
     steps = any(entry.row["what"] == STEP for entry in entries.values())
     title = "One step at a time, microseconds" if steps else f"Milliseconds by the {'GPU' if gpu else 'host'}'s clock"
-    columns = columns_of([entry.row for entry in entries.values()], gpu)
+    columns = table_columns([entry.row for entry in entries.values()], gpu)
     rows = [
         [key + " ?" * bool(entry.doubts), *(text(entry.row) for text in columns.values())]
         if entry.row["ok"] else [key, entry.row["refusal"], *[""] * (len(columns) - 1)]
         for key, entry in entries.items()
     ]  # fmt: skip
     parts += [f"<h3>{title}</h3>", table(["problem", *columns], rows)]
-    return [*parts, "<h3>Where and how</h3>", table((), machine(about))]
+    return [*parts, "<h3>Where and how</h3>", table((), machine(data))]
 
 
 def ratios_picture(entries):
-    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow where it is in doubt."""
+    """Return an SVG of ratios to peers, a line per problem, a color and mark per peer, hollow if in doubt."""
     figure = console.figure("the page of numbarnn report", figsize=(9.5, 1.3 + 0.23 * len(entries)))
     axis = figure.subplots()
     peers = list(dict.fromkeys(peer for entry in entries.values() for peer in entry.ratios))
@@ -175,18 +175,18 @@ def table(columns, rows):
     return "\n".join(['<div class="table"><table>', *(f"<tr>{line}</tr>" for line in lines), "</table></div>"])
 
 
-def machine(about):
-    """Return the rows of the table of a record's machine and software, and of how it was taken."""
-    found, method = about["environment"], about["method"]
-    changed = ", with changes that were not committed" if about["clean"] is False else ""
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
+def machine(data):
+    """Return the rows of the table of a record's machine, software and method."""
+    environment, method = data["environment"], data["method"]
+    changed = ", with changes that were not committed" if data["clean"] is False else ""
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items() if version)
     return [
-        ["recorded", f"{about['date'][:10]}: {method['rounds']} rounds, {method['threads']} threads"],
-        ["doubt", f"the machine was busy: {about['doubt']}" if about["doubt"] else "none of the machine"],
+        ["recorded", f"{data['date'][:10]}: {method['rounds']} rounds, {method['threads']} threads"],
+        ["doubt", f"the machine was busy: {data['doubt']}" if data["doubt"] else "none of the machine"],
         *(["memory", method[name]] for name in ("memory",) if name in method),
-        ["numbarnn", f"{found['numbarnn']}, commit {found['commit']}{changed}"],
-        ["CPU", f"{found['cpu']['model']}, {found['cpu']['cores']} cores"],
-        *(["GPU", gpu["name"]] for gpu in found["gpus"]),
-        ["driver", found["driver"] or "none"],
-        ["versions", f"Python {found['python']}, {versions}"],
+        ["numbarnn", f"{environment['numbarnn']}, commit {environment['commit']}{changed}"],
+        ["CPU", f"{environment['cpu']['model']}, {environment['cpu']['cores']} cores"],
+        *(["GPU", gpu["name"]] for gpu in environment["gpus"]),
+        ["driver", environment["driver"] or "none"],
+        ["versions", f"Python {environment['python']}, {versions}"],
     ]

@@ -1,4 +1,4 @@
-"""What `numbarnn bench` takes times of: passes, sizes as they are written as arguments, and named sets of them."""
+"""Passes, sizes as they are written as arguments, and named sets of sizes, for `numbarnn bench`."""
 
 import argparse
 from functools import partial
@@ -8,30 +8,30 @@ from typing import NamedTuple
 FORWARD, TRAINING, STEP = "forward", "forward+backward", "one step"
 FORWARD_TRAINING, BACKWARD = "forward in training", "backward"
 BACKWARD_DATA, BACKWARD_WEIGHTS = "backward data", "backward weights"
-WHOLE = (FORWARD, TRAINING)  # what a usual case has rows of
+WHOLE = (FORWARD, TRAINING)  # the rows of a usual case
 APART = (FORWARD, FORWARD_TRAINING, BACKWARD_DATA, BACKWARD_WEIGHTS, BACKWARD)
 SHORT = {
     FORWARD: "fwd", TRAINING: "fwd+bwd", FORWARD_TRAINING: "fwd train", BACKWARD_DATA: "bwd data",
     BACKWARD_WEIGHTS: "bwd weights", BACKWARD: "bwd", STEP: "step",
 }  # fmt: skip
-#: The products of a pass, as multiples of those of forward. The weights' gradients alone need the way back, too.
+# The products of a pass, as multiples of forward's. The weights' gradients alone need the way back, too.
 PRODUCTS = {FORWARD: 1, TRAINING: 3, FORWARD_TRAINING: 1, BACKWARD_DATA: 1, BACKWARD_WEIGHTS: 2, BACKWARD: 2, STEP: 1}
 
 
-def needed(what):
+def gradients_of_pass(what):
     """Return the gradients that a pass computes, as `Recurrent.backward` has them in `need`."""
-    found = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
-    return found.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
+    gradients = {BACKWARD_DATA: ("x",), BACKWARD_WEIGHTS: ("weights",)}
+    return gradients.get(what, ("x", "weights") if what in (TRAINING, BACKWARD) else ())
 
 
 def quantities(what, parameters):
-    """Return the names of what a pass computes; parameters: names of those."""
-    need, outputs = needed(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
+    """Return the names of a pass's results; parameters: the parameters' names."""
+    need, outputs = gradients_of_pass(what), ("y", "hy", "cy") if what in (*WHOLE, FORWARD_TRAINING, STEP) else ()
     return {*outputs, *(("dx", "dhx", "dcx") if "x" in need else ()), *(parameters if "weights" in need else ())}
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes
-#: What a shape may say besides its sizes -> the options of a `cases.Case`.
+# Words of a shape besides its sizes -> the options of a `cases.Case`.
 FORMS = {"bidirectional": {"bidirectional": True}, "lengths": {"lengths": "half"}}  # of T/2 to T steps
 
 
@@ -55,12 +55,12 @@ class Shape(NamedTuple):
 
     @property
     def options(self):
-        """The options of a `cases.Case` that `form` stands for."""
+        """The options of a `cases.Case` for the words of `form`."""
         return {name: value for word in self.form for name, value in FORMS[word].items()}
 
 
 def parse_shape(text, forms=tuple(FORMS)):
-    """An argparse type: "25,16,512,512,1" or, with a word of `forms`, "50,16,512,512,1,bidirectional" -> Shape."""
+    """Parse a Shape (an argparse type): "25,16,512,512,1" or, with a form, "50,16,512,512,1,bidirectional"."""
     expected = "T,B,I,H,L, five whole numbers of at least 1 such as 25,16,512,512,1"
     expected += f", and perhaps words of {', '.join(forms)};" if forms else ";"
     parts = [part.strip() for part in text.split(",")]
@@ -78,7 +78,7 @@ def shapes(text):
     return tuple(map(parse_shape, text.split()))
 
 
-#: Name -> shapes, of any cell.
+# name -> shapes, of any cell
 SETS = {
     "default": shapes(
         "25,16,512,512,1 50,64,512,512,1 25,32,1024,1024,1 100,1,256,256,1 8,128,1024,1024,3 3,1,255,20,2 "
@@ -91,11 +91,12 @@ SETS = {
         "100,64,512,512,4 8,128,1024,1024,3"
     ),
     # Appleyard, Kocisky and Blunsom 2016 (arXiv 1604.01946): four layers of an LSTM. FlashRNN (arXiv 2412.07752): one
-    # layer, long sequences. A question in a forum: three layers of a batch of 128.
+    # layer,
+    # long sequences. A question in a forum: three layers of a batch of 128.
     "published": shapes("100,64,512,512,4 1024,16,768,768,1 8,128,1024,1024,3"),
     # Braun 2018 (arXiv 1806.01818), LSTMs of several frameworks, by the tables of github.com/stefbraun/rnn_benchmarks:
-    # 1x320/CE-short, 1x320/CE-long, 4x320/CE-long, 4x320/CTC-long; speech of 123 features. The paper's times include
-    # a dense layer, the loss and an optimizer, these do not.
+    # 1x320/CE-short, 1x320/CE-long, 4x320/CE-long, 4x320/CTC-long; speech of 123 features. The paper's times include a
+    # dense layer, the loss and an optimizer, these do not.
     "frameworks": shapes(
         "100,64,123,320,1 1000,32,123,320,1 1000,32,123,320,4,bidirectional 1000,32,123,320,4,bidirectional,lengths"
     ),
@@ -103,7 +104,8 @@ SETS = {
 
 
 def _deepbench(*groups):
-    """Shapes of DeepBench (code/kernels/rnn_problems.h): one layer, I = H; groups of (hidden sizes, batches, steps)."""
+    """Return shapes of DeepBench (code/kernels/rnn_problems.h): one layer, I = H; groups of (hidden sizes, batches,
+    steps)."""
     return tuple(
         Shape(T, B, H, H, 1) for sizes, batches, steps in groups for H in sizes for B in batches for T in steps
     )
@@ -111,7 +113,7 @@ def _deepbench(*groups):
 
 _LSTM, _GRU = (512, 1024, 2048), (2816, 2048, 1536, 2560)
 _GRU_STEPS = (1500, 750, 375, 187)
-#: DeepBench's problems, each cell with its own shapes: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
+# DeepBench's problems, each cell with its shapes: set -> cell -> shapes. Its "vanilla" is CUDNN_RNN_RELU.
 DEEPBENCH = {
     "deepbench-train": {
         "rnn_relu": _deepbench(((1760, 2048, 2560), (16, 32, 64, 128), (50,))),
@@ -129,13 +131,13 @@ DEEPBENCH = {
         "lstm": _deepbench(((256,), (1,), (150,))),
     },
 }
-#: (input mode, passes) of its sets: it leaves the input product out (CUDNN_SKIP_INPUT); of inference it times forward.
+# (input mode, passes) of its sets: it leaves the input product out (CUDNN_SKIP_INPUT); of inference it times forward.
 SEMANTICS = {name: ("skip", APART if name == "deepbench-train" else (FORWARD,)) for name in DEEPBENCH}
 
-#: Words of --tf32 -> layers' `allow_tf32`; and what is said of float32 with it.
+# Words of --tf32 -> layers' `allow_tf32`; and the name of float32 with it.
 TF32, TF32_NAMES = {"off": False, "on": True, "3x": "3x"}, {False: "", True: "TF32", "3x": "3xTF32"}
 
 
 def with_tf32(dtype, tf32, between=" "):
-    """Return a dtype's name, and after it what is said of float32 with an `allow_tf32`."""
+    """Return a dtype's name, followed by the name of an `allow_tf32`."""
     return between.join(filter(None, [dtype, TF32_NAMES[tf32]]))

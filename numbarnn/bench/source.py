@@ -1,8 +1,8 @@
 """Print a kernel's Python source without the branches that its constants rule out.
 
 A factory makes each kernel for one cell and one tile, and one source serves them all: `if masked:` stands in a kernel
-without masks too, and the compiler drops it. `reduced` drops the same branches from the text, and what stands behind a
-`return`; `constants` lists the numbers and flags that the rest uses. What stays is the text as it was written.
+without masks too, and the compiler drops it. `reduced` drops the same branches from the text, and everything behind a
+`return`; `constants` lists the numbers and flags that the rest uses. The remaining text is unchanged.
 """
 
 import ast
@@ -18,8 +18,8 @@ UNKNOWN = object()
 
 def outside(function):
     """Return the values that a function finds outside itself, by name."""
-    found = inspect.getclosurevars(function)
-    values = {**found.builtins, **found.globals, **found.nonlocals}
+    variables = inspect.getclosurevars(function)
+    values = {**variables.builtins, **variables.globals, **variables.nonlocals}
     return {name: value for name, value in values.items() if name not in function.__code__.co_varnames}
 
 
@@ -33,7 +33,7 @@ def reduced(function):
 
 
 def constants(function, source):
-    """Return the numbers, flags and dtypes that a source which `reduced` returned uses, as lines of a comment."""
+    """Return the numbers, flags and dtypes that a source from `reduced` uses, as lines of a comment."""
     values, listed = outside(function), []
     for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}):
         value = values.get(name)
@@ -54,25 +54,25 @@ def _value(node, known):
 
 def _block(block, lines, begin, known):
     """Return the lines of statements, the first of which, or the comment above it, stands at place `begin`."""
-    found = []
+    kept = []
     for one in block:
         above, begin = lines[begin : one.lineno - 1], one.end_lineno
         if isinstance(one, ast.If):
-            found += _branch(one, lines, known, above, "if")
+            kept += _branch(one, lines, known, above, "if")
         elif hasattr(one, "body"):
             first = _behind_colon(lines, one.lineno - 1, one.body)
-            found += [*above, *lines[one.lineno - 1 : first], *_block(one.body, lines, first, known)]
+            kept += [*above, *lines[one.lineno - 1 : first], *_block(one.body, lines, first, known)]
         else:
-            found += [*above, *lines[one.lineno - 1 : one.end_lineno]]
-        last = found[-1][one.col_offset :].split(" ")[0] if found else ""  # perhaps of a branch that is taken
+            kept += [*above, *lines[one.lineno - 1 : one.end_lineno]]
+        last = kept[-1][one.col_offset :].split(" ")[0] if kept else ""  # perhaps of a branch that is taken
         if isinstance(one, ast.Return) or last in ("return", "continue", "break"):
             break
-    there = any(line.strip() and not line.lstrip().startswith("#") for line in found)
-    return found if there else [" " * block[0].col_offset + "pass"]
+    there = any(line.strip() and not line.lstrip().startswith("#") for line in kept)
+    return kept if there else [" " * block[0].col_offset + "pass"]
 
 
 def _branch(node, lines, known, above, word):
-    """Return the lines of an `if` or `elif` and what follows it; above: those of its comment."""
+    """Return the lines of an `if` or `elif` and what follows it; above: the lines of its comment."""
     truth, indent = _value(node.test, known), " " * node.col_offset
     behind, body = [], _block(node.body, lines, _behind_colon(lines, node.lineno - 1, node.body), known)
     if node.orelse and lines[node.orelse[0].lineno - 1].lstrip().startswith("elif"):

@@ -1,11 +1,11 @@
 """`numbarnn bench`: times against cuDNN and PyTorch on a GPU, against PyTorch and onnxruntime on the CPU.
 
-A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule; the schedules of an
-instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds, and a ratio the median over
-rounds of the ratio within a round, so that a slow moment of the machine hits both sides. On a GPU the ratio is about
-the fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
-compared before any time is taken, and where they are wrong there is no time. A schedule that cannot run a case is a
-row that says why, and a peer that cannot is named with its reason. What speaks against a time is in its row.
+A row is a cell, a shape, a dtype (on a GPU float32 with and without TF32), a pass and a schedule. The schedules of an
+instance and its peers (`lineup`) take turns (`timing`). A time is the median over rounds. A ratio is the
+median of the ratios within a round: a slow moment of the machine hits both sides. On a GPU the ratio is to the
+fastest of cuDNN's algorithms, each called directly as a CUDA graph; PyTorch's choice stands beside it. Results are
+compared before any time is taken; wrong ones get no time. A schedule that cannot run a case is a row that says why, and
+a peer that cannot is named with its reason. Doubts about a time are in its row.
 """
 
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 
 ROUNDS = {"cpu": 7, "cuda": 5}
-THREADS_PER_CORE = 4  # at most: of many more, each waits for others that have no core
+THREADS_PER_CORE = 4  # of many more, each waits for others that have no core
 QUICK, QUICK_ROUNDS = "quick", 5
 USUAL_CELLS = ["lstm", "gru"]
 
@@ -58,19 +58,19 @@ def add_arguments(parser):
     console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="Default: auto.")
     about = "CPU threads for every contender. Default: all cores."
-    add("--threads", type=console.positive_int, metavar="N", help=about)
+    add("--threads", type=console.at_least_1, metavar="N", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
-    add("--rounds", type=console.positive_int, metavar="N", help=f"Number of rounds. Default: {rounds}.")
+    add("--rounds", type=console.at_least_1, metavar="N", help=f"Number of rounds. Default: {rounds}.")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
 def run(args):
-    """Take the times and print them; returns 1 when a time was refused or a peer's results are wrong, else 0."""
+    """Take the times and print them; return 1 when a time was refused or a peer's results are wrong, else 0."""
     if not installed("torch"):
         raise console.MissingPackage("PyTorch", "numbarnn bench", "torch")
     if args.set == QUICK and not args.shape:
         args.rounds = min(args.rounds or QUICK_ROUNDS, QUICK_ROUNDS)
-    problems, where = problems_of(args), set_up(args)
+    problems, where = problems_of(args), machine_of(args)
     if where.device == "cpu" and not installed("onnx", "onnxruntime"):
         console.say("onnxruntime is left out: pip install onnx onnxruntime", error=True)
     todo = [
@@ -86,7 +86,7 @@ def run(args):
     semantics = ("linear", WHOLE) if args.shape else SEMANTICS.get(args.set, ("linear", WHOLE))
     semantics = ("linear", (STEP,)) if args.stream else semantics
     load, rows = record.Load(), []
-    for arguments in console.progress(todo, f"bench on {where.device}"):
+    for arguments in console.progress_bar(todo, f"bench on {where.device}"):
         rows += time_case(*arguments, args.schedule, where, semantics)
     doubt = record.machine_doubt(load.as_record(), info.core_count())
     tables.print_rows(rows, where, doubt, args.stream and -(-stream.CALLS // where.rounds) * where.rounds)
@@ -101,14 +101,14 @@ def run(args):
 
 
 def problems_of(args):
-    """Return (cell, shape) of each problem that is asked for; WrongArguments where there is none."""
+    """Return (cell, shape) of each requested problem; WrongArguments if there is none."""
     if args.set in DEEPBENCH and not (args.stream or args.shape):
-        own = DEEPBENCH[args.set]
-        cells = [cell for cell in args.cell or own if cell in own]
+        by_cell = DEEPBENCH[args.set]
+        cells = [cell for cell in args.cell or by_cell if cell in by_cell]
         if not cells:
             asked = ",".join(map(str, args.cell))
-            raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(own)}: got --cell {asked}")
-        return [(cell, shape) for cell in cells for shape in own[cell]]
+            raise console.WrongArguments(f"--set {args.set} has problems of {', '.join(by_cell)}: got --cell {asked}")
+        return [(cell, shape) for cell in cells for shape in by_cell[cell]]
     shapes, cells = stream.shapes_of(args) if args.stream else args.shape or SETS[args.set], args.cell or USUAL_CELLS
     formed = next((f"--shape {shape}" for shape in shapes if shape.form), None)
     got, others = "--stream" if args.stream else formed, [cell for cell in cells if cell not in PEERS_CELLS]
@@ -117,8 +117,8 @@ def problems_of(args):
     return [(cell, shape) for cell in cells for shape in shapes]
 
 
-def set_up(args):
-    """Return the `timing.Machine` that the options ask for, with PyTorch and the CPU engine set up for it."""
+def machine_of(args):
+    """Return the `timing.Machine` for the options, and set PyTorch and the CPU engine up for it."""
     cores, device = info.core_count(), choose_device(args.device)
     if args.threads and args.threads > (most := THREADS_PER_CORE * cores):
         raise console.CannotRun(
@@ -146,11 +146,11 @@ def choose_device(wanted):
 def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", WHOLE)):
     """Return the rows of one case, one per pass and schedule; semantics: input mode and passes."""
     mode, passes = semantics
-    about = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
-    about |= {"tf32": tf32, "input_mode": mode}
+    fields = {"cell": str(cell), "shape": shape.sizes, "form": shape.form, "dtype": dtype, "device": where.device}
+    fields |= {"tf32": tf32, "input_mode": mode}
 
     def refused(exception, *passes):
-        why = about | {"ok": False, "refusal": said(exception)}
+        why = fields | {"ok": False, "refusal": said(exception)}
         return [record.row(**why, what=what, schedule=schedule) for what in passes for schedule in schedules]
 
     try:
@@ -170,7 +170,7 @@ def time_case(cell, shape, dtype, tf32, schedules, where, semantics=("linear", W
             except Exception as exception:
                 rows += refused(exception, what)
             else:
-                rows += time_pass(make, line, about | {"what": what}, schedules, where)
+                rows += time_pass(make, line, fields | {"what": what}, schedules, where)
     return rows
 
 
@@ -190,12 +190,12 @@ def entrants(cell, shape, dtype, tf32, where, semantics):
     return partial(peers.numbarnn_contender, instance), partial(line_up, instance, truth)
 
 
-def time_pass(make, line, about, schedules, where):
+def time_pass(make, line, fields, schedules, where):
     """Return the rows of one pass, one per schedule.
 
-    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. about: fields of the rows.
+    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. fields: of the rows.
     """
-    what, steps = about["what"], stream.CALLS if about["what"] == STEP else 0
+    what, steps = fields["what"], stream.CALLS if fields["what"] == STEP else 0
     ours = {schedule: attempt(partial(made_again, partial(make, what, where.device, schedule)), line.compare)
             for schedule in schedules}  # fmt: skip
     everybody = {contender.name: contender for contender, _, _ in ours.values() if contender}
@@ -203,21 +203,21 @@ def time_pass(make, line, about, schedules, where):
     if everybody:
         everybody |= {rival.name: rival for rival in line.rivals}
         turns = timing.take_turns(list(everybody.values()), where.rounds, where.gpu_clock, steps)
-        if where.memory and not steps:  # after the times: what engines keep for calls is given back
+        if where.memory and not steps:  # after the times: it returns the memory that engines keep for calls
             peak_bytes = memory.peaks(everybody, where.device)
     rows = []
     for schedule, (contender, agreement, refusal) in ours.items():
-        found = about | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
-        found |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
+        row = fields | {"schedule": schedule, "ok": contender is not None, "refusal": refusal}
+        row |= {"agreement": agreement + line.agreement, "left_out": line.left_out}
         if contender:
             names = {"numbarnn": contender.name} | {rival.name: rival.name for rival in line.rivals}
-            own = {shown: turns[name] for shown, name in names.items()}
-            clocked = {name: turn for name, turn in own.items() if turn.device}
-            found |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in own.items()}}
-            found |= {"p99_seconds": {name: turn.tail for name, turn in own.items() if turn.tail}}
-            found |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
-            found |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
-            found |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
-            found |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
-        rows.append(record.row(**found))
+            shown_turns = {shown: turns[name] for shown, name in names.items()}
+            clocked = {name: turn for name, turn in shown_turns.items() if turn.device}
+            row |= {"plan": contender.plan, "seconds": {name: turn.call for name, turn in shown_turns.items()}}
+            row |= {"p99_seconds": {name: turn.tail for name, turn in shown_turns.items() if turn.tail}}
+            row |= {"device_seconds": {name: turn.device for name, turn in clocked.items()}}
+            row |= {"host_behind": {name: turn.behind for name, turn in clocked.items()}}
+            row |= {"notes": {rival.name: rival.note for rival in line.rivals if rival.note}}
+            row |= {"peak_bytes": {shown: peak_bytes[name] for shown, name in names.items() if name in peak_bytes}}
+        rows.append(record.row(**row))
     return rows

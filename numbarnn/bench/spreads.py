@@ -1,4 +1,4 @@
-"""Which cases `numbarnn check` runs: every option alone and together with others, and a quick subset."""
+"""The cases of `numbarnn check`: every option alone and together with others, and a quick subset."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from numbarnn.bench.cases import ALL_CELLS, DTYPES, TRACED_CELLS, Case
 from numbarnn.common import precision
 
 CLIP = (-0.5, 0.25)
-#: Options with values that are not the default; those that name the same option do not go together.
+# Options with values that are not the default; entries that name the same option do not go together.
 FEATURES = (
     {"bidirectional": True}, {"batch_first": True}, {"bias": False}, {"bias": "input"}, {"bias": "recurrent"},
     {"state": False}, {"dropout": 0.3}, {"accumulate": True}, {"input_mode": "skip"}, {"resets": True},
@@ -24,7 +24,7 @@ QUICK_HIDDEN = ((5, 3), (3, 3), (5,), (3, 3, 3), (5, 5))
 TIMES_AND_BATCHES = ((7, 3), (7, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 QUICK_TIMES_AND_BATCHES = ((4, 3), (5, 1), (1, 1), (2, 3), (1, 3), (2, 1))
 WHERE_T_MATTERS = ("dropout", "lengths", "resets", "cell_clip")  # a quick case with one of them has at least two steps
-# Where each cell and dtype is compiled for seconds, the quick cases have these alone; the simulator compiles nothing.
+# Compiling each cell and dtype takes seconds, so quick cases have these alone; the simulator compiles nothing.
 QUICK_DTYPES = {
     "lstm": DTYPES, "gru": DTYPES, "rnn_tanh": ("float32",), "rnn_relu": ("float64",),
     "gru_reset_before": ("float32",), "traced_lstm": ("float32",), "layer_norm_rnn": ("float32",),
@@ -75,38 +75,38 @@ def with_sizes(options, cell, number, size):
     return {"input_size": inputs, "hidden": hidden} | bias | options
 
 
-def spread(cell, size="full", device="cpu"):
-    """Return the cases for one cell on one device, but those of 16 bits and the larger ones.
+def spread_cases(cell, size="full", device="cpu"):
+    """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
 
-    In full every option set with every (T, B) and dtype, and some longer ones; quick: a few option sets that together
-    use every option, (T, B) and dtype taking turns, another turn in each cell.
+    In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
+    use every option; (T, B) and dtype take turns, in a different order for each cell.
     """
     sets = option_sets(cell, size)
     if size == "full":
         bias = {"bias": "input"} if cell == "traced_lstm" else {}
         return [
-            *(Case(cell, T, B, dtype=d, **own) for own in sets for T, B in TIMES_AND_BATCHES for d in DTYPES),
-            *(Case(cell, *sizes, dtype=d, **own | bias) for *sizes, own in LONGER for d in DTYPES),
+            *(Case(cell, T, B, dtype=d, **options) for options in sets for T, B in TIMES_AND_BATCHES for d in DTYPES),
+            *(Case(cell, *sizes, dtype=d, **options | bias) for *sizes, options in LONGER for d in DTYPES),
         ]
     start = ALL_CELLS.index(cell)
     sizes = islice(cycle(QUICK_TIMES_AND_BATCHES), start, None)
     dtypes = islice(cycle(DTYPES if device == "sim" else QUICK_DTYPES[cell]), start, None)
-    least = [2 if any(name in own for name in WHERE_T_MATTERS) else 1 for own in sets]
-    return [Case(cell, max(T, t), B, dtype=dtype, **own)
-            for own, t, (T, B), dtype in zip(sets, least, sizes, dtypes, strict=False)]  # fmt: skip
+    least = [2 if any(name in options for name in WHERE_T_MATTERS) else 1 for options in sets]
+    return [Case(cell, max(T, t), B, dtype=dtype, **options)
+            for options, t, (T, B), dtype in zip(sets, least, sizes, dtypes, strict=False)]  # fmt: skip
 
 
 def half_precision(cell, size="full"):
-    """Return the quick cases for one cell in float16 and, where it is installed, bfloat16, in turns; quick: some.
+    """Return the quick cases for one cell in float16 and, if it is installed, bfloat16, in turns; quick: some.
 
-    None for the ReLU: where its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
+    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
     """
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
-    halves = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread(cell, "quick"))]
-    return [] if cell == "rnn_relu" else halves if size == "full" else halves[::3]
+    half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread_cases(cell, "quick"))]
+    return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]
 
 
 def all_cases(cell, size="full", device="cpu"):
-    """Return `spread`, `half_precision` and the larger cases of one cell."""
+    """Return `spread_cases`, `half_precision` and the larger cases of one cell."""
     larger = [case for case in (LARGER_SIMULATED if device == "sim" else LARGER) if case.cell == cell]
-    return spread(cell, size, device) + half_precision(cell, size) + larger
+    return spread_cases(cell, size, device) + half_precision(cell, size) + larger

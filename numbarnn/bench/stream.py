@@ -1,8 +1,8 @@
 """`numbarnn bench --stream`: single steps, the state carried from one to the next, timed one by one.
 
 A program that answers a stream waits for every call, and for the slowest of them: beside the median of all calls stands
-their 99th percentile. numbarnn is `layer.stepper`; next to it stand a call of the layer with one step, PyTorch's
-module and its cell for one step, and onnxruntime. All walk over STEPS steps first, and what they return is compared.
+their 99th percentile. numbarnn is `layer.stepper`; next to it stand a call of the layer with one step, PyTorch's module
+and its cell for one step, and onnxruntime. All walk over STEPS steps first, and their results are compared.
 """
 
 from functools import partial
@@ -24,16 +24,16 @@ TORCH_CELL, CALL = "torch cell", "layer call"
 
 
 def shapes_of(args):
-    """Return the shapes that the command's options ask for; WrongArguments where one has more than one step."""
+    """Return the shapes of the command's options; WrongArguments if one has more than one step."""
     named = "stream" if args.set in ("default", "quick") or args.shape else args.set
     if named not in SETS:
         said = f"--stream takes one step at a time, --set {named} has problems of another kind: give --shape"
         raise console.WrongArguments(said)
-    for shape in (found := args.shape or SETS[named]):
+    for shape in (shapes := args.shape or SETS[named]):
         if shape.form or shape.T != 1:
             said = "--stream takes one step at a time, in one direction, so T must be 1 in --shape T,B,I,H,L"
             raise console.WrongArguments(f"{said}: got --shape {shape}")
-    return found
+    return shapes
 
 
 def line_up(instance, truth, what, where):
@@ -104,13 +104,16 @@ def torch_stream(instance, device):
     case = instance.case
     module = torch_peer.torch_module(instance, range(case.L), device).eval()
     module.flatten_parameters()
-    given = [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
+    parts_of = [numpy_to_torch(pack_states(s), device) for s in (instance.h0, instance.c0) if s]
 
     def states(state):
         parts = [torch_to_numpy(part) for part in (state if case.has_c else (state,))]
         return {name: unpack_states(case, part) for name, part in zip(("hy", "cy"), parts, strict=False)}
 
-    inputs, initial = [numpy_to_torch(x[None], device) for x in instance.x], tuple(given) if case.has_c else given[0]
+    inputs, initial = (
+        [numpy_to_torch(x[None], device) for x in instance.x],
+        tuple(parts_of) if case.has_c else parts_of[0],
+    )
     return stream(TORCH, inputs, module, initial, states, torch_to_numpy, torch_peer.torch_synchronize(device))
 
 
@@ -118,7 +121,7 @@ def torch_cell_stream(instance, device):
     """Return nn.LSTMCell, nn.GRUCell or nn.RNNCell, one for each layer."""
     case = instance.case
     modules = [torch_peer.torch_module(instance, [layer], device, one_step=True).eval() for layer in range(case.L)]
-    given = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
+    layers_of = [[numpy_to_torch(part[0], device) for part in s] for s in (instance.h0, instance.c0) if s]
 
     def step(x, before):
         after = []
@@ -132,20 +135,20 @@ def torch_cell_stream(instance, device):
         return {name: [torch_to_numpy(one)[None] for one in part]
                 for name, part in zip(("hy", "cy"), parts, strict=False)}  # fmt: skip
 
-    inputs, initial = [numpy_to_torch(x, device) for x in instance.x], list(zip(*given, strict=True))  # per layer
-    initial = initial if case.has_c else given[0]
+    inputs, initial = [numpy_to_torch(x, device) for x in instance.x], list(zip(*layers_of, strict=True))  # per layer
+    initial = initial if case.has_c else layers_of[0]
     return stream(TORCH_CELL, inputs, step, initial, states, torch_to_numpy, torch_peer.torch_synchronize(device))
 
 
 def onnxruntime_stream(instance, threads):
-    """Return onnxruntime, the states that one call returns given to the next."""
+    """Return onnxruntime; each call takes the states that the previous one returned."""
     run, names, initial = onnx_peer.onnx_session(instance, threads)
-    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the call before
+    after = [(name, names.index(f"{name[0]}y{name[2:]}")) for name in initial]  # hx_l0 is hy_l0 of the previous call
     place = names.index("y")
 
     def step(x, state):
-        found = run(None, state | {"x": x})
-        return found[place], {name: found[number] for name, number in after}
+        outputs = run(None, state | {"x": x})
+        return outputs[place], {name: outputs[number] for name, number in after}
 
     def states(state):
         of = lambda letter: [array for name, array in state.items() if name[0] == letter]  # noqa: E731

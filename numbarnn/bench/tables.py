@@ -15,7 +15,7 @@ ALGORITHMS = {"standard": "std", "persist_static": "static", "persist_dynamic": 
 
 
 def milliseconds(seconds):
-    """Return a time for the table, with three digits that count."""
+    """Return a time for the table, with three significant digits."""
     return "-" if seconds is None else f"{seconds * 1e3:.3f}" if seconds < 1e-2 else f"{seconds * 1e3:.1f}"
 
 
@@ -24,8 +24,8 @@ def quotient(ratio):
     return "-" if ratio is None else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
-def columns_of(rows, gpu):
-    """Return heading -> function of a row that gives its text: times, ratios, memory where somebody tells."""
+def table_columns(rows, gpu):
+    """Return heading -> function of a row that gives its text: times, ratios, memory if it is known."""
     step = any(row["what"] == STEP for row in rows)
     clock = "device_" if gpu and not step else ""
     names = dict.fromkeys(["numbarnn", *(name for row in rows for name in row[f"{clock}median_s"])])
@@ -38,29 +38,29 @@ def columns_of(rows, gpu):
         return milliseconds(middle)
 
     peers = [name for name in labels if name != "numbarnn"]
-    found = {"numbarnn": lambda row: time(row, "numbarnn")}
+    columns = {"numbarnn": lambda row: time(row, "numbarnn")}
     if clock:
         labels |= {TORCH: "PyTorch's choice"} if TORCH in labels else {}
-        found["/ best cuDNN"] = lambda row: quotient(row["device_ratio"].get(row["best_cudnn"]))
+        columns["/ best cuDNN"] = lambda row: quotient(row["device_ratio"].get(row["best_cudnn"]))
     shown = [name for name in peers if not is_cudnn(name)]
-    found |= {f"/ {labels[n]}": lambda row, n=n: quotient(row[f"{clock}ratio"].get(n)) for n in shown}
-    found |= {labels[n]: lambda row, n=n: time(row, n) for n in peers}
+    columns |= {f"/ {labels[n]}": lambda row, n=n: quotient(row[f"{clock}ratio"].get(n)) for n in shown}
+    columns |= {labels[n]: lambda row, n=n: time(row, n) for n in peers}
     if clock:
-        found |= {"call": lambda row: time(row, "numbarnn", ""), "PyTorch's call": lambda row: time(row, TORCH, "")}
+        columns |= {"call": lambda row: time(row, "numbarnn", ""), "PyTorch's call": lambda row: time(row, TORCH, "")}
     elif not step:
-        own = lambda row: row["median_s"].get("numbarnn")  # noqa: E731
-        rate = lambda row: own(row) and (work := work_of(row)) and f"{work / own(row) / 1e9:.1f}"  # noqa: E731
-        found["us/step"] = lambda row: f"{own(row) * 1e6 / row['shape']['T']:.1f}" if own(row) else "-"
-        found["GFLOP/s"] = lambda row: rate(row) or "-"
-    if told := [name for name in names if not is_cudnn(name) and any(name in row["peak_bytes"] for row in rows)]:
+        ours = lambda row: row["median_s"].get("numbarnn")  # noqa: E731
+        rate = lambda row: ours(row) and (work := work_of(row)) and f"{work / ours(row) / 1e9:.1f}"  # noqa: E731
+        columns["us/step"] = lambda row: f"{ours(row) * 1e6 / row['shape']['T']:.1f}" if ours(row) else "-"
+        columns["GFLOP/s"] = lambda row: rate(row) or "-"
+    if measured := [name for name in names if not is_cudnn(name) and any(name in row["peak_bytes"] for row in rows)]:
         size = lambda row, name: three_digits(row["peak_bytes"].get(name))  # noqa: E731
-        heading = " / ".join(["MB", *(labels[name] for name in told[1:])])
-        found[heading] = lambda row: " / ".join(size(row, name) for name in told)
-    return found
+        heading = " / ".join(["MB", *(labels[name] for name in measured[1:])])
+        columns[heading] = lambda row: " / ".join(size(row, name) for name in measured)
+    return columns
 
 
 def three_digits(size):
-    """Return bytes as MB with three digits that count."""
+    """Return bytes as MB with three significant digits."""
     return "-" if size is None else f"{size / 1e6:.0f}" if size >= 1e8 else f"{size / 1e6:.3g}"
 
 
@@ -76,14 +76,14 @@ def sizes_text(row):
 
 
 def about(row):
-    """Return what a row is about, as cells."""
+    """Return the cells that identify a row."""
     schedule, plan = row["schedule"], row["plan"]
     schedule = f"auto: {plan.split()[0]}" if schedule == "auto" and plan else schedule
     return row["cell"], sizes_text(row), with_tf32(row["dtype"], row["tf32"], ", "), SHORT[row["what"]], schedule
 
 
 def print_rows(rows, where, doubt, steps):
-    """Print the table of times, what is judged first; below it what is refused, in doubt or left out, and a summary.
+    """Print the table of times, judged contenders first; below it refusals, doubts, missing peers, and a summary.
 
     doubt: `record.machine_doubt`. steps: of single steps, how many of each.
     """
@@ -96,16 +96,16 @@ def print_rows(rows, where, doubt, steps):
         title += "" if gpu else "; us/step: numbarnn's call / T; GFLOP/s: of its products"
     title += "; a ratio below 1: numbarnn is faster"
     title += "; TF32 is PyTorch's default" if any(row["tf32"] is True for row in rows) else ""
-    found = [doubts(row, judged(row), doubt) if row["ok"] else [] for row in rows]
-    lines, told, columns = [], {}, columns_of(rows, gpu)
-    for row, own in zip(rows, found, strict=True):
-        result = "ok" if row["ok"] and not own else "in doubt" if row["ok"] else "REFUSED"
+    row_doubts = [doubts(row, judged(row), doubt) if row["ok"] else [] for row in rows]
+    lines, messages, columns = [], {}, table_columns(rows, gpu)
+    for row, reasons in zip(rows, row_doubts, strict=True):
+        result = "ok" if row["ok"] and not reasons else "in doubt" if row["ok"] else "REFUSED"
         lines.append([result, *about(row), *(text(row) for text in columns.values())])
         if result != "ok":
-            told.setdefault(f"{result}: {row['refusal'] or '; '.join(own)}", []).append(" ".join(about(row)))
+            messages.setdefault(f"{result}: {row['refusal'] or '; '.join(reasons)}", []).append(" ".join(about(row)))
     heading = ["result", "cell", "T,B,I,H,L", "dtype", "pass", "schedule"]
     console.print_table(title, [*heading, *columns], lines, right=columns)
-    for result, cases in told.items():
+    for result, cases in messages.items():
         console.say(f"{cases[0]}{f' and {len(cases) - 1} more rows' if len(cases) > 1 else ''}: {result}")
     for (name, words), cases in left_out(rows).items():
         console.say(f"{name}, {len(cases)} cases such as {next(iter(cases))}: {words}")
@@ -113,14 +113,14 @@ def print_rows(rows, where, doubt, steps):
         console.say(WEIGHTS_ALONE)
     refusals = sum(not row["ok"] for row in rows)
     verdict = f"{refusals} of {len(rows)} REFUSED" if refusals else f"all {len(rows)} agree with PyTorch"
-    console.say(f"numbarnn bench: {verdict}{f'; {sum(map(bool, found))} in doubt' if any(found) else ''}")
+    console.say(f"numbarnn bench: {verdict}{f'; {sum(map(bool, row_doubts))} in doubt' if any(row_doubts) else ''}")
 
 
 def left_out(rows):
     """Return (peer, why it has no times, or is not called as one CUDA graph) -> cases."""
-    found = {}
+    cases = {}
     for row in rows:
         notes = {name: note for name, note in row["notes"].items() if is_cudnn(name) and "cannot" in note}
         for name, words in (row["left_out"] | notes).items():
-            found.setdefault((name, words), {})[" ".join(about(row)[:4])] = True
-    return found
+            cases.setdefault((name, words), {})[" ".join(about(row)[:4])] = True
+    return cases

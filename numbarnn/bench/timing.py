@@ -1,16 +1,16 @@
 """How contenders are timed: in turns, by the host's clock and, on a GPU, by the GPU's as well.
 
-Contenders take turns within each of several rounds, in alternating order. Where they run on CPU threads, there is a gap
+Contenders take turns within each of several rounds, in alternating order. If they run on CPU threads, there is a gap
 before each turn in which the others' threads go to sleep. Two times are taken:
 
-    call     the host's clock from an idle device to an idle device: what a caller waits for. On the CPU every sample is
-             a call (or ten short ones), and a turn is their median. On a GPU the calls of a turn are made back to back,
-             waiting once at the end, as a training loop does.
+    call     the host's clock from an idle device to an idle device: what a caller waits for. On the CPU every sample
+             is a call (or ten short ones), and a turn is their median. On a GPU the calls of a turn are made back to
+             back, waiting once at the end, as a training loop does.
     device   a GPU's clock (CUDA events) around calls made back to back while the GPU is kept busy with something else,
              so that launching costs nothing: what the GPU needs. `behind` counts the rounds in which the GPU began
              before the host had made its calls, and may have waited for it.
 
-Steps of a stream are timed one by one: who takes a step at a time waits for each, and for the slowest (`tail`).
+Steps of a stream are timed one by one: whoever takes a step at a time waits for each, and for the slowest (`tail`).
 """
 
 import time
@@ -24,7 +24,7 @@ from numbarnn.bench.peers.contender import torch
 GAP_S = 0.06  # after this, the threads of the other libraries have stopped spinning: onnxruntime's take 50 ms
 WARM_S = 0.004  # calls before a turn's timed ones, so that threads, caches and clocks are awake again
 TURN_S = 0.08  # timed calls per turn take about this long, and are at least one
-GPU_TURN_S = 0.03  # the same on a GPU, whose times scatter less
+GPU_TURN_S = 0.03  # shorter on a GPU, whose times scatter less
 CALLS_PER_TURN = (1, 2000)
 SHORT_CALL_S, SHORT_CALLS_AT_ONCE = 1e-4, 10  # calls below this are timed ten at a time, for the clock's sake
 TAIL = 99  # the percentile beside the median of single steps
@@ -45,8 +45,10 @@ class Machine(NamedTuple):
 
 @dataclass
 class Turns:
-    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`; of single
-    steps also their TAIL."""
+    """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`.
+
+    Single steps also have their TAIL.
+    """
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)
@@ -113,7 +115,7 @@ def timed(contender, calls):
 def device_time(contender, calls, call_s):
     """Return (seconds per call by the GPU's clock, whether the host was ahead of the GPU until it had made its calls).
 
-    As many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
+    It times as many calls as the host makes during its head start; a host that was not ahead gets a longer one, once.
     """
     for head_start in HEAD_STARTS_S:
         at_once = int(np.clip(head_start / (SLACK * call_s), 1, calls))
@@ -124,7 +126,7 @@ def device_time(contender, calls, call_s):
         begin.record()
         for _ in range(at_once):
             contender.call()
-        ahead = not begin.query()  # the GPU is still busy with what stands before the first call
+        ahead = not begin.query()  # the GPU is still busy with work before the first call
         end.record()
         end.synchronize()
         if ahead:

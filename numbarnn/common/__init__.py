@@ -1,1 +1,1 @@
-"""What every part may use and knows no layer: data types, random numbers, the order of time, files, messages."""
+"""Helpers for every part, without layers: data types, random numbers, the order of time, files, messages."""

@@ -1,10 +1,9 @@
-"""Compiled code on disk, so that a second process compiles nothing: kernels (`cuda.compiler`) and the CPU's functions
-(`compile.native`).
+"""Compiled code on disk, so that a second process compiles nothing: kernels (`cuda.compiler`), the CPU's functions.
 
-One file per kernel or function, named by its key: a line of JSON (what is known about it, and the code's hash), then
-the cubin, or the CPU's code. Files are written whole or not at all; one that cannot be read, or is damaged, is
-ignored. One that nobody has read for KEPT_DAYS is removed. Whoever can write to the folder decides what code runs, so
-a new folder belongs to its user alone (mode 0700).
+`compile.native` stores the latter. One file per kernel or function is named by its key: a line of JSON (its description
+and the code's hash), then the cubin, or the CPU's code. Files are written whole or not at all; unreadable or damaged
+ones are ignored. A file that nobody has read for KEPT_DAYS is removed. Whoever can write to the folder decides what
+code runs, so a new folder belongs to its user alone (mode 0700).
 """
 
 import ast
@@ -31,8 +30,8 @@ import numpy as np
 _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # code objects in some versions of Python
-KEPT_DAYS = 90  # after its last use a file is kept as long
-PART_HOURS = 1  # what a killed process was writing
+KEPT_DAYS = 90  # days a file is kept after its last use
+PART_HOURS = 1  # age of a killed process's unfinished file
 WAIT_S = 60.0  # for another process that compiles the same
 _DAY_S = 86400.0
 _OURS = (".cubin", ".o", ".proved", ".part", ".lock")  # endings of the cache's files
@@ -40,7 +39,7 @@ _warned = _swept = False
 
 
 def directory():
-    """Where kernels are kept: $NUMBARNN_CACHE_DIR, else `numbarnn` in the user's cache directory."""
+    """Return the folder of compiled code: $NUMBARNN_CACHE_DIR, else `numbarnn` in the user's cache directory."""
     chosen = os.environ.get("NUMBARNN_CACHE_DIR")
     if chosen:
         return Path(chosen)
@@ -54,7 +53,7 @@ def directory():
 
 
 def directory_if_any():
-    """The same; None where there is no home directory."""
+    """Return the folder of compiled code; None if there is no home directory."""
     try:
         return directory()
     except RuntimeError:
@@ -62,7 +61,7 @@ def directory_if_any():
 
 
 def read(key, suffix=".cubin"):
-    """(description, code) stored under `key`, or None if there is none that is whole.
+    """Return (description, code) stored under `key`, or None if no intact file has it.
 
     Args:
         suffix: of the file: what kind of code it is.
@@ -76,14 +75,14 @@ def read(key, suffix=".cubin"):
         return None  # absent, unreadable, no home directory, or not a file of ours
     if not whole:
         return None
-    with suppress(OSError):  # such as of a folder that is only read
+    with suppress(OSError):  # such as in a read-only folder
         if time.time() - path.stat().st_mtime > _DAY_S:
             os.utime(path)  # it is in use: see `_sweep`
     return description, cubin
 
 
 def write(key, description, cubin, suffix=".cubin"):
-    """Store a kernel, or other code; where that is not possible, say so once and go on without."""
+    """Store a kernel, or other code; if that is impossible, say so once and go on without."""
     global _warned
     first = json.dumps({**description, "sha256": hashlib.sha256(cubin).hexdigest()}).encode()
     temporary = None
@@ -108,7 +107,7 @@ def write(key, description, cubin, suffix=".cubin"):
 
 
 def made_directory():
-    """The cache's folder, made now if it is not there."""
+    """Return the cache's folder; create it if it does not exist."""
     folder = directory()
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -116,7 +115,7 @@ def made_directory():
 
 
 def files():
-    """The cache's files that are there, as paths."""
+    """Return the cache's existing files as paths."""
     folder = directory_if_any()
     try:
         return [path for path in folder.iterdir() if path.suffix in _OURS] if folder else []
@@ -129,14 +128,14 @@ def clear():
     count = size = 0
     for path in files():
         with suppress(OSError):
-            own = path.stat().st_size
+            file_size = path.stat().st_size
             path.unlink()
-            count, size = count + 1, size + own
+            count, size = count + 1, size + file_size
     return count, size
 
 
 def _sweep():
-    """Remove what killed processes and former versions left, once per process."""
+    """Remove files that killed processes and former versions left, once per process."""
     global _swept
     if _swept:
         return
@@ -150,10 +149,10 @@ def _sweep():
 
 @contextmanager
 def alone(key):
-    """Around what compiles the code of a key: while one process is in it, others wait, up to WAIT_S.
+    """Let one process at a time compile the code of a key: others wait, up to WAIT_S.
 
-    The operating system ends the lock with its process. Where it has no such locks (Windows, some network drives), or
-    no folder can be written, all go on at once.
+    The operating system ends the lock with its process. Without such locks (Windows, some network drives), or without a
+    writable folder, all go on at once.
     """
     lock = path = None
     try:
@@ -181,19 +180,19 @@ def alone(key):
 
 # ----------------------------------------------------------------------------------------------------- keys
 def key(function, *parts):
-    """The name a kernel is stored under: SHA-256 of its function, the package's code and `parts`."""
+    """Return the name under which a kernel is stored: SHA-256 of its function, the package's code and `parts`."""
     described = (function.__qualname__, fingerprint(function), package_code(), *parts)
     return hashlib.sha256("\0".join(described).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def package_code():
-    """SHA-256 of the sources of all cells and kernels, read once per process."""
-    return hashlib.sha256("".join(sources(*_COMPILED_FROM)).encode()).hexdigest()
+    """Return the SHA-256 of the sources of all cells and kernels, read once per process."""
+    return hashlib.sha256("".join(module_texts(*_COMPILED_FROM)).encode()).hexdigest()
 
 
-def sources(*folders):
-    """Yield the texts of the package's modules in these folders, also where the package is in a zip."""
+def module_texts(*folders):
+    """Yield the texts of the package's modules in these folders, also if the package is in a zip."""
     root = _PACKAGE
     if not root.is_dir():
         import importlib.resources  # takes time
@@ -212,20 +211,21 @@ def _sources_in(folder):
 
 
 def fingerprint(function):
-    """SHA-256 of what a Python function computes.
+    """Return the SHA-256 of what a Python function computes.
 
     Kernels made by one factory share name and source and differ in what they close over. So the digest covers the
     source text and, recursively, every function, constant and jitted function that is reached through closures, globals
     and defaults. It is the same under every version of Python, so that kernels compiled on one machine are found on
     another. Only a function without source, such as one made by `exec`, counts by its bytecode. NumPy's functions count
-    by name, as Numba compiles its own in their place. A value of an unknown kind counts by its repr: where an address
-    is in it, each process compiles the kernel again.
+    by name,
+    as Numba replaces them by its own. A value of an unknown kind counts by its repr: if that contains an address, each
+    process compiles the kernel again.
     """
     return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
 
 
 def _describe(value, seen):
-    """Lines of text that identify a value a kernel refers to. `seen`: id -> (number, the value)."""
+    """Yield lines of text that identify a value a kernel refers to. `seen`: id -> (number, the value)."""
     if id(value) in seen:
         yield f"seen {seen[id(value)][0]}"
         return
@@ -255,7 +255,7 @@ def _describe(value, seen):
 
 
 def _jitted_function(value):
-    """The Python function inside a `@cuda.jit` dispatcher or an `@intrinsic`; None for anything else."""
+    """Return the Python function inside a `@cuda.jit` dispatcher or an `@intrinsic`; None for anything else."""
     if isinstance(value, type):
         return None
     inner = getattr(value, "py_func", None) or getattr(value, "_defn", None)
@@ -282,7 +282,7 @@ def _describe_function(function, seen):
 
 
 def _nested(code):
-    """A code object and all that are inside of it."""
+    """Yield a code object and all code objects inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -291,14 +291,16 @@ def _nested(code):
 
 # ---------------------------------------------------------------------------------------------- sources of functions
 def run_source(source, file, namespace):
-    """Execute a text, as `exec`, so that its functions have a source; file: a name for it, like no other text's."""
+    """Execute a text, as `exec`, so that its functions have a source; file: a unique name for it."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec", dont_inherit=True), namespace)
 
 
 def _source_of(code, module):
-    """The lines of the function with this code, and which of the functions that begin in its first line it is; None
-    where its file has no such function, or no longer. `module`: its globals, by which a file within a zip is found."""
+    """Return the lines of the function with this code, and its number among the functions that begin in its first line.
+
+    Return None if its file has no such function, or no longer. `module`: its globals, to find a file within a zip.
+    """
     text = "".join(linecache.getlines(code.co_filename, module))
     ends, codes = _functions_in(text, code.co_filename)
     same = [number for number, other in enumerate(codes.get(code.co_firstlineno, ())) if _alike(code, other)]
@@ -310,7 +312,7 @@ def _source_of(code, module):
 
 @lru_cache(maxsize=64)
 def _functions_in(text, file):
-    """First line of functions in a file -> the last line of those that begin there; -> their code objects, in order."""
+    """Return first line of functions in a file -> last line of those that begin there; -> their code objects."""
     ends, codes = {}, {}
     try:
         tree, whole = ast.parse(text), compile(text, file, "exec", dont_inherit=True)
@@ -327,7 +329,7 @@ def _functions_in(text, file):
 
 
 def _alike(one, other):
-    """Whether two code objects compute the same."""
+    """Return whether two code objects compute the same."""
     return (
         one.co_code == other.co_code
         and one.co_names == other.co_names

@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and refused before long work where that cannot be."""
+"""Write files whole or not at all, and refuse before long work if that is impossible."""
 
 import errno
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path):
-    """A path to write to, which takes the name `path` when the block is done; its ending is that of `path`.
+    """Yield a path to write to, which replaces `path` when the block is done; it has the same ending.
 
-    Where the block or the disk fails, the former file is as it was, and nothing is left beside it.
+    If the block or the disk fails, the former file is unchanged, and nothing is left beside it.
 
     Raises:
         OSError: it cannot be written; the error names `path`.
@@ -36,7 +36,7 @@ def replacing(path):
 
 
 def check_writable(path):
-    """Raises the OSError that writing the file would end in; leaves everything as it was."""
+    """Raise the OSError that writing the file would end in; leave everything unchanged."""
     try:
         with replacing(path) as part:
             if not _is_stream(part):
@@ -51,7 +51,7 @@ class _Enough(Exception):
 
 
 def _is_stream(path):
-    """Whether it is no file on disk but something like /dev/stdout or a pipe, which nothing can be put in place of."""
+    """Return whether a path is no file on disk but a stream such as /dev/stdout or a pipe, which cannot be replaced."""
     return path.exists() and (str(path.parent) in ("/dev", "/dev/fd") or not (path.is_file() or path.is_dir()))
 
 

@@ -1,4 +1,4 @@
-"""What is not installed, and the command that installs an optional part, from where the package itself came."""
+"""Find out what is not installed, and the command that installs an optional part from where the package came."""
 
 import json
 from importlib import metadata
@@ -9,7 +9,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(extra):
-    """`pip install -e "FOLDER[extra]"` in a clone of the repository, else by the address that pip got the package from.
+    """Return the pip command for an extra: `pip install -e "FOLDER[extra]"` in a clone, else by pip's address.
 
     Args:
         extra: one of [project.optional-dependencies] in pyproject.toml.
@@ -28,7 +28,7 @@ def compiler_lacks(extra="sim"):
 
 
 def for_gpus():
-    """`command` of what a GPU needs."""
+    """Return the `command` for a GPU's packages."""
     return f"{command('cuda12')} (or [cuda13], whichever your driver supports)"
 
 
@@ -45,12 +45,12 @@ def _is_clone(root):
 
 
 def _address():
-    """Where pip got the package, if that is no index: a folder, a file or a repository (PEP 610); else None."""
+    """Return where pip got the package, if not from an index: a folder, a file or a repository (PEP 610); else None."""
     try:
         text = metadata.distribution("numbarnn").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return None
     if text is None:
         return None
-    found = json.loads(text)
-    return f"{found['vcs_info']['vcs']}+{found['url']}" if "vcs_info" in found else found["url"]
+    origin = json.loads(text)
+    return f"{origin['vcs_info']['vcs']}+{origin['url']}" if "vcs_info" in origin else origin["url"]

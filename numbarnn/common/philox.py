@@ -1,9 +1,9 @@
 """Philox4x32-10, a counter-based random number generator.
 
 Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", doi:10.1145/2063384.2063405. Four
-random 32-bit words are a function of a 128-bit counter and a 64-bit key, so that a dropout mask needs no memory: who
-knows seed, layer, step and position can compute it again, on any engine. 32-bit words are carried in uint64 here, whose
-products do not overflow.
+random 32-bit words are a function of a 128-bit counter and a 64-bit key, so a dropout mask needs no memory: any engine
+recomputes it from seed, layer, step and position. 32-bit words are carried in uint64 here, whose products do not
+overflow.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ WORD_BITS = np.uint64(32)
 
 
 def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
-    """Four random words (uint64, each below 2^32) of a counter and a key of such words."""
+    """Return four random words (uint64, each below 2^32) for a counter and a key of such words."""
     for _ in range(10):
         product_0 = MULTIPLIER_0 * counter_0
         product_1 = MULTIPLIER_1 * counter_2
@@ -50,12 +50,12 @@ WHOLE = Origin()  # a pass that is all of its call
 
 
 def dropout_words(p, seed, layer, call, first=0):
-    """What dropout of a layer's output needs to know: (scale, threshold, key_0, key_1, stream_0, stream_1, first).
+    """Return a layer's dropout constants: (scale, threshold, key_0, key_1, stream_0, stream_1, first).
 
-    Element i of the (T, B, D*H) output of `layer` (0 is the first) in training call number `call` is kept, times
-    `scale` = 1 / (1 - p), where its random word is at least `threshold` = p 2^32. Its word is number i mod 4 of the
-    Philox of counter (i div 4 in two words, layer, call) under the key `seed` in two words. All but scale are uint64.
-    Where an array is a part of the output, `first` is the i of its first element.
+    `layer` (0 is the first) has an output (T, B, D*H) in training call number `call`. Its element i is kept, times
+    `scale` = 1 / (1 - p), if its random word is at least `threshold` = p 2^32. That is word i mod 4 of the Philox of
+    counter (i div 4 in two words, layer, call) and key `seed` in two words. All but scale are uint64. For an array
+    that is a part of the output, `first` is the i of its first element.
     """
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF, first)
@@ -63,7 +63,7 @@ def dropout_words(p, seed, layer, call, first=0):
 
 
 def dropout_masks(p, seed, call, firsts):
-    """(scale, the words of layers 0, 1, ... as a uint64 array (layers, 6)): their `dropout_words`, without the scale.
+    """Return (scale, the `dropout_words` of layers 0, 1, ... without scale as a uint64 array (layers, 6)).
 
     `firsts`: each layer's `first`. Words travel in memory, so that a recorded CUDA graph takes those of each call.
     """
@@ -76,14 +76,14 @@ NOISE_STREAM, DROP_CONNECT_STREAM, STREAMS_PER_PLACE = 1 << 31, 1 << 30, 1 << 8
 
 
 def noise_words(seed, places, call, origin=WHOLE):
-    """What the random numbers of cells (`definition.Noise`) need to know: uint64 (places, 6), a row for each place.
+    """Return the constants for cells' random numbers (`definition.Noise`): uint64 (places, 6), a row for each place.
 
     A place is layer D + direction. Its row: two words of the key `seed`; the first of its streams; the number of the
-    training call; the time of the pass's step 0; 1 where the steps go back in time from there, else 0.
+    training call; the time of the pass's step 0; 1 if the steps go back in time from there, else 0.
 
-    A cell has numbers drawn anew in each step and numbers drawn once for all steps; each kind is counted on its own.
-    Number k of a kind, of unit j of sequence b at time t, is 0 where its word is below rate 2^32. The word is number
-    k mod 4 of the Philox of counter (b H + j, t, stream + k div 4, call), with 2^32 - 1 for t where it is drawn once.
+    A cell has numbers drawn anew in each step and numbers drawn once for all steps; each kind is counted separately.
+    Number k of a kind, of unit j of sequence b at time t, is 0 if its word is below rate 2^32. The word is number k mod
+    4 of the Philox of counter (b H + j, t, stream + k div 4, call), with 2^32 - 1 for t if it is drawn once.
     """
     streams = NOISE_STREAM + STREAMS_PER_PLACE * (origin.place + np.arange(places))
     key, when = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF), (origin.time, origin.goes_back)
@@ -92,5 +92,5 @@ def noise_words(seed, places, call, origin=WHOLE):
 
 
 def drop_connect_words(rate, seed, place, gate, call):
-    """As `dropout_words`, for the elements of one gate's matrix (H, H) in R of a place (layer D + direction)."""
+    """Return `dropout_words` for the elements of one gate's matrix (H, H) in R of a place (layer D + direction)."""
     return dropout_words(rate, seed, DROP_CONNECT_STREAM + STREAMS_PER_PLACE * place + gate, call)

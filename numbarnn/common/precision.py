@@ -1,8 +1,8 @@
 """Data types: what numbers are stored in, and what they are computed in.
 
-float16 and bfloat16 are for storage alone. What is loaded is widened to float32, all arithmetic is float32's, and what
-is stored is rounded once, to nearest even. What accumulates from step to step (private states such as the LSTM's c,
-gradients of states, results of recurrent products) stays float32 in memory too.
+float16 and bfloat16 are for storage alone. Loaded numbers are widened to float32, all arithmetic is float32's, and
+stored numbers are rounded once, to nearest even. Numbers that accumulate from step to step (cell states such as the
+LSTM's c, gradients of states, results of recurrent products) stay float32 in memory too.
 """
 
 from functools import cache
@@ -16,22 +16,22 @@ DTYPES = ("float32", "float64", *HALVES)
 
 
 def is_half(dtype):
-    """Whether arrays of this dtype (a name) hold numbers of 16 bits."""
+    """Return whether a dtype (a name) is float16 or bfloat16."""
     return dtype in HALVES
 
 
 def itemsize(dtype):
-    """Bytes of a number stored as `dtype` (a name)."""
+    """Return the bytes of a number stored as `dtype` (a name)."""
     return 2 if is_half(dtype) else np.dtype(dtype).itemsize
 
 
 def compute_dtype(dtype):
-    """The dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
+    """Return the dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
     return "float32" if is_half(dtype) else dtype
 
 
 def numpy_dtype(dtype):
-    """NumPy's dtype of that name; bfloat16 is that of the package ml_dtypes.
+    """Return NumPy's dtype of that name; bfloat16 comes from the package ml_dtypes.
 
     From then on NumPy and CuPy know the name "bfloat16" too.
 
@@ -50,5 +50,5 @@ def numpy_dtype(dtype):
     return np.dtype(dtype)
 
 
-#: The same, each looked up once: that takes NumPy longer than a whole call may.
+# `numpy_dtype` with a cache: NumPy's look-up takes longer than a whole call may.
 known_dtype = cache(numpy_dtype)

@@ -1,12 +1,12 @@
-"""What the sdist holds; pyproject.toml tells setuptools of it. Nothing else imports this."""
+"""Contents of the sdist; pyproject.toml tells setuptools to use this. Nothing else imports it."""
 
 from setuptools.command.sdist import sdist
 
 
 class Sdist(sdist):
-    """Without tests: setuptools would take tests/test*.py by itself, and not the folders that they import from.
+    """An sdist without tests: setuptools would add tests/test*.py by itself, without the folders that they import.
 
-    MANIFEST.in could say so, if the top level of the repository were to have one. Tests belong to a clone.
+    MANIFEST.in could say so too, at the top level of the repository. Tests belong to a clone.
     """
 
     def make_distribution(self):

@@ -2,5 +2,5 @@
 
 
 def counted(number, noun):
-    """As text, such as "1 block" and "2 blocks"."""
+    """Return a count as text, such as "1 block" and "2 blocks"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,1 +1,1 @@
-"""What turns a scalar function into a function of a backend: constants, functions, tuples in memory, storage."""
+"""Turn scalar functions into functions of a backend: constants, functions, tuples in memory, storage."""

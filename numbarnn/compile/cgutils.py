@@ -1,4 +1,4 @@
-"""What is written most often with LLVM's builder; most of it as in Numba's module of this name."""
+"""Helpers for LLVM's builder, most of them as in Numba's module of this name."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,13 +9,13 @@ voidptr_t = ir.IntType(8).as_pointer()
 
 
 def alloca_once(builder, kind, name=""):
-    """The address of a value of a kind that the function has for itself, however often this is reached."""
+    """Return the address of a value on the function's stack, allocated once however often this is reached."""
     with builder.goto_entry_block():
         return builder.alloca(kind, name=name)
 
 
 def get_or_insert_function(module, kind, name):
-    """The function of a name, declared if the module does not know it."""
+    """Return the function of a name; declare it if the module does not know it."""
     known = module.globals.get(name)
     return ir.Function(module, kind, name) if known is None else known
 
@@ -28,10 +28,10 @@ def memset(builder, place, count):
 
 
 def loop_wishes(module, wishes):
-    """What tells LLVM of one loop what to do with it. LLVM knows a loop by a node that names itself first.
+    """Return metadata that tells LLVM how to treat one loop. LLVM identifies a loop by a node that names itself first.
 
     Args:
-        wishes: name -> value, or None where the name says all.
+        wishes: name -> value, or None if the name says all.
     """
     nodes = [
         module.add_metadata([ir.MetaDataString(module, f"llvm.loop.{name}"), *([] if value is None else [value])])
@@ -43,7 +43,7 @@ def loop_wishes(module, wishes):
 
 
 def each_of(builder, value, numbers):
-    """Gives each of some numbers: what is written then runs where the value is this one; where it is none, the last."""
+    """Yield each of some numbers: the code written then runs if the value equals it; the last one covers the rest."""
     after, blocks = builder.append_basic_block("chosen"), [builder.append_basic_block(f"of.{n}") for n in numbers]
     choice = builder.switch(value, blocks[-1])
     for number, block in zip(numbers[:-1], blocks, strict=False):
@@ -57,10 +57,10 @@ def each_of(builder, value, numbers):
 
 @contextmanager
 def for_range(builder, count, unrolled=True):
-    """The block runs `count` times; gives an object whose `index` counts from 0.
+    """Run the block `count` times; yields an object whose `index` counts from 0.
 
     Args:
-        unrolled: whether LLVM may write several turns one after another.
+        unrolled: whether LLVM may unroll the loop.
     """
     counter = alloca_once(builder, count.type)
     builder.store(count.type(0), counter)

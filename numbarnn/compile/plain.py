@@ -1,24 +1,24 @@
-"""Compiles plain functions to LLVM: those of the CPU engine, and the equations of cells as it runs them.
+"""Compile plain functions to LLVM: the CPU engine's functions, and cells' equations as it runs them.
 
-Why not Numba: it takes about a tenth of a second for each function, most of it to find out the types of its values,
-and a cell and the engine's loops are some hundred functions. Importing it alone takes as long as all that a process
-with compiled code on disk does before its first result. Here the types follow from those of the arguments, statement by
-statement, so that a function takes a few milliseconds; the rest of a first call is LLVM's own work. `translate` writes
-the instructions, `native` keeps the machine code on disk.
+Numba takes about a tenth of a second for each function, mostly to infer types. A cell and the engine's loops are some
+hundred functions. Importing Numba takes as long as everything that a process with cached code does before its
+first result. Here types follow from the arguments' types, statement by statement, so a function takes a few
+milliseconds; the rest of a first call is LLVM's work. `translate` writes the instructions, `native` keeps the machine
+code on disk.
 
-What a plain function may consist of:
+A plain function may consist of:
 - assignments, also to several names at once; `if`, `while`, `for` over a `range` (a step that is no constant must be
-  positive), `break`, `continue`, `return`; `for` over a tuple, or `enumerate` of it, whose body is written out for each
-  item;
-- integers (as in C: int64, whatever overflows), bools, numbers of one dtype, which do not mix with integers; tuples and
-  NamedTuples; fields of records; numbers at pointers; tuple(... for ... in a range or tuple known when compiling);
+    positive), `break`, `continue`, `return`; `for` over a tuple, or `enumerate` of it, whose body is written out for
+    each item;
+- integers (as in C: int64, overflow wraps), bools, numbers of one dtype, which do not mix with integers; tuples and
+    NamedTuples; fields of records; numbers at pointers; tuple(... for ... in a range or tuple known when compiling);
 - arithmetic, comparisons, `a if b else c`, `and`, `or`, `not`, min, max, abs, int, x.view(np.int32), functions of
-  `math`;
-- calls, by position, of plain functions, of intrinsics, which write instructions of their own, and of external
-  functions. Names from outside the function are constants, and so are objects that are handed on as arguments.
+    `math`;
+- calls, by position, of plain functions, of intrinsics, which write instructions themselves, and of external functions.
+    Names from outside the function are constants, and so are objects that are handed on as arguments.
 
-A name has the type of what is first assigned to it; outside of branches and loops it may get another one. Anything else
-is refused with its file and line.
+A name has the type of its first assignment; outside of branches and loops it may get another one. Anything else is
+refused with its file and line.
 """
 
 import ctypes
@@ -28,26 +28,27 @@ from llvmlite import ir
 
 from numbarnn.common.code_cache import fingerprint
 from numbarnn.compile import native, types
-from numbarnn.compile.translate import FAST_MATH, Plain, call
-from numbarnn.compile.types import Value
+from numbarnn.compile.translate import FAST_MATH, Plain, call_plain
+from numbarnn.compile.types import RuntimeValue
 
 
 def plain(function):
-    """`function` for other plain functions, and to be compiled by `Entry`."""
+    """Mark a function as plain: other plain functions may call it, and `Entry` compiles it."""
     return Plain(function)
 
 
 def inlined(function):
-    """The same; it becomes a part of those that call it, so that loops around it become vectors."""
+    """Mark a function as plain and inline it into its callers, so that loops around it are vectorized."""
     return Plain(function, inlined=True)
 
 
 class Interleaved(NamedTuple):
-    """How many vectors at a time LLVM makes loops work on, where it is not to decide that itself.
+    """How many vectors LLVM interleaves in loops, if it is not to decide that itself.
 
     Attributes:
-        known: of a loop whose number of turns is known when compiling.
-        others: of other loops. masked: the rest of such a loop is done with masks, not one number at a time.
+        known: in loops whose number of iterations is known when compiling.
+        others: in other loops.
+        masked: the rest of such a loop is done with masks, not one number at a time.
     """
 
     known: int
@@ -56,47 +57,47 @@ class Interleaved(NamedTuple):
 
 
 class Entry:
-    """A plain function that others call by its address: of integers and of numbers whose type the caller says.
+    """A plain function that others call by its address, with integers and with numbers of types that the caller states.
 
     Args:
         function: the Python function.
-        what: what a person is told that is being compiled, or a function of the constant given to `address`.
-        interleaved: a function of that constant that returns an `Interleaved`; None: as LLVM decides.
+        label: what the notice says is being compiled, or a function of the constant given to `address` that returns it.
+        interleaved: a function of that constant that returns an `Interleaved`; None: LLVM decides.
     """
 
-    def __init__(self, function, what, interleaved=None):
-        self.py_func, self.what, self.interleaved = function, what, interleaved
+    def __init__(self, function, label, interleaved=None):
+        self.py_func, self.label, self.interleaved = function, label, interleaved
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
     def address(self, *first):
-        """Where its machine code is, which is compiled if it is not on disk.
+        """Return the address of its machine code, which is compiled unless it is on disk.
 
         Args:
-            first: of its first arguments their types; or something that is a constant of the code, whose repr tells it
-                from others. The others are int64.
+            first: types of its first arguments; or an object that is a constant of the code, identified by its repr.
+                All other arguments are int64.
         """
         function = self.py_func
         made_of = fingerprint(function) if not function.__module__.startswith("numbarnn.") else function.__module__
-        what = self.what if isinstance(self.what, str) else self.what(*first)
+        what = self.label if isinstance(self.label, str) else self.label(*first)
         return native.address_of(
             function.__name__, what, (made_of, repr(first)), lambda symbol: self.module(symbol, first)
         )
 
     def module(self, symbol, first):
-        """LLVM's module with the function, of that symbol, for these first arguments."""
+        """Return LLVM's module with the function, named by the symbol, for these first arguments."""
         given = (*first, *[types.int64] * (self.py_func.__code__.co_argcount - len(first)))
         kinds = [one for one in given if isinstance(one, types.Type)]
 
         def write(builder, values):
             values = iter(values)
             arguments = [next(values) if isinstance(one, types.Type) else one for one in given]
-            return call(Plain(self.py_func), arguments, builder)
+            return call_plain(Plain(self.py_func), arguments, builder)
 
         return module_of(symbol, kinds, write, self.interleaved and self.interleaved(*first))
 
 
 _FASTCALL = 0x80  # METH_FASTCALL: function(self, address of the arguments, how many) -> result
-# What the code calls of Python's: name -> (result, arguments)
+# functions of Python's that the code calls: name -> (result, arguments)
 _INT, _OBJECT = types.int64.llvm, types.BYTES
 _OF_PYTHON = {
     "PyLong_AsLongLong": (_INT, [_OBJECT]), "PyLong_FromLongLong": (_OBJECT, [_INT]), "PyErr_BadArgument": (_INT, []),
@@ -112,8 +113,11 @@ class _MethodDef(ctypes.Structure):
 
 
 class FromPython(Entry):
-    """An entry that Python calls, with integers; it returns an integer, 0 if the function returns nothing. Python's
-    other threads may run meanwhile. By ctypes a call of 10 us takes a tenth longer, measured at (3, 1, 255, 20, 2)."""
+    """An entry that Python calls with integers; it returns an integer, 0 if the function returns nothing.
+
+    Python's other threads may run meanwhile. Through ctypes a call of 10 us takes a tenth longer, measured at
+    (3, 1, 255, 20, 2).
+    """
 
     def __call__(self, *numbers):
         return self.compiled(*numbers)
@@ -129,7 +133,7 @@ class FromPython(Entry):
         return self.compiled
 
     def module(self, symbol, first):
-        """LLVM's module with the function as Python calls it."""
+        """Return LLVM's module with the function as Python calls it."""
         module, count = ir.Module(symbol), self.py_func.__code__.co_argcount
         function = ir.Function(module, ir.FunctionType(_OBJECT, [_OBJECT, _OBJECT.as_pointer(), _INT]), symbol)
         of_python = {name: ir.Function(module, ir.FunctionType(*one), name) for name, one in _OF_PYTHON.items()}
@@ -140,7 +144,7 @@ class FromPython(Entry):
         given = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)]
         numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given]
         state = builder.call(of_python["PyEval_SaveThread"], [])
-        result = call(Plain(self.py_func), [Value(types.int64, one) for one in numbers], builder)
+        result = call_plain(Plain(self.py_func), [RuntimeValue(types.int64, one) for one in numbers], builder)
         builder.call(of_python["PyEval_RestoreThread"], [state])
         number = _INT(0) if result is None else result.llvm
         builder.ret(builder.call(of_python["PyLong_FromLongLong"], [number]))
@@ -148,23 +152,24 @@ class FromPython(Entry):
 
 
 def module_of(symbol, kinds, write, interleaved=None):
-    """LLVM's module with a function of that symbol, in which arithmetic may be rounded as FAST_MATH says.
+    """Return LLVM's module with a function named by the symbol, whose arithmetic follows FAST_MATH.
 
     Args:
-        kinds: types of its arguments. write: write(builder, values) writes what it does.
-        interleaved: of its loops, an `Interleaved`, or None.
+        kinds: types of its arguments.
+        write: write(builder, values) writes its instructions.
+        interleaved: an `Interleaved` for its loops, or None.
     """
     module = ir.Module(symbol)
     module.interleaved = interleaved
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [one.llvm for one in kinds]), symbol)
     builder = ir.IRBuilder(entry.append_basic_block())
-    write(builder, list(map(Value, kinds, entry.args)))
+    write(builder, list(map(RuntimeValue, kinds, entry.args)))
     builder.ret_void()
     return finished(module)
 
 
 def finished(module):
-    """The module, in which arithmetic may be rounded as FAST_MATH says."""
+    """Return the module after setting FAST_MATH on its arithmetic."""
     blocks = [block for function in module.functions for block in function.blocks]
     for one in (instruction for block in blocks for instruction in block.instructions):
         if one.opname in ("fadd", "fsub", "fmul", "fdiv", "fcmp"):

@@ -1,4 +1,4 @@
-"""How scalar functions become functions of a backend: compiled for a dtype, for the CPU or a GPU, or left as Python."""
+"""Turn scalar functions into functions of a backend: compiled for a dtype, for the CPU or a GPU, or left as Python."""
 
 import types
 from functools import cache
@@ -12,7 +12,7 @@ from numbarnn.compile.scalar import functions_of
 
 @cache
 def forward_function(cell, dtype, backend):
-    """The cell's forward for a dtype (see `specialise`) and backend, with a general cell's signature."""
+    """Return the cell's forward for a dtype (see `specialise`) and backend, with a general cell's signature."""
     forward = specialise(cell.forward, dtype, backend)
     if cell.general:
         return forward
@@ -25,7 +25,7 @@ def forward_function(cell, dtype, backend):
 
 @cache
 def backward_function(cell, dtype, backend):
-    """The cell's backward for a dtype (see `specialise`) and backend, with a general cell's signature."""
+    """Return the cell's backward for a dtype (see `specialise`) and backend, with a general cell's signature."""
     backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
@@ -38,7 +38,7 @@ def backward_function(cell, dtype, backend):
 
 
 def jit(function, backend):
-    """`function` compiled as a device function of a backend ("cpu", "cuda", or "python": as it is)."""
+    """Compile a function as a device function of a backend ("cpu", "cuda", or "python": as it is)."""
     if backend == "cpu":
         from numbarnn.compile.plain import inlined
 
@@ -52,12 +52,12 @@ def jit(function, backend):
 
 @cache
 def specialise(function, dtype, backend):
-    """`function` compiled for one dtype and backend: constants get the dtype, scalar functions become the backend's.
+    """Compile a function for one dtype and backend: constants get the dtype, scalar functions become the backend's.
 
     Args:
         function: a plain Python function of scalars; the module-level names it uses may be floats, functions of
             `numbarnn.cells.scalar`, other such functions, or modules and types (left as they are).
-        dtype: what results are stored as; of halves float32 is what is computed in, and constants are.
+        dtype: what results are stored as; float16 and bfloat16 compute in float32, and so do constants.
         backend: "cpu" (a plain function, see `numbarnn.compile.plain`), "cuda" (cuda.jit(device=True)) or "python" (not
             compiled: for the simulator).
     """

@@ -17,18 +17,18 @@ from numbarnn.cuda.backend import backend, per_backend
 
 
 def stored(array):
-    """The array as kernels take it: a view of its bits (uint16) where its numbers have 16, else the array itself."""
+    """Return an array as kernels take it: a view of its bits (uint16) if its numbers have 16, else the array itself."""
     return array.view(np.uint16) if array.dtype.itemsize == 2 else array
 
 
 def stored_group(group):
-    """A NamedTuple of arrays, tuples of numbers and None as kernels take it: the arrays as `stored`."""
+    """Return a NamedTuple of arrays, tuples of numbers and None as kernels take it: the arrays as `stored`."""
     return group._make([part if part is None or isinstance(part, tuple) else stored(part) for part in group])
 
 
 @per_backend
 def widen(dtype):
-    """A device function: a number as it is stored in arrays of `dtype` -> the number to compute with."""
+    """Make a device function: a number stored in arrays of `dtype` -> the number to compute with."""
     if dtype == "float16":
         return ptx.float32_of_half
     return jit(bfloat16_to_float32, backend()) if dtype == "bfloat16" else units.unchanged(backend())
@@ -36,21 +36,21 @@ def widen(dtype):
 
 @per_backend
 def narrow(dtype):
-    """A device function: a computed number -> what is stored for it in arrays of `dtype`, rounded to nearest even."""
+    """Make a device function: a computed number -> what is stored in arrays of `dtype`, rounded to nearest even."""
     if dtype == "float16":
         return ptx.half_of_float32
     return jit(float32_to_bfloat16, backend()) if dtype == "bfloat16" else units.unchanged(backend())
 
 
 # ---------------------------------------------------------------------------------------------------------- bfloat16
-# The upper half of a float32, so that a few instructions on integers do it on any device.
+# bfloat16 is the upper half of a float32: a few integer instructions convert it on any device.
 def bfloat16_to_float32(bits):
-    """The float32 of a bfloat16's bits."""
+    """Return the float32 of a bfloat16's bits."""
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 def float32_to_bfloat16(value):
-    """The bits of the nearest bfloat16, of two the even one; NaN stays NaN, what is too large becomes infinite."""
+    """Return the bits of the nearest bfloat16, of two the even one; NaN stays NaN, too large becomes infinite."""
     bits = np.float32(value).view(np.uint32)
     upper = np.uint32(bits >> np.uint32(16))
     if np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):  # NaN: must not turn into infinity

@@ -1,4 +1,4 @@
-"""Writes LLVM's instructions for plain functions, statement by statement; `plain` says what these may consist of."""
+"""Write LLVM's instructions for plain functions, statement by statement; `plain` says what these may consist of."""
 
 import ast
 import builtins
@@ -14,9 +14,9 @@ import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
-from numbarnn.compile.types import BYTES, Value, flat, from_dtype, given, kind, with_each
+from numbarnn.compile.types import BYTES, RuntimeValue, flat, from_dtype, given, kind, map_values
 
-# Rewrites that keep NaN and infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
+# Rewrites that keep NaN, infinity and the order of sums: contraction to FMA, reciprocals, no signed zeros.
 FAST_MATH = ("contract", "nsz", "arcp", "afn")
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -29,7 +29,7 @@ _ON_INTEGERS = {
     ast.BitXor: "xor",
 }  # fmt: skip
 _ON_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
-# Functions of `math` that LLVM has itself; of others the C library's is called.
+# functions of `math` that LLVM has; for others the C library's are called
 _OF_LLVM = {"exp", "log", "log2", "log10", "sin", "cos", "sqrt", "pow", "fabs", "floor", "ceil"}
 _OF_C = {
     "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc",
@@ -37,15 +37,16 @@ _OF_C = {
 }  # fmt: skip
 
 
-class Refused(TypeError):
-    """What a function says is not of the language of plain functions."""
+class NotPlain(TypeError):
+    """A function uses something outside the language of plain functions."""
 
 
 class Plain:
     """A function for compiled code, see `numbarnn.compile.plain`.
 
     Attributes:
-        py_func: the Python function. inlined: it becomes a part of those that call it.
+        py_func: the Python function.
+        inlined: it is inlined into its callers.
     """
 
     def __init__(self, function, inlined=False):
@@ -74,12 +75,12 @@ class of_types:
         self.function = function
 
 
-# What `generate` asks for.
+# The context that `generate` gets.
 _CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_value=lambda: ir.Constant(BYTES, None))
 
 
-def call(function, arguments, builder):
-    """Call a plain function, which is compiled first, once per module and types of its arguments; returns its value."""
+def call_plain(function, arguments, builder):
+    """Call a plain function and return its value; it is compiled once per module and types of its arguments."""
     arguments, module = tuple(map(given, arguments)), builder.module
     known, key = module.__dict__.setdefault("plain_functions", {}), (function, kind(arguments))
     if key not in known:
@@ -88,37 +89,37 @@ def call(function, arguments, builder):
     place = cgutils.alloca_once(builder, called.results) if called.results else ir.Constant(BYTES, None)
     builder.call(called.llvm, [builder.bitcast(place, BYTES), *(one.llvm for one in flat(arguments))])
     numbers = iter(range(len(flat(called.returned))))
-    return with_each(
-        called.returned, lambda one: Value(one.type, builder.load(builder.gep(place, _path(next(numbers)))))
+    return map_values(
+        called.returned, lambda one: RuntimeValue(one.type, builder.load(builder.gep(place, _path(next(numbers)))))
     )
 
 
 def _path(number):
-    """To a member of a structure."""
+    """Return the indices of a structure's member."""
     return [ir.IntType(32)(0), ir.IntType(32)(number)]
 
 
 @cache
 def _definitions(file):
-    """The functions that a file in `linecache` defines: their syntax trees, by the lines where they begin."""
+    """Return the syntax trees of a file's functions, by the lines where they begin; the file is in `linecache`."""
     nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {min(one.lineno for one in (node, *node.decorator_list)): node for node in functions}
 
 
 def _body(function):
-    """The statements of a function."""
+    """Return the statements of a function."""
     code = function.__code__
     linecache.lazycache(code.co_filename, function.__globals__)  # the file may be within a zip
     node = _definitions(code.co_filename).get(code.co_firstlineno)
     if node is None or node.name != code.co_name:
-        raise Refused(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")
+        raise NotPlain(f"{code.co_filename}:{code.co_firstlineno}: there is no source of {function.__qualname__}")
     return node.body
 
 
 @cache
 def _names_outside(function):
-    """What names mean that a function does not define."""
+    """Return the meaning of names that a function uses but does not define."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inside = {name: cell.cell_contents for name, cell in closure}
     return ChainMap(inside, function.__globals__, vars(builtins))
@@ -128,10 +129,12 @@ class _Function:
     """A plain function, compiled for types of arguments.
 
     Attributes:
-        llvm: the function: of the address of its results, and of its arguments.
-        returned: a value of the types it returns. results: the structure at the address, None if it returns nothing.
-        builder: writes instructions, where it stands.
-        names: the places of its variables. outside: what other names mean.
+        llvm: LLVM's function, of the address of its results, and of its arguments.
+        returned: a value of the types it returns.
+        results: the structure at the address, None if it returns nothing.
+        builder: writes the next instruction.
+        names: the addresses of its variables.
+        outside: the meaning of other names.
     """
 
     def __init__(self, plain_function, arguments, module):
@@ -145,23 +148,23 @@ class _Function:
         self.outside, self.names, self.loops, self.depth = _names_outside(function), {}, [], 0
         self.end = self.llvm.append_basic_block("end")
         begin = self.builder.append_basic_block("begin")
-        self.builder.branch(begin)  # what comes before are places in memory
+        self.builder.branch(begin)  # stack memory is allocated before this block
         self.builder.position_at_end(begin)
         values = iter(self.llvm.args[1:])
         code = function.__code__
         if len(arguments) != code.co_argcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-            raise Refused(f"{function.__qualname__} does not take {len(arguments)} arguments, all by position")
+            raise NotPlain(f"{function.__qualname__} does not take {len(arguments)} arguments, all by position")
         for name, value in zip(code.co_varnames, arguments, strict=False):
-            self.set_name(name, with_each(value, lambda one: Value(one.type, next(values))))
+            self.set_name(name, map_values(value, lambda one: RuntimeValue(one.type, next(values))))
         self.run(_body(function))
         if not self.builder.block.is_terminated:
             if self.results:
-                raise Refused(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
+                raise NotPlain(f"{function.__qualname__} must return a value at its end, as it does elsewhere")
             self.builder.branch(self.end)
         ir.IRBuilder(self.end).ret_void()
         if plain_function.inlined:
             self.llvm.attributes.add("alwaysinline")
-        elif len(self.llvm.blocks) > 3:  # copies of it in those that call it take LLVM longer than they save
+        elif len(self.llvm.blocks) > 3:  # inlining it would take LLVM longer than it saves
             self.llvm.attributes.add("noinline")
 
     # -------------------------------------------------------------------------------------- statements
@@ -173,21 +176,21 @@ class _Function:
             method = getattr(self, "run_" + type(statement).__name__, None) or self.refuse(statement)
             try:
                 method(statement)
-            except Refused:
+            except NotPlain:
                 raise
-            except Exception as error:  # of what was not foreseen
+            except Exception as error:  # errors that were not foreseen
                 self.refuse(statement, f"({type(error).__name__}: {error}) is not of the language of plain functions")
 
     def refuse(self, node, why="is not of the language of plain functions"):
         file = self.function.__code__.co_filename
-        raise Refused(f"{file}:{getattr(node, 'lineno', '')}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
+        raise NotPlain(f"{file}:{getattr(node, 'lineno', '')}: {ast.unparse(node)!r} {why}, see numbarnn.compile.plain")
 
     def run_Expr(self, node):
         if not isinstance(node.value, ast.Constant):  # a docstring
             self.value(node.value)
 
     def run_Pass(self, node):
-        """Nothing."""
+        """Write nothing."""
 
     def run_Assign(self, node):
         value = self.value(node.value)
@@ -201,7 +204,7 @@ class _Function:
         if isinstance(target, ast.Name):
             self.set_name(target.id, value, target)
         elif isinstance(target, ast.Tuple):
-            if isinstance(value, Value) or len(target.elts) != len(value):
+            if isinstance(value, RuntimeValue) or len(target.elts) != len(value):
                 self.refuse(target, f"has not as many names as there are values in {kind(value)}")
             for one, part in zip(target.elts, value, strict=True):
                 self.assign(one, part)
@@ -214,8 +217,8 @@ class _Function:
         if name not in self.names or kind(self.names[name]) != kind(value):
             if self.depth and name in self.names:
                 self.refuse(node, f"has another type here, in a branch or loop: {kind(value)}")
-            self.names[name] = with_each(
-                value, lambda one: Value(one.type, cgutils.alloca_once(self.builder, one.llvm.type, name=name))
+            self.names[name] = map_values(
+                value, lambda one: RuntimeValue(one.type, cgutils.alloca_once(self.builder, one.llvm.type, name=name))
             )
         for place, one in zip(flat(self.names[name]), flat(value), strict=True):
             self.builder.store(one.llvm, place.llvm)
@@ -258,12 +261,12 @@ class _Function:
         self.loop(lambda: self.test(node.test), node.body, lambda: None)
 
     def run_For(self, node):
-        call = node.iter
+        call_plain = node.iter
         if node.orelse:
             self.refuse(node)
-        if not isinstance(call, ast.Call) or getattr(call.func, "id", None) != "range":
+        if not isinstance(call_plain, ast.Call) or getattr(call_plain.func, "id", None) != "range":
             return self.unrolled(node)
-        bounds = [self.value(one) for one in call.args]
+        bounds = [self.value(one) for one in call_plain.args]
         start, stop, step = {1: lambda b: (0, *b, 1), 2: lambda b: (*b, 1), 3: tuple}[len(bounds)](bounds)
         down = isinstance(step, int) and step < 0
         at, end, step = (self.cast(one, types.intp, node.iter) for one in (start, stop, step))
@@ -273,19 +276,19 @@ class _Function:
         def more():
             number = self.builder.load(counter)
             going = self.builder.icmp_signed(">" if down else "<", number, end.llvm)
-            return Value(types.boolean, going)
+            return RuntimeValue(types.boolean, going)
 
         def move_on():
             number = self.builder.add(self.builder.load(counter), step.llvm, flags=["nsw"])
             self.builder.store(number, counter)
 
         def begin():
-            self.assign(node.target, Value(types.intp, self.builder.load(counter)))
+            self.assign(node.target, RuntimeValue(types.intp, self.builder.load(counter)))
 
         self.loop(more, node.body, move_on, begin, known=isinstance(start, int) and isinstance(stop, int))
 
     def unrolled(self, node):
-        """A loop through what is known when compiling: its body once for each item."""
+        """Write a loop over items known when compiling: its body once for each item."""
         after = self.builder.append_basic_block("after")
         for item in self.items(node.iter):
             following = self.builder.append_basic_block("next")
@@ -300,7 +303,7 @@ class _Function:
         self.builder.position_at_end(after)
 
     def loop(self, more, body, move_on, begin=lambda: None, known=False):
-        """A loop; `known`: whether its number of turns is known when compiling."""
+        """Write a loop; `known`: whether its number of iterations is known when compiling."""
         head, inside, following, after = map(self.builder.append_basic_block, ("head", "body", "next", "after"))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -335,21 +338,21 @@ class _Function:
 
     # -------------------------------------------------------------------------------------- expressions
     def value(self, node):
-        """The value of an expression: a `Value`, a tuple, or something that is known when compiling."""
+        """Return the value of an expression: a `Value`, a tuple, or something that is known when compiling."""
         method = getattr(self, "value_of_" + type(node).__name__, None) or self.refuse(node)
         return method(node)
 
     def test(self, node):
-        """An expression as a bool: one that is known, or a `Value`."""
+        """Return an expression as a bool: one that is known, or a `Value`."""
         value = self.value(node)
-        return self.cast(value, types.boolean, node) if isinstance(value, Value) else bool(value)
+        return self.cast(value, types.boolean, node) if isinstance(value, RuntimeValue) else bool(value)
 
     def value_of_Constant(self, node):
         return node.value
 
     def value_of_Name(self, node):
         if node.id in self.names:
-            return with_each(self.names[node.id], lambda one: Value(one.type, self.builder.load(one.llvm)))
+            return map_values(self.names[node.id], lambda one: RuntimeValue(one.type, self.builder.load(one.llvm)))
         if node.id not in self.outside:
             self.refuse(node, "has no value here")
         value = self.outside[node.id]
@@ -359,69 +362,68 @@ class _Function:
         return tuple(self.values(node.elts))
 
     def values(self, nodes):
-        """The values of expressions, of starred ones those of their parts."""
-        found = []
+        """Return the values of expressions; a starred one contributes its parts."""
+        values = []
         for node in nodes:
             if isinstance(node, ast.Starred):
-                found += self.items(node.value)
+                values += self.items(node.value)
             else:
-                found.append(self.value(node))
-        return found
+                values.append(self.value(node))
+        return values
 
     def items(self, node):
-        """What a loop goes through, if that is known when compiling: a range of constants, a tuple, `enumerate` of
-        it."""
+        """Return a loop's items if they are known when compiling: a range of constants, a tuple, `enumerate` of it."""
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
             values = self.values(node.args)
-            if any(isinstance(one, Value) for one in values):
+            if any(isinstance(one, RuntimeValue) for one in values):
                 self.refuse(node, "is not known when compiling")
             return list(range(*values) if node.func.id == "range" else enumerate(*values))
         value = self.value(node)
-        if not isinstance(value, tuple) or isinstance(value, Value):
+        if not isinstance(value, tuple) or isinstance(value, RuntimeValue):
             self.refuse(node)
         return list(value)
 
     def value_of_Attribute(self, node):
         value = self.value(node.value)
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             return getattr(value, node.attr)
         place = self.field(value, node.attr, node)
-        return Value(place.type, self.builder.load(place.llvm))
+        return RuntimeValue(place.type, self.builder.load(place.llvm))
 
     def value_of_Subscript(self, node):
         value = self.value(node.value)
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             index = self.value(node.slice)
             if hasattr(value, "number_at"):
-                return call(type(value).number_at, [value, *index], self.builder)
+                return call_plain(type(value).number_at, [value, *index], self.builder)
             if not isinstance(index, int):
                 self.refuse(node, "has an index that is not known when compiling")
             return value[index]
         place = self.place(node)
-        return Value(place.type, self.builder.load(place.llvm))
+        return RuntimeValue(place.type, self.builder.load(place.llvm))
 
     def place(self, node):
-        """Where a field or a number at a pointer stands."""
+        """Return the address of a field or of a number at a pointer."""
         value = self.value(node.value)
         if isinstance(node, ast.Attribute):
             return self.field(value, node.attr, node)
-        if not isinstance(value, Value) or not isinstance(value.type, types.CPointer):
+        if not isinstance(value, RuntimeValue) or not isinstance(value.type, types.CPointer):
             self.refuse(node)
         index = self.cast(self.value(node.slice), types.intp, node)
-        return Value(value.type.dtype, self.builder.gep(value.llvm, [index.llvm], inbounds=True))
+        return RuntimeValue(value.type.dtype, self.builder.gep(value.llvm, [index.llvm], inbounds=True))
 
     def field(self, value, name, node):
         if not isinstance(value.type, types.Record) or name not in value.type.fields:
             self.refuse(node, f"is no field of {value.type}")
         place = self.builder.gep(value.llvm, [ir.IntType(64)(value.type.fields[name])], inbounds=True)
-        return Value(types.int64, self.builder.bitcast(place, types.int64.llvm.as_pointer()))
+        return RuntimeValue(types.int64, self.builder.bitcast(place, types.int64.llvm.as_pointer()))
 
     def value_of_BinOp(self, node):
         return self.binary(node, self.value(node.left), self.value(node.right))
 
     def binary(self, node, a, b):
         kind, builder = type(node.op), self.builder
-        if not isinstance(a, Value) and not isinstance(b, Value):
+        if not isinstance(a, RuntimeValue) and not isinstance(b, RuntimeValue):
             return _OPERATORS[kind](a, b)
         a, b = self.alike(a, b, node)
         if isinstance(a.type, types.Float):
@@ -431,13 +433,13 @@ class _Function:
         elif kind is ast.RShift:
             instruction = "ashr" if a.type.signed else "lshr"
         elif kind in (ast.FloorDiv, ast.Mod):
-            return Value(a.type, self.divided(a, b, kind is ast.Mod))
+            return RuntimeValue(a.type, self.divided(a, b, kind is ast.Mod))
         else:
             self.refuse(node)
-        return Value(a.type, getattr(builder, instruction)(a.llvm, b.llvm))
+        return RuntimeValue(a.type, getattr(builder, instruction)(a.llvm, b.llvm))
 
     def divided(self, a, b, remainder):
-        """a // b or a % b of integers, rounded down as in Python."""
+        """Return a // b or a % b of integers, rounded down as in Python."""
         builder, signed = self.builder, a.type.signed
         quotient = (builder.sdiv if signed else builder.udiv)(a.llvm, b.llvm)
         rest = (builder.srem if signed else builder.urem)(a.llvm, b.llvm)
@@ -453,21 +455,21 @@ class _Function:
     def value_of_UnaryOp(self, node):
         if isinstance(node.op, ast.Not):
             test = self.test(node.operand)
-            return not test if isinstance(test, bool) else Value(types.boolean, self.builder.not_(test.llvm))
+            return not test if isinstance(test, bool) else RuntimeValue(types.boolean, self.builder.not_(test.llvm))
         value = self.value(node.operand)
         if not isinstance(node.op, ast.USub):
             self.refuse(node)
-        return self.negative(value) if isinstance(value, Value) else -value
+        return self.negative(value) if isinstance(value, RuntimeValue) else -value
 
     def negative(self, value):
         negative = self.builder.fneg if isinstance(value.type, types.Float) else self.builder.neg
-        return Value(value.type, negative(value.llvm))
+        return RuntimeValue(value.type, negative(value.llvm))
 
     def value_of_Compare(self, node):
         values, result = [self.value(one) for one in (node.left, *node.comparators)], True
         for compares, a, b in zip(node.ops, values[:-1], values[1:], strict=True):
             one = self.compared(node, _COMPARISONS.get(type(compares)) or self.refuse(node), a, b)
-            result = one if result is True else Value(types.boolean, self.builder.and_(result.llvm, one.llvm))
+            result = one if result is True else RuntimeValue(types.boolean, self.builder.and_(result.llvm, one.llvm))
         return result
 
     def compared(self, node, comparison, a, b):
@@ -477,10 +479,10 @@ class _Function:
         else:
             signed = a.type is not types.boolean and a.type.signed
             compare = self.builder.icmp_signed if signed else self.builder.icmp_unsigned
-        return Value(types.boolean, compare(comparison, a.llvm, b.llvm))
+        return RuntimeValue(types.boolean, compare(comparison, a.llvm, b.llvm))
 
     def value_of_BoolOp(self, node):
-        """`and` and `or` of bools: what follows is computed only where it counts."""
+        """Return `and` and `or` of bools; later operands are computed only if they matter."""
         first, *others = node.values
         for other in others:
             rest, ends = ast.Constant(isinstance(node.op, ast.Or)), isinstance(node.op, ast.Or)
@@ -493,17 +495,17 @@ class _Function:
             return value(node.body if test else node.orelse)
         if isinstance(node.body, ast.Name) and isinstance(node.orelse, ast.Name):
             a, b = given(value(node.body)), given(value(node.orelse))
-            if isinstance(a, Value) and isinstance(b, Value):  # nothing to compute: no need of branches
+            if isinstance(a, RuntimeValue) and isinstance(b, RuntimeValue):  # nothing to compute: no need of branches
                 common = self.common(a, b, node)
                 a, b = (self.cast(one, common, node).llvm for one in (a, b))
-                return Value(common, self.builder.select(test.llvm, a, b))
+                return RuntimeValue(common, self.builder.select(test.llvm, a, b))
         then, other, after = map(self.builder.append_basic_block, ("then", "else", "after"))
         self.builder.cbranch(test.llvm, then, other)
-        found = []
+        branches = []
         for block, one in ((then, node.body), (other, node.orelse)):
             self.builder.position_at_end(block)
-            found.append((given(value(one)), self.builder.block))
-        (a, after_a), (b, after_b) = found
+            branches.append((given(value(one)), self.builder.block))
+        (a, after_a), (b, after_b) = branches
         joined = []
         for one, other in zip(flat(a), flat(b), strict=True):
             common, pair = self.common(one, other, node), []
@@ -516,14 +518,14 @@ class _Function:
             self.builder.branch(after)
         self.builder.position_at_end(after)
         values = iter([self.either(*one) for one in joined])
-        return with_each(a, lambda one: next(values))
+        return map_values(a, lambda one: next(values))
 
     def either(self, type_, pairs):
-        """The value of that block of (value, block) from which one comes."""
+        """Return the value from whichever block of the pairs (value, block) came before."""
         value = self.builder.phi(pairs[0][0].type)
         for one in pairs:
             value.add_incoming(*one)
-        return Value(type_, value)
+        return RuntimeValue(type_, value)
 
     # -------------------------------------------------------------------------------------- calls
     def value_of_Call(self, node):
@@ -536,7 +538,7 @@ class _Function:
         function, arguments = self.value(node.func), self.values(node.args)
         function = math.floor if function is np.floor else function  # Numba's math.floor would be an integer
         if isinstance(function, Plain):
-            return call(function, arguments, self.builder)
+            return call_plain(function, arguments, self.builder)
         if function in (min, max):
             result = arguments[0]
             for other in arguments[1:]:
@@ -549,7 +551,7 @@ class _Function:
         if function is abs or getattr(math, getattr(function, "__name__", ""), None) is function:
             return self.of_math("fabs" if function is abs else function.__name__, arguments, node)
         if isinstance(function, type) and issubclass(function, np.generic):
-            if not isinstance(arguments[0], Value):
+            if not isinstance(arguments[0], RuntimeValue):
                 return given(function(arguments[0]))
             return self.cast(arguments[0], from_dtype(np.dtype(function)), node)
         if isinstance(function, type) and issubclass(function, tuple):
@@ -563,36 +565,36 @@ class _Function:
         self.refuse(node)
 
     def is_float(self, value):
-        return isinstance(value, Value) and isinstance(value.type, types.Float)
+        return isinstance(value, RuntimeValue) and isinstance(value.type, types.Float)
 
     def tuple_of(self, node):
-        """tuple(an expression for a name in what is known when compiling)."""
-        (made,) = node.args
-        if not isinstance(made, ast.GeneratorExp) or len(made.generators) > 1 or made.generators[0].ifs:
+        """Return tuple(expression for name in items known when compiling)."""
+        (generator,) = node.args
+        if not isinstance(generator, ast.GeneratorExp) or len(generator.generators) > 1 or generator.generators[0].ifs:
             self.refuse(node)
-        found, (part,) = [], made.generators
+        items, (part,) = [], generator.generators
         for item in self.items(part.iter):
             self.assign(part.target, item)
-            found.append(self.value(made.elt))
-        return tuple(found)
+            items.append(self.value(generator.elt))
+        return tuple(items)
 
     def view(self, node):
-        """x.view(type): the same bits."""
+        """Return x.view(type): the same bits."""
         value, (wanted,) = self.value(node.func.value), self.values(node.args)
-        if not isinstance(value, Value) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
+        if not isinstance(value, RuntimeValue) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
             self.refuse(node)
         wanted = from_dtype(np.dtype(wanted))
         if value.type.bitwidth != wanted.bitwidth:
             self.refuse(node, f"looks at {value.type} as {wanted}, of another size,")
-        return Value(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
+        return RuntimeValue(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
 
     def of_math(self, name, arguments, node):
-        """A function of `math`, of numbers of one dtype."""
+        """Return a function of `math`, of numbers of one dtype."""
         if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
             self.refuse(node, "is not of numbers of one dtype, which")
         (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
-        if name == "fmod":  # loops around an instruction become vectors, those around a call do not
-            return Value(first.type, self.builder.frem(*(one.llvm for one in arguments)))
+        if name == "fmod":  # loops around an instruction are vectorized, loops around a call are not
+            return RuntimeValue(first.type, self.builder.frem(*(one.llvm for one in arguments)))
         of_llvm, module = ir.FunctionType(kinds[0], kinds), self.builder.module
         if name in _OF_LLVM:
             function = module.declare_intrinsic(f"llvm.{name}", kinds[:1], of_llvm)
@@ -600,36 +602,38 @@ class _Function:
             function = cgutils.get_or_insert_function(module, of_llvm, name + "f" * (first.type == types.float32))
         else:
             self.refuse(node)
-        return Value(first.type, self.builder.call(function, [one.llvm for one in arguments]))
+        return RuntimeValue(first.type, self.builder.call(function, [one.llvm for one in arguments]))
 
     def smaller(self, a, b, comparison, node):
-        if not isinstance(a, Value) and not isinstance(b, Value):
+        if not isinstance(a, RuntimeValue) and not isinstance(b, RuntimeValue):
             return (min if comparison == "<" else max)(a, b)
         a, b = self.alike(a, b, node)
-        return Value(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
+        return RuntimeValue(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
 
     def external(self, function, arguments, node):
-        """A call of a function of another library, in C's way."""
+        """Call a function of another library, in C's way."""
         kinds, result = function.sig.args, function.sig.return_type
         of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
         symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
-        given = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
-        value = self.builder.call(symbol, given)
-        return None if result == types.void else Value(result, value)
+        operands = [self.cast(one, kind, node).llvm for one, kind in zip(arguments, kinds, strict=True)]
+        value = self.builder.call(symbol, operands)
+        return None if result == types.void else RuntimeValue(result, value)
 
     def intrinsic(self, function, arguments, node):
-        """What an intrinsic writes."""
-        values = [Value(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments]
+        """Return the value whose instructions an intrinsic writes."""
+        values = [
+            RuntimeValue(types.none, ir.Constant(BYTES, None)) if one is None else given(one) for one in arguments
+        ]
         kinds = [types.IntegerLiteral(a) if type(a) is int else kind(b) for a, b in zip(arguments, values, strict=True)]
         signature, generate = function.py_func(None, *kinds)
         values = [self.cast(one, kind, node) for one, kind in zip(values, signature.args, strict=True)]
         value = generate(_CONTEXT, self.builder, signature, [one.llvm for one in values])
-        return None if signature.return_type == types.void else Value(signature.return_type, value)
+        return None if signature.return_type == types.void else RuntimeValue(signature.return_type, value)
 
     # -------------------------------------------------------------------------------------- types
     def common(self, a, b, node):
-        """The type that two values can both have."""
-        if not isinstance(a, Value) or not isinstance(b, Value):
+        """Return the type that two values can both have."""
+        if not isinstance(a, RuntimeValue) or not isinstance(b, RuntimeValue):
             self.refuse(node, "has values that are no numbers")
         if a.type == b.type:
             return a.type
@@ -640,11 +644,11 @@ class _Function:
         return types.intp
 
     def alike(self, a, b, node):
-        """Two numbers as the same type; integers that are constants take the other's; bools count as integers."""
-        if isinstance(a, Value) and isinstance(a.type, types.Integer) and type(b) is int:
-            return a, Value(a.type, a.llvm.type(b))
-        if isinstance(b, Value) and isinstance(b.type, types.Integer) and type(a) is int:
-            return Value(b.type, b.llvm.type(a)), b
+        """Return two numbers as one type; constant integers take the other's type; bools count as integers."""
+        if isinstance(a, RuntimeValue) and isinstance(a.type, types.Integer) and type(b) is int:
+            return a, RuntimeValue(a.type, a.llvm.type(b))
+        if isinstance(b, RuntimeValue) and isinstance(b.type, types.Integer) and type(a) is int:
+            return RuntimeValue(b.type, b.llvm.type(a)), b
         a, b = given(a), given(b)
         common = self.common(a, b, node)
         if common is types.boolean and not isinstance(node, ast.Compare):
@@ -652,28 +656,28 @@ class _Function:
         return self.cast(a, common, node), self.cast(b, common, node)
 
     def cast(self, value, type_, node):
-        """A number as another type."""
+        """Return a number as another type."""
         value, builder = given(value), self.builder
-        if not isinstance(value, Value):
+        if not isinstance(value, RuntimeValue):
             self.refuse(node, "is no number")
         if value.type == type_:
             return value
-        own, wanted = value.type, type_.llvm
+        source, wanted = value.type, type_.llvm
         numbers = types.Integer | types.Boolean | types.Float
-        if not isinstance(own, numbers) or not isinstance(type_, numbers):
-            self.refuse(node, f"is of {own}, where {type_} is needed")
-        signed = own is not types.boolean and getattr(own, "signed", True)
+        if not isinstance(source, numbers) or not isinstance(type_, numbers):
+            self.refuse(node, f"is of {source}, where {type_} is needed")
+        signed = source is not types.boolean and getattr(source, "signed", True)
         if type_ is types.boolean:
             zero = ir.Constant(value.llvm.type, 0)
-            change = builder.fcmp_unordered if isinstance(own, types.Float) else builder.icmp_unsigned
-            return Value(type_, change("!=", value.llvm, zero))
-        if isinstance(own, types.Float):
+            change = builder.fcmp_unordered if isinstance(source, types.Float) else builder.icmp_unsigned
+            return RuntimeValue(type_, change("!=", value.llvm, zero))
+        if isinstance(source, types.Float):
             change = builder.fptosi if not isinstance(type_, types.Float) else None
-            change = change or (builder.fpext if own.bitwidth < type_.bitwidth else builder.fptrunc)
+            change = change or (builder.fpext if source.bitwidth < type_.bitwidth else builder.fptrunc)
         elif isinstance(type_, types.Float):
             change = builder.sitofp if signed else builder.uitofp
         elif value.llvm.type.width < wanted.width:
             change = builder.sext if signed else builder.zext
         else:
             change = builder.trunc if value.llvm.type.width > wanted.width else builder.bitcast
-        return Value(type_, change(value.llvm, wanted))
+        return RuntimeValue(type_, change(value.llvm, wanted))

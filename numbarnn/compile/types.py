@@ -1,7 +1,7 @@
 """Types and values in functions that are being compiled for the CPU.
 
-Types have the names that Numba gives them; importing Numba's takes half a second. A value is a `Value` at run time, or
-a Python object that is known already.
+Types have Numba's names; importing Numba's takes half a second. A value is a `RuntimeValue`, or a Python
+object that is known when compiling.
 """
 
 from collections import namedtuple
@@ -18,7 +18,8 @@ class Type:
     """A type; called with types of arguments it is the signature of a function that returns it.
 
     Attributes:
-        name: types of one name are one type. llvm: LLVM's.
+        name: types with equal names are equal.
+        llvm: LLVM's type.
     """
 
     def __init__(self, name, llvm):
@@ -38,7 +39,7 @@ class Type:
 
 
 class Integer(Type):
-    """Of so many bits, `signed` or not."""
+    """An integer of `bitwidth` bits, `signed` or not."""
 
     def __init__(self, name, bitwidth, signed):
         super().__init__(name, ir.IntType(bitwidth))
@@ -46,7 +47,7 @@ class Integer(Type):
 
 
 class IntegerLiteral(Integer):
-    """Of an int64 that is known when compiling, as intrinsics see it: `literal_value`."""
+    """An int64 that is known when compiling, as intrinsics see it: `literal_value`."""
 
     def __init__(self, value):
         super().__init__(f"Literal[int]({value})", 64, True)
@@ -54,7 +55,7 @@ class IntegerLiteral(Integer):
 
 
 class Float(Type):
-    """Of 32 or 64 bits."""
+    """A float of 32 or 64 bits."""
 
     def __init__(self, name, bitwidth, llvm):
         super().__init__(name, llvm)
@@ -74,7 +75,7 @@ class CPointer(Type):
 
 
 class Record(Type):
-    """A `ctypes.Structure` in memory, of fields that are int64: `fields` are their offsets."""
+    """A `ctypes.Structure` in memory whose fields are int64: `fields` are their offsets."""
 
     def __init__(self, structure):
         self.fields = {name: getattr(structure, name).offset for name, _ in structure._fields_}
@@ -98,7 +99,7 @@ void, none = Type("void", ir.VoidType()), Type("none", ir.IntType(8).as_pointer(
 
 @cache
 def from_dtype(dtype):
-    """The type of a NumPy dtype's numbers."""
+    """Return the type of a NumPy dtype's numbers."""
     return globals()["boolean" if dtype == np.bool_ else dtype.name]
 
 
@@ -106,11 +107,12 @@ def from_dtype(dtype):
 BYTES = none.llvm
 
 
-class Value(NamedTuple):
-    """A number, pointer or record of the running program; what is known when compiling is a Python object.
+class RuntimeValue(NamedTuple):
+    """A number, pointer or record of the running program; a Python object stands for what is known when compiling.
 
     Attributes:
-        type: see above. llvm: the value; of a variable its place in memory.
+        type: a `Type`.
+        llvm: LLVM's value; for a variable its address.
     """
 
     type: Type
@@ -118,30 +120,30 @@ class Value(NamedTuple):
 
 
 def flat(value):
-    """The `Value`s of a value: itself, or those of a tuple's parts."""
-    if isinstance(value, tuple) and not isinstance(value, Value):
+    """Return the `RuntimeValue`s in a value: itself, or those in a tuple's parts."""
+    if isinstance(value, tuple) and not isinstance(value, RuntimeValue):
         return [one for part in value for one in flat(part)]
-    return [value] if isinstance(value, Value) else []
+    return [value] if isinstance(value, RuntimeValue) else []
 
 
-def with_each(value, change):
-    """The same value with each `Value` changed."""
-    if isinstance(value, Value):
+def map_values(value, change):
+    """Return the value with each `RuntimeValue` in it changed."""
+    if isinstance(value, RuntimeValue):
         return change(value)
     if isinstance(value, tuple):
-        parts = [with_each(part, change) for part in value]
+        parts = [map_values(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
 
 def kind(value):
-    """What is known of a value when compiling: its type, or itself."""
-    return with_each(value, lambda one: one.type)
+    """Return what is known of a value when compiling: its type, or itself."""
+    return map_values(value, lambda one: one.type)
 
 
 def given(value):
-    """Constants as `Value`s, also as parts of a tuple; other things as they are."""
-    if isinstance(value, Value):
+    """Return constants as `RuntimeValue`s, also as parts of a tuple; other things unchanged."""
+    if isinstance(value, RuntimeValue):
         return value
     if isinstance(value, tuple):
         parts = list(map(given, value))
@@ -150,7 +152,9 @@ def given(value):
         value = np.bool_(value) if isinstance(value, bool) else np.int64(value)
     if isinstance(value, np.bool_ | np.integer):
         bits = 1 if isinstance(value, np.bool_) else 8 * value.itemsize
-        return Value(from_dtype(value.dtype), ir.IntType(bits)(int(value)))
+        return RuntimeValue(from_dtype(value.dtype), ir.IntType(bits)(int(value)))
     if isinstance(value, np.floating):
-        return Value(from_dtype(value.dtype), {4: ir.FloatType, 8: ir.DoubleType}[value.itemsize]()(float(value)))
+        return RuntimeValue(
+            from_dtype(value.dtype), {4: ir.FloatType, 8: ir.DoubleType}[value.itemsize]()(float(value))
+        )
     return value

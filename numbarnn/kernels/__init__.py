@@ -1,1 +1,1 @@
-"""CUDA kernels: every step that is not a matrix product, and how kernels are compiled and launched."""
+"""CUDA kernels: every step but the matrix products, and how kernels are compiled and launched."""

@@ -1,11 +1,11 @@
-"""The kernels, with arguments as layers pass them: for `numbarnn kernels` and for the tests, which compile them all.
+"""List the kernels with arguments as layers pass them, for `numbarnn kernels` and for tests that compile all of them.
 
-What is launched on a GPU is listed here, with every combination of dtype and layout that it is launched with; a test
-compares the list with what layers launch. Three kinds of cells are without end, so one example of each stands for all,
-without its masked kernels: LSTMs with cell clip, cells with sums over units, cells that draw random numbers. Persistent
-kernels, which are made for one problem each, are made in `numbarnn.bench.planned`.
+The list has every combination of dtype and layout with which a kernel is launched; a test compares it with what layers
+launch. Three kinds of cells are unlimited in number, and one example stands for each, without its masked kernels: LSTMs
+with cell clip, cells with sums over units, cells that draw random numbers. Persistent kernels belong to one problem
+each; `numbarnn.bench.planned` makes them.
 
-New kernels: write a function dtype -> ShippedKernels, and append it to LISTS.
+For new kernels, write a function dtype -> ShippedKernels and append it to LISTS.
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class ShippedKernel:
     Attributes:
         kernel: the Kernel.
         dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
-        layouts: tells arguments apart that differ in layout alone, or kernels cut for different sizes; else "".
-        threads: per block, the most that it is launched with.
+        layouts: word for kernels that differ only in arguments' layouts or in the sizes they are cut for; else "".
+        threads: the most threads per block that it is launched with.
         arguments: small NumPy arrays, scalars, tuples of them; the kernel's remaining parameters are ints.
         dynamic_shared_bytes: dynamic shared memory per block.
     """
@@ -63,37 +63,39 @@ class ShippedKernel:
 
     @property
     def function(self):
-        """The Python function that is compiled."""
+        """Return the Python function that is compiled."""
         return self.kernel.dispatcher.py_func
 
     @property
     def signature(self):
-        """What compiling depends on: the kernel's name and its arguments' types and layouts."""
+        """Return what compiled code depends on: the kernel's name and its arguments' types and layouts."""
         return self.kernel.name, Arguments(self.kernel.name, self.arguments).signature
 
     def compile(self, cc):
-        """The CompiledKernel for a compute capability such as (9, 0)."""
+        """Return the CompiledKernel for a compute capability such as (9, 0)."""
         return self.kernel.compile(cc, *self.arguments)
 
     def ptx(self, cc):
-        """The kernel's PTX as text."""
+        """Return the kernel's PTX as text."""
         num_ints = self.function.__code__.co_argcount - len(self.arguments)
         types = numba_types((*self.signature[1], *["int32"] * num_ints))
         return compiler.ptx(self.kernel.dispatcher, types, cc)
 
 
 def zeros(dtype, *shape):
-    """An array of a dtype as kernels take it."""
+    """Return an array of zeros with a dtype as kernels take it."""
     return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
 
 
 CLIPPED_LSTM = lstm.clipped(-1.0, 1.0)  # the LSTM with cell clip
-# Cells that add up over units, and that draw random numbers.
+# Example cells that add up over units, and that draw random numbers.
 SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0.1)
 
 
 def pointwise_kernels(dtype):
-    """Of each cell, without a step mask and with one; of the examples without. All arrays are contiguous."""
+    """Yield the pointwise kernels: of each cell with and without a step mask, of the examples without. Arrays are
+    contiguous.
+    """
     for cell in cells.CELLS.values():
         for masked in (False, True):
             yield from pointwise_kernels_of(cell, dtype, masked)
@@ -102,7 +104,7 @@ def pointwise_kernels(dtype):
 
 
 def pointwise_kernels_of(cell, dtype, masked):
-    """A cell's kernels of training, inference and backward."""
+    """Yield a cell's kernels for training, inference and backward."""
     before, after = cell.sums_before(len(cell.stages)), cell.sums_after(-1)
     for save in (True, False):
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
@@ -115,12 +117,12 @@ def pointwise_kernels_of(cell, dtype, masked):
 
 
 def _threads(cell, dtype, stages):
-    """Threads per block, at most, of a kernel that makes the sums of these stages (their numbers)."""
+    """Return the most threads per block of a kernel that computes the sums of these stages (their numbers)."""
     return unit_sums.threads(cell, dtype, stages) or THREADS_PER_BLOCK
 
 
 def _buffers(cell, dtype, masked, save=True, projected=False):
-    """Small arrays of a direction's steps: `ForwardBuffers` and `BackwardBuffers`."""
+    """Return small arrays of a direction's steps: `ForwardBuffers` and `BackwardBuffers`."""
     T, B, H, number = 3, 2, 5, compute_dtype(dtype)
     G, A, N, Q = cell.num_gates, cell.num_ah, cell.num_private, cell.num_sums
     V, S = cell.num_per_unit, cell.num_products
@@ -145,14 +147,13 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
 
 
 def stage_kernels(dtype):
-    """Of each stage of each cell that has any."""
+    """Yield the stage kernels of all cells that have stages."""
     for cell in cells.CELLS.values():
         yield from stage_kernels_of(cell, dtype)
 
 
 def stage_kernels_of(cell, dtype):
-    """A cell's kernels, without a step mask and with one. All arrays are contiguous; a cell that draws is in
-    training."""
+    """Yield a cell's stage kernels, with and without a step mask. Arrays are contiguous; a drawing cell is training."""
     for stage, masked in product(cell.product_stages, (False, True)):
         of_forward, of_backward = _buffers(cell, dtype, masked)
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
@@ -163,8 +164,10 @@ def stage_kernels_of(cell, dtype):
 
 
 def array_kernels(dtype):
-    """Those of `kernels.arrays`, and of steps with a projection: each with the layouts of its launches. What is
-    of no dtype is listed once, and what moves 16 bits for float16 alone."""
+    """Yield the kernels of `kernels.arrays` and of projections, each with the layouts of its launches.
+
+    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone.
+    """
     T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
     bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
 
@@ -183,7 +186,7 @@ def array_kernels(dtype):
         yield shipped(masks.make_select(dtype)[0], layouts, out, x, step_mask[:T], fill)
     yield shipped(masks.make_gather(dtype)[0], "", zeros(dtype, 2, H), zeros(dtype, 3, H), zeros("int64", 2), fill)
     rows, dh = zeros(dtype, T, H), zeros(compute_dtype(dtype), B, H)
-    for layouts, wider in (("contiguous", 1), ("columns", 2)):  # of one direction, or of one of two; of rows of gates
+    for layouts, wider in (("contiguous", 1), ("columns", 2)):  # one direction, one of two; rows of gates
         h, dy = (zeros(dtype, slots, B, wider * H)[:, :, :H] for slots in (T + 2, T))
         gates = zeros(dtype, T, wider * G * H)[:, : G * H]
         if bits:
@@ -213,20 +216,20 @@ LISTS = [pointwise_kernels, stage_kernels, array_kernels]  # functions dtype -> 
 
 
 def shipped_kernels():
-    """All of them, one dtype after the other, in the order of LISTS."""
+    """Yield all of them, dtype by dtype, in the order of LISTS."""
     for dtype in DTYPES:
         for kernels_of in LISTS:
             yield from kernels_of(dtype)
 
 
 def find(name, everything):
-    """The first ShippedKernel of that name: "copy", or in full "copy-float64-contiguous_from_strided".
+    """Return the first ShippedKernel of a name: "copy", or in full "copy-float64-contiguous_from_strided".
 
     Args:
         everything: list of ShippedKernels.
 
     Raises:
-        ValueError: there is none; says which there are.
+        ValueError: no kernel has the name; the message lists all.
     """
     for shipped in everything:
         if name in (shipped.kernel.name, str(shipped)):

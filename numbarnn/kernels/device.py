@@ -1,4 +1,4 @@
-"""Device functions: made by factories, once for each set of arguments, and called one after another."""
+"""Make device functions by factories, once for each set of arguments, and call several in turn."""
 
 from functools import wraps
 from types import FunctionType
@@ -8,8 +8,7 @@ from numbarnn.cuda.backend import backend, per_backend
 
 
 def device_function(factory):
-    """Decorate a factory: what it returns, a Python function or a device function, is compiled for kernels to call,
-    once for each set of the factory's arguments."""
+    """Decorate a factory: compile the function that it returns for kernels, once for each set of its arguments."""
 
     @per_backend
     @wraps(factory)
@@ -22,10 +21,10 @@ def device_function(factory):
 
 @device_function
 def in_turn(functions):
-    """Make run(*arguments), which calls all of these.
+    """Make run(*arguments), which calls all of these functions.
 
-    Loops over what stays in registers must disappear in compiling, as registers have no addresses; the compiler leaves
-    long loops as they are. A chain of functions made for each number of the loop is none.
+    Arrays in registers need loops that the compiler unrolls, as registers have no addresses, and it leaves long loops
+    rolled. A chain of functions, one for each iteration, needs no unrolling.
     """
     if len(functions) == 1:
         return functions[0]

@@ -1,15 +1,15 @@
-"""Calls that fail on the device: how a kernel says so, and what becomes of the call's results.
+"""Failures on the device: how a kernel sets a call's error flag, and what happens to the call's results.
 
-A call that can fail has one int64 of the device's memory, its error flag, zero at first.
+A call that can fail has an error flag, an int64 in device memory, zero at first.
 
-    report(flag, code)                      # in a kernel: what is wrong; the first code stays
-    raise RuntimeError(explain(code, call)) # on the host, which finds the code in `told`, memory of its own
+    report(flag, code)                      # in a kernel: set the flag; the first code stays
+    raise RuntimeError(explain(code, call)) # on the host, which reads the code in `told`, host memory
 
 A persistent kernel whose call failed fills its results with NaN and writes to `told` (`persistent.ends.make_leave`);
-what is computed of these results is NaN then, too.
+whatever is computed from these results is NaN too.
 
-A code is kind and detail, `code_of(kind, detail)`; `KINDS` says in words what each means. A new kind of failure is a
-number and an entry there, and a kernel that calls `report`.
+A code is `code_of(kind, detail)`; `KINDS` explains each kind in words. A new kind of failure needs a number, an entry
+there, and a kernel that calls `report`.
 """
 
 import numpy as np
@@ -17,24 +17,26 @@ import numpy as np
 from numbarnn.cuda import ptx
 from numbarnn.kernels.device import device_function
 
-# From the lowest bits on: 48 of detail, 3 of kind, 12 of the number of who called; all positive.
+# From the lowest bits on: 48 of detail, 3 of kind, 12 of the caller's number; all positive.
 KIND, CALLER = 1 << 48, 1 << 51
 CALLERS = 1 << 12
 
-TIMED_OUT = 1  # a block of a persistent kernel waited too long; detail: place * STEPS + step
+TIMED_OUT = 1  # a block of a persistent kernel timed out; detail: place * STEPS + step
 STEPS = 1 << 32
-# Added where it waited for another layer, not for blocks of its own; or for what these exchange within a step.
+# Added if the block waited for another layer, or for an exchange within a step; else it waited for its own layer.
 OTHER_LAYER, WITHIN = STEPS, 2 * STEPS
 
 
 def code_of(kind, detail=0):
-    """The code that a kernel reports: an int from 1 to 2^51 - 1."""
+    """Return the code that a kernel reports: an int from 1 to 2^51 - 1."""
     return kind * KIND + detail
 
 
 def timeout_of(layer, direction, backward):
-    """The code of a block of a persistent kernel that waits too long, but for where: the block adds its step, and
-    OTHER_LAYER or WITHIN if it waits for another layer, or within the step."""
+    """Return the code of a block of a persistent kernel that times out.
+
+    The block adds its step, and OTHER_LAYER or WITHIN if it waited for another layer or within the step.
+    """
     return code_of(TIMED_OUT, (layer * 16 + backward * 8 + direction * 4) * STEPS)
 
 
@@ -60,10 +62,10 @@ KINDS = {TIMED_OUT: _explain_timeout}
 
 
 def explain(code, caller):
-    """What a code says that a call left, as text.
+    """Explain a failed call's code as text.
 
     Args:
-        code: as `code_of` makes it.
+        code: made by `code_of`.
         caller: who made the call, such as the layer's repr.
     """
     kind, detail = divmod(code, KIND)
@@ -76,7 +78,7 @@ def explain(code, caller):
 
 @device_function
 def make_report():
-    """Make report(flag, code): say that the call failed, unless that was said before."""
+    """Make report(flag, code), which sets the error flag unless it is set already."""
     load, store = ptx.load, ptx.store
 
     def report(flag, code):

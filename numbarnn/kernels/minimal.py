@@ -1,11 +1,12 @@
-"""A persistent RNN to be read in one sitting, before `persistent`: all steps of one layer by one launch.
+"""A persistent RNN to read before `persistent`: all steps of one layer in one launch.
 
     h_t = tanh(ax_t + R h_{t-1})        ax_t = W x_t + b: one product over all steps, before the launch
 
-A block owns some units, and keeps their rows of R in shared memory from the first step to the last: that is what makes
-it persistent. At each step it needs the whole state before, so blocks wait for each other, by nothing but the numbers:
-h begins as NaN, and what is none has been computed. `persistent` has besides: gates, backward, several layers, lengths;
-tensor cores, weights in registers, 16 bytes at once; and it tells "not there yet" from a NaN that was computed.
+A block owns some units and keeps their rows of R in shared memory from the first step to the last; that makes it
+persistent. Each step needs the whole previous state, so blocks wait for each other. The numbers themselves are the
+signal: h begins as NaN, and a number that is not NaN has been computed. `persistent` adds gates, backward, several
+layers, lengths, tensor cores, weights in registers and 16-byte loads. It also tells a computed NaN from a missing
+number.
 """
 
 import math
@@ -23,12 +24,12 @@ PATIENCE = 1 << 20  # how often a thread looks for a number
 
 @per_backend
 def make_rnn(hidden):
-    """The kernel for H = `hidden`, which must be compiled in, as shared memory has its size."""
+    """Make the kernel for H = `hidden`, a constant because it is the size of an array in shared memory."""
     load, store, sleep = ptx.load, ptx.store, ptx.sleep
 
     @cuda.jit(device=True)
     def wait(h, index):
-        """h[index] as soon as it is there; NaN if that takes too long."""
+        """Return h[index] once it has been computed; NaN after a timeout."""
         value, looks = load(h, index), 0
         while value != value and looks < PATIENCE:
             sleep(np.uint32(20))
@@ -37,11 +38,11 @@ def make_rnn(hidden):
 
     @cuda.jit
     def minimal_rnn_kernel(h, ax, R):
-        """All steps of one layer.
+        """Compute all steps of one layer.
 
         Writes   h (T+1, B, H), flat, slots 1 to T, which are full of NaN before
         Reads    slot 0 of h: the state before the first step; ax (T, B, H); R (H, H); all float32
-        Launch   cooperative, ceil(H / UNITS) blocks of THREADS threads: all blocks must be there at once
+        Launch   cooperative, ceil(H / UNITS) blocks of THREADS threads: all blocks must run at once
         """
         rows = cuda.shared.array((UNITS, hidden), np.float32)  # of R
         state = cuda.shared.array((SEQUENCES, hidden), np.float32)
@@ -54,7 +55,7 @@ def make_rnn(hidden):
         cuda.syncthreads()
         for t in range(steps):
             for b0 in range(0, batch, SEQUENCES):
-                # 1. The state before, of all units; a block that waits in vain leaves, and then so do all others.
+                # 1. Read the previous state of all units; a block that times out leaves, and then so do all others.
                 for at in range(thread, min(SEQUENCES, batch - b0) * hidden, THREADS):
                     value = wait(h, (t * batch + b0) * hidden + at)
                     state[at // hidden, at % hidden] = value
@@ -63,7 +64,7 @@ def make_rnn(hidden):
                 cuda.syncthreads()
                 if missing[0] != 0:
                     return
-                # 2. The thread's unit of its sequence: the product, the cell, and everybody may have it.
+                # 2. Compute the thread's unit of its sequence, the product and the cell, and publish it.
                 b, j = b0 + sequence, first + unit
                 if b < batch and j < hidden:
                     total = ax[t, b, j]

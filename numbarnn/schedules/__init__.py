@@ -14,7 +14,7 @@ __all__ = ["SCHEDULES", "Plan", "Problem", "Schedule", "Span", "Task", "choose"]
 
 
 def choose(schedule):
-    """The schedule of that name; "auto" takes for each problem the one expected to be the fastest.
+    """Return the schedule of a name; "auto" takes for each problem the one expected to be fastest.
 
     Raises:
         ValueError: no such schedule.

@@ -1,4 +1,4 @@
-"""The schedule "auto": for each problem the one that is expected to be the fastest, and why."""
+"""The schedule "auto": for each problem the one that is expected to be fastest, and why."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -8,7 +8,7 @@ from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as persistent
 
-_doubts = {}  # what tells a launch's kernel on a device from others -> why it is not to be trusted
+_doubts = {}  # identifies a launch's kernel on a device -> why it is not trusted
 
 
 def doubt(problem, launches, why):
@@ -23,7 +23,7 @@ def _kernel_of(problem, launch):
 
 @lru_cache(maxsize=1024)
 def _pick(problem):
-    """(schedule, why) for a problem."""
+    """Return (schedule, why) for a problem."""
     if problem.engine != "cuda":
         return stepwise.SCHEDULE, f"{problem.engine} works on one layer and direction at a time"
     several = problem.layers * problem.directions > 1
@@ -63,7 +63,7 @@ class Auto(Schedule):
         return self._explained(problem, lambda schedule: schedule.plan_weights(problem))
 
     def _explained(self, problem, make):
-        """The plan that `make` gets of the schedule, with why that was taken in its reason."""
+        """Return the plan that `make` makes with the taken schedule, with why it was taken in its reason."""
         schedule, why = self.pick(problem)
         plan = make(schedule)
         return replace(plan, reason=f"{plan.reason} (auto: {why})")

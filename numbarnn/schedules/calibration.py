@@ -1,18 +1,18 @@
-"""What estimates of times are made of: numbers that were fitted to recorded times, each with where it comes from.
+"""The numbers behind estimated times, fitted to recorded times, each with its source.
 
-The records are those of bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13, of LSTM and GRU
-in float16 and of LSTM in float32, by every schedule, forward and with backward, of the kernels of commit 0106d8d. The
-kernels have changed since. A number holds for the kernels that it was fitted to. Where kernels have become faster, the
-number was changed by hand: its source says why, and the fitted number stands beside it until times are recorded again.
-So far that is done for loading weights alone. A number about which the records say nothing has that as its source.
+The records are bench/results/h200-2026-11-20-*.json: times on one NVIDIA H200 with CUDA 13. They cover LSTM and GRU in
+float16 and LSTM in float32, every schedule, forward and with backward. The kernels were those of commit 0106d8d, and
+have changed since. A number holds for the kernels that it was fitted to. Where kernels have become faster, the number
+was changed by hand: its source says why, and the fitted number stands beside it until times are recorded again. So far
+only the time to load weights was changed. A number that no record covers says so in its source.
 
-All numbers were fitted together by `python tests/support/calibrate.py`, least squares of relative errors, none below
-zero. With the fitted ones all 144 estimates are within 13 % of the records where T is at least 100, and within 20 %
-below (tests/schedules/test_calibration.py replays them). What these records cannot tell apart has one number: turns
-and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` stand for each other in
-part, so one of them may well be above 1.
+All numbers were fitted together by `python tests/support/calibrate.py`: least squares of relative errors, none below
+zero. The fitted numbers bring all 144 estimates within 13 % of the records for T of at least 100, and within 20 %
+below; tests/schedules/test_calibration.py replays them. Effects that these records cannot separate share one number:
+turns and their barriers are in `SUM_CLOCKS`, and all blocks had 8 warps. `MMA_SHARE` and `L2_SHARE` trade off in part,
+so one of them may be above 1.
 
-Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken as they are.
+Numbers in clocks and shares of a rate hold for other devices by their profiles; microseconds are taken unchanged.
 """
 
 from typing import NamedTuple
@@ -26,13 +26,14 @@ LOADS_TOGETHER = (
 
 
 class Number(NamedTuple):
-    """A number.
+    """A number of the calibration.
 
     Attributes:
-        value: itself. unit: in words.
+        value: the number.
+        unit: in words.
         source: the records and the commit of the kernels that it was fitted to.
         divides: whether it is a share of a rate that is reached: more of it takes less time.
-        fitted: what the records are of, where kernels have changed since; None where it is `value`.
+        fitted: what the records gave, if kernels have changed since; None if that is `value`.
     """
 
     value: float
@@ -72,7 +73,7 @@ CELL_BACKWARD_US = Number(0.884, "µs for each (unit, sequence) of a thread: the
 # ---- a product over all steps
 PRODUCT_US = Number(6.17, "µs of a product besides its multiply-adds", FITTED)
 PRODUCT_SHARE = {
-    # cuBLAS has faster instructions on sm_90 than `mma.sync`, whose rate profiles name.
+    # cuBLAS has faster instructions on sm_90 than `mma.sync`, whose rate profiles name
     "half": Number(1.33, "of the rate of `mma.sync`", FITTED, divides=True),
     "float32": Number(0.719, "of the rate of multiply-adds", FITTED, divides=True),
 }
@@ -83,7 +84,7 @@ STEP_US = {
     ("float32", False): Number(5.78, "µs of a step forward, besides what grows", FITTED),
     ("float32", True): Number(8.58, "the same backward", FITTED),
 }
-#: A product of few rows waits for the sum along its columns: H of them forward, A H backward.
+# Time per column of a product of few rows, which waits for the sum along its columns: H forward, A H backward.
 STEP_COLUMN_US = {
     ("half", False): Number(1.21e-3, "µs for each column of a step's product", FITTED),
     ("half", True): Number(1.51e-3, "the same backward", FITTED),
@@ -111,11 +112,11 @@ LAYER_SHARE = Number(0.35, "of a step's time, what each further layer adds where
 
 
 def numbers():
-    """Name -> Number of all of them."""
-    found = {}
+    """Return all numbers: name -> Number."""
+    named = {}
     for name, value in globals().items():
         if isinstance(value, Number):
-            found[name] = value
+            named[name] = value
         elif name.isupper() and isinstance(value, dict):
-            found |= {f"{name}[{key!r}]": number for key, number in value.items()}
-    return found
+            named |= {f"{name}[{key!r}]": number for key, number in value.items()}
+    return named

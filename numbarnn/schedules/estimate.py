@@ -3,7 +3,7 @@
     pass_us(problem, "persistent", backward=True)
 
 A pass is its products over all steps, and its steps: launches of persistent kernels (`persistent.planner`), or for each
-a product by cuBLAS and a kernel. The numbers behind it are those of `calibration`. Dropout and copies are left out.
+step a product by cuBLAS and a kernel. The numbers come from `calibration`. Dropout and copies are left out.
 """
 
 from numbarnn.schedules import calibration
@@ -13,7 +13,7 @@ from numbarnn.schedules.stepwise import SCHEDULE as STEPWISE
 
 
 def pass_us(problem, schedule, backward):
-    """Microseconds of a pass of a problem with a profile.
+    """Return the microseconds of a pass of a problem with a profile.
 
     Args:
         schedule: "stepwise", "wavefront" or "persistent".
@@ -28,16 +28,19 @@ def pass_us(problem, schedule, backward):
 
 
 def launches_us(problem, launches, backward):
-    """Microseconds of a pass by these `persistent.launch.Launch`es."""
+    """Return the microseconds of a pass by these `persistent.launch.Launch`es."""
     plan = PERSISTENT.plan_of(problem, launches, backward)
-    found = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
+    total = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
     spared = calibration.NODE_US.value * _spared(problem, backward)
-    return max(found - spared, calibration.NODE_US.value)
+    return max(total - spared, calibration.NODE_US.value)
 
 
 def _spared(problem, backward):
-    """Return how many nodes of a pass there are no more, each a copy or fill: launches read first states and write last
-    ones, and fill the results of a call that failed with NaN (`numbarnn.kernels.persistent.ends`)."""
+    """Return how many copies and fills a pass with launches spares as graph nodes.
+
+    Launches read first states and write last ones, and fill a failed call's results with NaN
+    (`numbarnn.kernels.persistent.ends`).
+    """
     states, rounds = 1 + (problem.cell.num_private > 0), problem.dtype != problem.state_dtype
     if backward:
         return states * (1 + rounds) + 1
@@ -45,13 +48,12 @@ def _spared(problem, backward):
 
 
 def _products_us(problem, plan):
-    """Microseconds of the products over all steps in the plan of a pass."""
+    """Return the microseconds of the products over all steps in the plan of a pass."""
     return sum(product_us(task, problem) for task in plan.tasks)
 
 
 def steps_us(problem, backward, overlapping):
-    """Microseconds of all steps by a product of cuBLAS and a kernel each, and as much for each further product; and
-    what these kernels take to add up over units.
+    """Return the microseconds of all steps: a cuBLAS product and a kernel each, more for further products and sums.
 
     Args:
         overlapping: whether layers of one direction run side by side, in part; their products do not.
@@ -73,9 +75,11 @@ def steps_us(problem, backward, overlapping):
 
 
 def _sums_us(problem, hidden, backward):
-    """Microseconds in which a step's kernels add up over a layer's units: in one block for each sequence, and one stage
-    after another."""
-    # Nothing flows back through the largest of terms.
+    """Return the microseconds in which a step's kernels add up over a layer's units.
+
+    Each sequence has one block, and stages follow each other.
+    """
+    # No gradient flows through a maximum.
     stages = sum(1 for stage in problem.cell.stages if stage.sums and not (backward and stage.largest))
     clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden
     return stages * clocks / (problem.profile.clock_ghz * 1e3)

@@ -1,4 +1,4 @@
-"""What a schedule does with a problem, why, and what others would do: `layer.explain` and `numbarnn plan` print it."""
+"""Explain a schedule's plan for a problem, and what others would do, for `layer.explain` and `numbarnn plan`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,23 +16,24 @@ FIRST_SHOWN, LAST_SHOWN = 8, 4  # tasks of a long plan
 
 
 def wider(problem):
-    """A line for each layer that has a state of more units than h."""
+    """Yield a line for each layer that has a state of more units than h."""
     for layer, (units, width) in enumerate(zip(problem.units, problem.hidden_sizes, strict=False)):
         if width > units:
             yield f"layer {layer}: kernels have {width} units, as many as its largest state; h has {units}"
 
 
 class StepPart(NamedTuple):
-    """A part of a step that follows on others; kind: "recurrent", "product" (of what the step itself makes), "sums" or
-    "cell"; what it is, in words."""
+    """A part of a step that follows others; kind: "recurrent", "product", "sums" or "cell"; what: in words."""
 
     kind: str
     what: str
 
 
 def parts_of_step(problem, backward):
-    """The `StepPart`s of a step, in their order: those that wait for all units of the layer, and the cell's equations.
-    Forward; backward the same parts in reverse, but that nothing flows back through the largest of terms."""
+    """Return the `StepPart`s of a step in order: those that wait for all units of the layer, and the cell's equations.
+
+    Backward has them in reverse, without the largest of terms: no gradient flows through a maximum.
+    """
     cell, parts = problem.cell, []
     if cell.num_recurrent:
         parts.append(StepPart("recurrent", f"the product of h with R ({counted(cell.num_recurrent, 'gate')})"))
@@ -40,8 +41,8 @@ def parts_of_step(problem, backward):
         if stage.gates:
             parts.append(StepPart("product", f"a further product with R ({counted(len(stage.gates), 'gate')})"))
         elif not (backward and stage.largest):
-            about = counted(len(stage.sums), "sum") if not stage.largest else f"{len(stage.sums)} of the largest"
-            parts.append(StepPart("sums", f"{about} over units"))
+            text = counted(len(stage.sums), "sum") if not stage.largest else f"{len(stage.sums)} of the largest"
+            parts.append(StepPart("sums", f"{text} over units"))
     parts.append(StepPart("cell", "the cell's equations"))
     if problem.projection:
         parts.append(StepPart("product", "the product with W_hr"))
@@ -49,7 +50,7 @@ def parts_of_step(problem, backward):
 
 
 def step_lines(problem, backward):
-    """A line that says what a step is made of, where that is more than a product and the cell; else none."""
+    """Yield a line that describes a step if it is more than a product and the cell."""
     parts = parts_of_step(problem, backward)
     if len(parts) > 2:
         yield f"a step {'backward' if backward else 'forward'}: {', '.join(part.what for part in parts)}"
@@ -81,7 +82,7 @@ class Option:
 
     @property
     def reason(self):
-        """What it would do, or why not."""
+        """Its plan's reason, or why it cannot run the problem."""
         return f"cannot run it: {self.refusal}" if self.plan is None else self.plan.reason
 
 
@@ -93,7 +94,7 @@ class Explanation:
         problem, backward: the pass.
         taken: the `Option` that runs.
         why: it was taken; None if it was asked for by name.
-        others: those of all other schedules.
+        others: the options of all other schedules.
     """
 
     problem: object
@@ -127,12 +128,12 @@ class Residence(NamedTuple):
 
     Attributes:
         layer: its number.
-        blocks: per direction; of those with the same units each has a part of the batch.
+        blocks: per direction; blocks with the same units share the batch.
         units: per block, at most.
-        R: (rows, columns) of a block's tile of the recurrent weights; None where it multiplies none.
-        W: likewise of the input's weights, backward of those of the layer above; None too where a product over all
-            steps takes their place.
-        W_hr: likewise of a projection's, of a block that has outputs.
+        R: (rows, columns) of a block's tile of the recurrent weights; None if it multiplies none.
+        W: (rows, columns) of the input's weights, backward of the layer above; None too if one product over all steps
+            replaces them.
+        W_hr: (rows, columns) of a projection's weights, for a block that has outputs.
         block_bytes, total_bytes: of one block, and of all blocks of the layer, rows of zeros included.
         home: where they are: "registers", "shared memory", or several places with how much is in each.
     """
@@ -158,8 +159,8 @@ class Residence(NamedTuple):
 
 
 def residences(problem, launch):
-    """A `Residence` for each layer of a launch, in order."""
-    tile, cell, found, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
+    """Return a `Residence` for each layer of a launch, in order."""
+    tile, cell, result, projects = launch.tile, problem.cell, [], shares.projection_kind(problem.cell)
     stored = np.dtype(compute_dtype(tile.dtype)) if tile.math == "fma" else numpy_dtype(tile.dtype)
     for layer in range(launch.first, launch.last):
         sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
@@ -173,23 +174,25 @@ def residences(problem, launch):
         )
         blocks = -(-hidden // tile.units) * launch.slices
         row_bytes = sum(of_R + of_W + of_hr) * stored.itemsize
-        found.append(
+        result.append(
             Residence(
                 layer, blocks, tile.units, R, W, W_hr,
                 rows * row_bytes, problem.directions * launch.slices * rows // tile.units * hidden * row_bytes,
                 launch.home,
             )
         )  # fmt: skip
-    return found
+    return result
 
 
 def _shape_of_tile(launch, gates, columns):
-    """`Residence.R`, `.W` or `.W_hr`.
+    """Return `Residence.R`, `.W` or `.W_hr`.
 
-    Forward the products with a matrix have other rows of it, and the same columns. Backward they have other columns.
+    Forward the products with a matrix have different rows of it, and the same columns. Backward they have different
+    columns.
 
     Args:
-        gates: rows per unit, of all products. columns: of each product.
+        gates: rows per unit, of all products.
+        columns: of each product.
     """
     if not columns:
         return None
@@ -200,14 +203,14 @@ def _shape_of_tile(launch, gates, columns):
 
 
 def task_lines(plan):
-    """The plan's tasks as numbered lines; of a long plan the first and the last."""
+    """Return the plan's tasks as numbered lines; of a long plan the first and the last."""
     lines = [f"  {number:3d}  {task}" for number, task in enumerate(plan.tasks)]
     left_out = len(lines) - FIRST_SHOWN - LAST_SHOWN
     return lines if left_out <= 1 else [*lines[:FIRST_SHOWN], f"  ... {left_out} more", *lines[-LAST_SHOWN:]]
 
 
 def explain(schedule, problem, backward):
-    """The `Explanation` of a pass.
+    """Return the `Explanation` of a pass.
 
     Args:
         schedule: a `Schedule`, as `numbarnn.schedules.choose` returns it.
@@ -215,14 +218,14 @@ def explain(schedule, problem, backward):
     Raises:
         RuntimeError: the schedule cannot run the problem; says why, with the numbers.
     """
-    taken, why = schedule.pick(problem)
-    option = option_of(taken, problem, backward)
-    others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != taken.name)
+    chosen, why = schedule.pick(problem)
+    option = option_of(chosen, problem, backward)
+    others = tuple(_try(other, problem, backward) for other in SCHEDULES.values() if other.name != chosen.name)
     return Explanation(problem, backward, option, why, others)
 
 
 def option_of(schedule, problem, backward):
-    """What a schedule does with a pass, as an `Option`.
+    """Return a schedule's `Option` for a pass.
 
     Raises:
         RuntimeError: the schedule cannot run the problem; says why, with the numbers.
@@ -232,7 +235,7 @@ def option_of(schedule, problem, backward):
 
 
 def _try(schedule, problem, backward):
-    """As `option_of`; a refusal is an option too."""
+    """Return a schedule's `Option` for a pass, also if it cannot run it."""
     try:
         return option_of(schedule, problem, backward)
     except RuntimeError as reason:

@@ -1,4 +1,4 @@
-"""Plans: which (layer, direction, steps) runs when, as plain data: what is printed, drawn and run."""
+"""Plans: which (layer, direction, steps) runs when, as plain data to print, draw and run."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from numbarnn.common.order import step_time
 from numbarnn.common.words import counted
 
-# Forward: "dropout" of a layer's input, "input" product of its steps (where steps do not compute it themselves),
-# "steps": the recurrence.
+# Forward: "dropout" of a layer's input, "input" product of its steps (if steps do not compute it themselves), "steps":
+# the recurrence.
 # Backward: "steps", "input": the gradient of the layer's input, "dropout" of that gradient, "weights": the gradients of
-# the layer's parameters, "remake": the layer's dropped-out input once more for them, as forward does not keep it.
-# Of the persistent schedule in place of "steps": "launch", the recurrence of all steps of consecutive layers.
+# the layer's parameters, "remake": recompute the layer's input after dropout for them, as forward does not keep it.
+# The persistent schedule has "launch" instead of "steps": the recurrence of all steps of consecutive layers.
 KINDS = ("dropout", "input", "steps", "launch", "remake", "weights")
 BOTH = -1  # the direction of a task that serves all directions of its layer
 
@@ -24,10 +24,10 @@ class Task:
         kind: one of `KINDS`.
         layer: 0 is the first.
         direction: 0, 1, or `BOTH`.
-        first, last: steps [first, last) in the order in which the direction runs in this pass; of a task for both
+        first, last: steps [first, last) in the order in which the direction runs in this pass; for a task of both
             directions, times.
         needs: the tasks it waits for.
-        launch: of a "launch" the `persistent.planner.Launch`: its layers, of which `layer` is the first, and blocks.
+        launch: for a "launch" the `persistent.planner.Launch`: its layers, of which `layer` is the first, and blocks.
     """
 
     kind: str
@@ -35,14 +35,14 @@ class Task:
     direction: int
     first: int
     last: int
-    needs: tuple["Task", ...] = field(default=(), compare=False)  # a task is known by what it does
+    needs: tuple["Task", ...] = field(default=(), compare=False)  # tasks are equal if they do the same
     launch: Any = field(default=None, compare=False)
 
     @property
     def lane(self):
         """(layer, direction, "steps" or "products"): tasks of one lane never run at the same time.
 
-        A direction's recurrence has a lane of its own, so that it does not wait for products that others need. All
+        A direction's recurrence has a separate lane, so that it does not wait for products that others need. All
         launches are in one lane, ("launches",).
         """
         if self.kind == "launch":
@@ -50,7 +50,7 @@ class Task:
         return self.layer, max(self.direction, 0), "steps" if self.kind == "steps" else "products"
 
     def times(self, steps, backward=False):
-        """The slice of times 0 to T - 1 that the task's steps of the forward or backward pass are, for T steps."""
+        """Return the slice of times 0 to T - 1 of the task's steps in the forward or backward pass."""
         if self.direction == BOTH:
             return slice(self.first, self.last)
         first, _ = step_time(self.first, steps, self.direction, backward)
@@ -64,7 +64,7 @@ class Task:
 
     @cached_property
     def places(self):
-        """The (layer, direction) pairs that it is of; of a launch those of all its layers."""
+        """Its (layer, direction) pairs; for a launch the pairs of all its layers."""
         return [(self.layer, self.direction)] if self.launch is None else self.launch.places
 
     def __str__(self):
@@ -113,8 +113,10 @@ class Plan:
             done.add(task)
 
     def without_weights(self, frozen):
-        """The plan without the gradients of the parameters of these (layer, direction) pairs, and without inputs that
-        only those would need once more."""
+        """Return the plan without the parameters' gradients of some (layer, direction) pairs.
+
+        Inputs that only these would recompute are left out too.
+        """
         left = [task for task in self.tasks if task.kind != "weights" or (task.layer, task.direction) not in frozen]
         needed = {need for task in left for need in task.needs}
         return replace(self, tasks=tuple(task for task in left if task.kind != "remake" or task in needed))
@@ -146,7 +148,7 @@ class Plan:
         return next((task.launch for task in reversed(self.tasks) if task.launch is not None), None)
 
     def timeline(self, cost=lambda task: 1):
-        """A list of one `Span` per task, in the plan's order: the earliest that needs and lanes allow.
+        """Return a list of one `Span` per task, in the plan's order: the earliest that needs and lanes allow.
 
         Args:
             cost: function task -> how long it takes.
@@ -165,23 +167,23 @@ class Plan:
 
 
 def with_times(tasks, steps, backward):
-    """[(task, first of its times, the one after its last)] of T `steps` of the forward or backward pass, for
+    """Return [(task, first of its times, end of its times)] for T `steps` of a forward or backward pass, for
     `covering`."""
     slices = [task.times(steps, backward) for task in tasks]
     return [(task, times.start, times.stop) for task, times in zip(tasks, slices, strict=True)]
 
 
 def covering(timed, times):
-    """Those of the tasks, as `with_times` has them, that work on any of the times (a slice)."""
+    """Return the tasks of `with_times` that work on any of the times (a slice)."""
     start, stop = times.start, times.stop
     return tuple([task for task, first, end in timed if first < stop and start < end])
 
 
 def weight_tasks(layer, directions, steps, dropout, needs=((), ())):
-    """The tasks for the gradients of a layer's parameters, one per direction over all steps.
+    """Return the tasks for the gradients of a layer's parameters, one per direction over all steps.
 
     Args:
-        dropout: whether the layer's input was dropped out.
+        dropout: whether the layer's input had dropout.
         needs: per direction, the tasks that give the gradients of the pre-activations.
     """
     remake = [Task("remake", layer, BOTH, 0, steps)] if dropout and layer > 0 else []

@@ -1,4 +1,4 @@
-"""What a schedule is asked to run: sizes and options, no arrays."""
+"""The problem that a schedule runs: sizes and options, no arrays."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,38 +15,37 @@ from numbarnn.weights.space import sizes_of_layers
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of a stack of layers, as plans and CUDA graphs depend on it: whatever changes what is computed, but
-    arrays, is here.
+    """One call of a stack of layers, as plans and CUDA graphs depend on it: everything but arrays that affects results.
 
     Attributes:
         engine: "cpu", "cuda" or "sim".
         dtype: of x, the weights and the output.
         input_size: I.
         hidden_sizes: H of each layer, as kernels have it.
-        units: the number of units of each layer's h, where states have more, so that `hidden_sizes` are wider
+        units: units of each layer's h if another state has more, which makes `hidden_sizes` wider
             (`numbarnn.weights.space.sizes_of_layers`); else empty.
         directions, steps, batch: D, T, B.
-        training: keep what backward needs, and drop out.
+        training: keep what backward needs, and apply dropout.
         dropout: its probability between layers in training.
-        bias: the biases that there are, one of `numbarnn.weights.BIAS_MODES`.
-        projection: P, the width of h where it is W_hr m with the cell's output m; 0 without.
-        input_mode: "linear"; in layer 0 "skip": x itself stands for W x, for each gate; "given": x is W x.
-        padded: sequences may be shorter than T: what stands beyond their length is ignored, and filled in y.
-        resets: sequences may begin anew.
+        bias: which biases exist, one of `numbarnn.weights.BIAS_MODES`.
+        projection: P, the width of h if it is W_hr m with the cell's output m; 0 without.
+        input_mode: "linear"; in layer 0 "skip": x itself replaces W x, for each gate; "given": x is W x.
+        padded: sequences may be shorter than T: numbers beyond their length are ignored in x, and filled in y.
+        resets: sequences may be reset.
         batch_major: x, y, dy and dx have the axes of batch and time exchanged.
-        keeps_states: the private states of every step of the last layer are a result too.
+        keeps_states: the cell states of every step of the last layer are a result too.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
-        splits_tf32: persistent kernels may compute float32 products by tensor cores as three of TF32 numbers each, with
-            errors like float32's (GPUs only). Products by cuBLAS, which has no such thing, stay float32's.
-        profile: what planners know of the device (`Engine.profile`), or None.
+        splits_tf32: persistent kernels may compute float32 products by tensor cores as three TF32 products each, with
+            errors like float32's (GPUs only). cuBLAS has no such mode; its products stay float32.
+        profile: the planners' description of the device (`Engine.profile`), or None.
         checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
-        segment_of: number of steps of the call that these steps are a segment of; 0: they are the whole call. Private
-            states and gradients of states go from one segment to the next as they accumulate, in `state_dtype`.
-        flat_size: numbers of the buffer that kernels know weights by, where it has those of other layers and
-            directions too; 0: it has these alone.
-        copied: `copied_gates` of a segment of one layer of several, which follow from the sizes of the layers below
-            too; None where they follow from the other attributes.
+        segment_of: number of steps of the call that these steps are a segment of; 0: they are the whole call. Cell
+            states and gradients of states pass between segments in `state_dtype`.
+        flat_size: numbers of the buffer by which kernels find weights, if it also has other layers and directions; 0:
+            it has these alone.
+        copied: `copied_gates` of a segment of one of several layers, which depend on the layers below; None if they
+            follow from the other attributes.
     """
 
     engine: str
@@ -85,7 +84,7 @@ class Problem:
 
     @property
     def layers(self):
-        """L."""
+        """L, the number of layers."""
         return len(self.hidden_sizes)
 
     @property
@@ -104,19 +103,20 @@ class Problem:
 
     @property
     def weights_in_one(self):
-        """Whether kernels know weights by their places in one array: those of GPUs."""
+        """Whether kernels find weights by their places in one array, as on GPUs."""
         return self.engine != "cpu"
 
     @cached_property
     def input_products(self):
-        """The layers whose x Wᵀ is a task of its own, from the first: all, or where steps compute it none but a first
-        one that has no W."""
+        """The layers whose x Wᵀ is a separate task: all, or if steps compute it only a first layer without W."""
         return range(int(self.input_mode in WITHOUT_W) if self.fuses_input else self.layers)
 
     @cached_property
     def copied_gates(self):
-        """Of each layer how many gates of x Wᵀ, the last ones, are x itself where kernels have as many units as x: they
-        are copied from x, not multiplied by the identity that W has there."""
+        """For each layer how many gates of x Wᵀ, the last ones, are x itself, if kernels have as many units as x.
+
+        They are copied from x, not multiplied by the identity in W.
+        """
         if self.copied is not None:
             return self.copied
         cell, units = self.cell, self.units or self.hidden_sizes
@@ -127,12 +127,12 @@ class Problem:
 
     @cached_property
     def masked(self):
-        """Whether some steps are not ordinary (`numbarnn.common.order`)."""
+        """Whether some steps are skipped or reset (`numbarnn.common.order`)."""
         return self.padded or self.resets
 
     @property
     def is_segment(self):
-        """Whether the steps are a part of a call's."""
+        """Whether the steps are a segment of a call's."""
         return self.segment_of > 0
 
     @cached_property
@@ -142,12 +142,12 @@ class Problem:
 
     @cached_property
     def copies_x(self):
-        """Whether tasks read a copy of x, with time first and zero beyond sequences, that a tape keeps."""
+        """Whether tasks read a copy of x, time-major and zero beyond sequences, that a tape keeps."""
         return self.batch_major or (self.padded and self.training)
 
     @property
     def x_shape(self):
-        """The shape of x as it is given: (T, B, I), or (B, T, I)."""
+        """The shape of the caller's x: (T, B, I), or (B, T, I)."""
         outer = (self.batch, self.steps) if self.batch_major else (self.steps, self.batch)
         return (*outer, self.input_size)
 
@@ -158,7 +158,7 @@ class Problem:
 
     @cached_property
     def chances(self):
-        """The `Chances` of the cell's random numbers, as kernels take them; None where it has none."""
+        """The `Chances` of the cell's random numbers, as kernels take them; None without random numbers."""
         noise, number = self.cell.noise, np.dtype(self.state_dtype).type
         if not noise:
             return None
@@ -173,7 +173,7 @@ class Problem:
 
 
 def state_shapes(sizes, directions, batch):
-    """The shape of a state of layers of these sizes: (L * D, B, H), or if they differ a list of one (D, B, H) each."""
+    """Return the shape of a state of layers of these sizes: (L * D, B, H), or a list of (D, B, H) if sizes differ."""
     if len(set(sizes)) == 1:
         return (len(sizes) * directions, batch, sizes[0])
     return [(directions, batch, size) for size in sizes]

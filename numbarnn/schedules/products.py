@@ -1,4 +1,4 @@
-"""Estimated times of products over all steps; the numbers behind them are those of `calibration`."""
+"""Estimated times of products over all steps, from the numbers in `calibration`."""
 
 from numbarnn.common.precision import is_half
 from numbarnn.schedules import calibration
@@ -6,7 +6,8 @@ from numbarnn.schedules.plan import BOTH
 
 
 def product_us(task, problem):
-    """Microseconds of a plan's task that is a product over its steps; 0 for dropout, which is small beside it."""
+    """Return the microseconds of a plan's task that is a product over its steps; 0 for dropout, which is small beside
+    it."""
     if task.kind not in ("input", "weights"):
         return 0.0
     hidden, D = problem.hidden_sizes[task.layer], problem.directions
@@ -21,8 +22,10 @@ def product_us(task, problem):
 
 
 def matrices_of_step(problem, hidden):
-    """[(rows, columns), ...] of what a step of a layer of H units multiplies with, one after another: R's rows of h,
-    those of each product stage, and a projection."""
+    """Return [(rows, columns), ...] of the matrices that a step of a layer of H units multiplies with, in order.
+
+    They are R's rows of h, those of each product stage, and a projection.
+    """
     cell, P = problem.cell, problem.projection
     of_h = [(cell.num_recurrent * hidden, P or hidden)] * (cell.num_recurrent > 0)
     of_stages = [(len(cell.stages[stage].gates) * hidden, hidden) for stage in cell.product_stages]
@@ -30,7 +33,7 @@ def matrices_of_step(problem, hidden):
 
 
 def rate_of(problem):
-    """(kind of number in the calibration's tables, multiply-adds per microsecond of the device)."""
+    """Return (the kind of number in the calibration's tables, the device's multiply-adds per microsecond)."""
     profile, half = problem.profile, is_half(problem.dtype) and problem.profile.tensor_cores
     per_clock = profile.double_per_clock if problem.dtype == "float64" else profile.fma_per_clock
     per_clock = profile.mma_per_clock if half else per_clock

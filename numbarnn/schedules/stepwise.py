@@ -1,5 +1,4 @@
-"""The plain schedule: layer after layer; one input product over all steps, then for each step its products (one, if it
-has no stages and no projection), each with a kernel."""
+"""The plain schedule: layer after layer; one input product over all steps, then each step's products and kernels."""
 
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ REASON = "one input product per layer, then for each step its products, each wit
 
 @lru_cache(maxsize=256)
 def plan_forward(layers, directions, steps, dropout=False, products=None):
-    """The forward plan.
+    """Return the forward plan.
 
     Args:
         layers, directions, steps: L, D, T.
@@ -38,7 +37,8 @@ def plan_forward(layers, directions, steps, dropout=False, products=None):
 
 @lru_cache(maxsize=256)
 def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
-    """The backward plan: data and, with `weights`, parameters. Without `input_gradient` dx of layer 0 is left out."""
+    """Return the backward plan: data and, with `weights`, parameters. Without `input_gradient` dx of layer 0 is left
+    out."""
     tasks, above = [], ()
     for layer in reversed(range(layers)):
         recurrences = [Task("steps", layer, direction, 0, steps, above) for direction in range(directions)]
@@ -56,7 +56,7 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 
 @lru_cache(maxsize=256)
 def plan_weights(layers, directions, steps, dropout=False):
-    """The plan of the parameters' gradients alone, after a backward pass without them."""
+    """Return the plan of the parameters' gradients alone, after a backward pass without them."""
     tasks = [task for layer in range(layers) for task in weight_tasks(layer, directions, steps, dropout)]
     return Plan(NAME, True, REASON, tuple(tasks))
 

@@ -1,10 +1,10 @@
-"""Anti-diagonals of (layer, block of steps): while a layer works on a block of steps, the one above works on the block
-before.
+"""Anti-diagonals of (layer, block of steps): while a layer works on a block of steps, the next one works on the
+previous.
 
-Each block has an input product, a dropout mask and a stretch of the recurrence of its own; the gradients of a layer's
-parameters are one task per direction over all steps, so that they are summed in the same order as in "stepwise", and
-run while the layers below run their steps. With two directions a layer's first block needs all of the layer below, so
-that layers hardly overlap; the two directions do, and input products with the recurrence below them.
+Each block has its input product, dropout mask and stretch of the recurrence. The gradients of a layer's parameters are
+one task per direction over all steps, which adds them in the same order as "stepwise". It runs while the layers below
+run their steps. With two directions a layer's first block needs all of the layer below, so layers hardly overlap. The
+two directions overlap, and so do input products with the recurrence below them.
 """
 
 from dataclasses import replace
@@ -17,20 +17,20 @@ from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks, wi
 
 NAME = "wavefront"
 
-# Blocks per layer, for each layer above the first. L layers of n blocks take as long as n + L - 1 blocks of one: with
-# n = FILL (L - 1) the ends of the wavefront, where some layers have nothing to do, cost 1 / FILL of one layer's time.
-# More blocks mean smaller, less efficient input products.
+# Blocks per layer, for each layer above the first. L layers of n blocks take as long as n + L - 1 blocks of one: with n
+# = FILL (L - 1) the ends of the wavefront, where some layers are idle, cost 1 / FILL of one layer's time. More blocks
+# mean smaller, less efficient input products.
 FILL = 8
 
 
 def block_steps(layers, steps):
-    """Steps per block: T in FILL (L - 1) blocks, or in as many as there are steps; all T if there is one layer."""
+    """Return the steps per block: T in FILL (L - 1) blocks, or in as many as there are steps; all T if L is 1."""
     blocks = max(1, min(steps, FILL * (layers - 1)))
     return -(-steps // blocks)
 
 
 def _blocks(layers, steps):
-    """[first, last) of each block."""
+    """Return [first, last) of each block."""
     size = block_steps(layers, steps)
     return [(first, min(first + size, steps)) for first in range(0, steps, size)]
 
@@ -42,15 +42,15 @@ def _reason(layers, steps):
 
 
 def _by_diagonals(plan):
-    """The plan with its tasks in the order in which their needs are met, if all tasks took the same time."""
-    levels = {}  # by identity: to compare tasks by what they do takes longer than all else here
+    """Return the plan with its tasks in the order in which their needs are met if all tasks take the same time."""
+    levels = {}  # by identity: comparing tasks by their fields takes longer than all else here
     for task in plan.tasks:
         levels[id(task)] = 1 + max([levels[id(need)] for need in task.needs], default=-1)
     return replace(plan, tasks=tuple(sorted(plan.tasks, key=lambda task: levels[id(task)])))
 
 
 def _recurrence(layer, direction, blocks, needs):
-    """The "steps" tasks of a layer and direction, each after the one before and after needs(first, last)."""
+    """Return the "steps" tasks of a layer and direction, each after the previous one and after needs(first, last)."""
     tasks = []
     for first, last in blocks:
         tasks.append(Task("steps", layer, direction, first, last, (*tasks[-1:], *needs(first, last))))
@@ -59,9 +59,9 @@ def _recurrence(layer, direction, blocks, needs):
 
 @lru_cache(maxsize=256)
 def plan_forward(layers, directions, steps, dropout=False, products=None):
-    """The forward plan; arguments as in `stepwise.plan_forward`."""
+    """Return the forward plan; arguments as in `stepwise.plan_forward`."""
     blocks = _blocks(layers, steps)
-    tasks, below = [], []  # below: what gives the layer's input, with the times that it gives
+    tasks, below = [], []  # below: the tasks that give the layer's input, with their times
     for layer in range(layers):
         if dropout and layer > 0:
             dropped = [
@@ -86,9 +86,9 @@ def plan_forward(layers, directions, steps, dropout=False, products=None):
 
 @lru_cache(maxsize=256)
 def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
-    """The backward plan; arguments as in `stepwise.plan_backward`."""
+    """Return the backward plan; arguments as in `stepwise.plan_backward`."""
     blocks = _blocks(layers, steps)
-    tasks, above = [], []  # above: what gives the gradient of the layer's output
+    tasks, above = [], []  # above: the tasks that give the gradient of the layer's output
     for layer in reversed(range(layers)):
         recurrences, timed = [], with_times(above, steps, True)
         for direction in range(directions):
@@ -111,7 +111,7 @@ def plan_backward(layers, directions, steps, dropout=False, weights=True, input_
 
 
 def _input_gradients(layer, blocks, recurrences, steps):
-    """The tasks for the gradient of a layer's input, one per block of times."""
+    """Return the tasks for the gradient of a layer's input, one per block of times."""
     timed = with_times([task for each in recurrences for task in each], steps, True)
     tasks = []
     for first, last in blocks:
@@ -121,7 +121,7 @@ def _input_gradients(layer, blocks, recurrences, steps):
 
 @lru_cache(maxsize=256)
 def plan_weights(layers, directions, steps, dropout=False):
-    """The plan of the parameters' gradients alone: all of them side by side."""
+    """Return the plan of the parameters' gradients alone: all of them side by side."""
     plan = stepwise.plan_weights(layers, directions, steps, dropout)
     return replace(plan, schedule=NAME, reason=_reason(layers, steps), concurrent=True)
 

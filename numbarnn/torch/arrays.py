@@ -1,4 +1,4 @@
-"""Tensors as the engines' arrays and back: the same memory on the same stream, nothing copied."""
+"""Turn tensors into the engines' arrays and back: the same memory on the same stream, nothing copied."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -10,8 +10,7 @@ from numbarnn.layers.prepared import CallersArrays
 
 
 def array_of(tensor):
-    """A tensor as NumPy's or CuPy's array: of the same memory, unless that has not its numbers one after another; None
-    stays None."""
+    """Return a tensor as NumPy's or CuPy's array, of the same memory if that is contiguous; None stays None."""
     if tensor is None:
         return None
     if tensor.requires_grad:
@@ -22,20 +21,20 @@ def array_of(tensor):
         return cupy.from_dlpack(tensor.resolve_neg().contiguous())
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return tensor.numpy(force=True)  # of views that say "negated" or "zeros" the numbers, in memory of their own
+    return tensor.numpy(force=True)  # for "negated" or "zero" views a copy with the numbers
 
 
 def tensor_of(array):
-    """An engine's array as a tensor of the same memory; None stays None."""
+    """Return an engine's array as a tensor of the same memory; None stays None."""
     if array is None:
         return None
     return torch.from_numpy(array) if type(array) is np.ndarray else torch.from_dlpack(array)
 
 
-def _into(own):
-    """The function that copies a tensor into an array of NumPy."""
+def _into(array):
+    """Return a function that copies a tensor into an array of NumPy."""
     with torch.inference_mode(False):  # a tensor of inference mode could not be written to outside of it
-        seen = torch.from_numpy(own)
+        seen = torch.from_numpy(array)
 
     def copy(tensor):
         seen.copy_(tensor.detach() if tensor.requires_grad else tensor)
@@ -49,7 +48,7 @@ _NOTHING = nullcontext()
 
 
 def stream_of(tensor):
-    """A context in which CuPy works on PyTorch's current stream of the tensor's device."""
+    """Return a context in which CuPy works on PyTorch's current stream of the tensor's device."""
     if not tensor.is_cuda:
         return _NOTHING
     import cupy
@@ -60,8 +59,11 @@ def stream_of(tensor):
 
 # ------------------------------------------------------------------------------------------------------------ weights
 def weights_of(network, weights):
-    """The parameters, or one flat tensor of all, as one flat array: in the memory they have if they are views of one
-    buffer, else gathered. The last buffer's array is kept, with which views of it are."""
+    """Return the parameters, or one flat tensor of all, as one flat array.
+
+    It shares the parameters' memory if they are views of one buffer, else they are gathered. The last buffer's array is
+    kept, and views of it with it.
+    """
     first, known = weights[0], network.last_weights  # one read: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
     if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
@@ -78,7 +80,7 @@ def weights_of(network, weights):
 
 
 class LastWeights(NamedTuple):
-    """A buffer of parameters: the addresses of these, or of the flat tensor, and the array of all."""
+    """A buffer of parameters: the addresses of the parameters, or of the flat tensor, and one array of all."""
 
     places: list
     dtype: torch.dtype
@@ -87,12 +89,12 @@ class LastWeights(NamedTuple):
 
 
 def is_flat(weights):
-    """Whether there is one tensor for all parameters."""
+    """Return whether one tensor holds all parameters."""
     return len(weights) == 1 and weights[0].dim() == 1
 
 
 def gathered(network, weights):
-    """The flat tensor of the parameters: itself if it is flat, else a copy; differentiable."""
+    """Return the flat tensor of the parameters: itself if it is flat, else a copy; differentiable."""
     check_weights(network, weights)
     if is_flat(weights):
         return weights[0]
@@ -100,8 +102,10 @@ def gathered(network, weights):
 
 
 def check_weights(network, weights):
-    """Raise ValueError unless these are all parameters, or all in one flat tensor, and of one dtype: joined they would
-    have another one, which the engine would read as the first's."""
+    """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype.
+
+    Joining several dtypes would give another dtype, which the engine would read as the first one's.
+    """
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)
@@ -115,7 +119,7 @@ def check_weights(network, weights):
 
 
 def gradients_of(network, weights, dw, needed):
-    """The flat gradient as a list of gradients of these weights: views of it, None for those that are not needed."""
+    """Return the flat gradient as a list of views, one for each weight; None for those that are not needed."""
     if is_flat(weights):
         return [dw if needed[0] else None]
     return [dw.as_strided(*place) if one else None for one, place in zip(needed, network.places, strict=True)]

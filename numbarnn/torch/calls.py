@@ -1,6 +1,6 @@
-"""One call of a network on PyTorch's tensors, with gradients: `call` and `run`, on which the modules stand.
+"""One call of a network on PyTorch's tensors, with gradients: `call` and `run`, which the modules use.
 
-Ordinary eager calls go straight to the engine, by one `autograd.Function`; those that are compiled, exported or
+Ordinary eager calls go straight to the engine, by one `autograd.Function`; calls that are compiled, exported or
 transformed go through the operators of `operators`.
 """
 
@@ -16,14 +16,14 @@ from numbarnn.programs.states import with_each
 from numbarnn.torch import core, transformed
 from numbarnn.torch.arrays import gradients_of
 from numbarnn.torch.operators import autocast_dtype
-from numbarnn.torch.transformed import Forward, inmost
+from numbarnn.torch.transformed import TransformedForward, inmost
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 _MAX_SEED = 2**62
 
 
 def _ignore_warnings_of_traces():
-    """What `torch.jit.trace` says of sizes that are compared here: a graph depends on none of them."""
+    """Silence `torch.jit.trace`'s warnings about sizes that are compared here: a graph depends on none of them."""
     warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
 
 
@@ -31,20 +31,20 @@ _ignore_warnings_of_traces()
 
 
 def run(network, x, hx, cx, weights, **about):
-    """y, hy, cy of a `Network`, and with `output_states` all private states.
+    """Return y, hy, cy of a `Network`, and with `output_states` the cell states of all steps.
 
     Args:
         x: (T, B, I), or (B, T, I) with `batch_first`.
-        hx: (L*D, B, P), or a list with one (D, B, P) per layer where sizes differ; None is zero.
-        cx: the private state, likewise of H; a tuple of them if the cell has several; None is zero, or there is none.
+        hx: (L*D, B, P), or a list with one (D, B, P) per layer if sizes differ; None is zero.
+        cx: the cell state in the same form, with H; a tuple if the cell has several; None is zero, or there is none.
         weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
-            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Gradients of
-            them are views of one flat buffer.
+            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Their gradients
+            are views of one flat buffer.
         about: `lengths`, `resets`, `padding_value`, `batch_first`, `output_states` and `training` of a `core.About`.
 
     Returns:
-        y, hy, cy in the forms of x, hx and cx; cy is None without private states.
-        states: a tuple of the private states of every step, each (T, B, D*H), or (B, T, D*H).
+        y, hy, cy in the forms of x, hx and cx; cy is None for a cell whose only state is h.
+        states: a tuple of the cell states of every step, each (T, B, D*H), or (B, T, D*H).
 
     Raises:
         TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
@@ -57,16 +57,19 @@ def run(network, x, hx, cx, weights, **about):
 
 
 def call(network, about, x, h, private, weights, checked=True):
-    """(y, the state, with `output_states` the private states of every step) of one call.
+    """Return (y, the state, with `output_states` the cell states of every step) of one call.
 
     Args:
-        about: a `core.About`. h, private: as of `run`, the private states as a tuple. checked: by the caller.
-        The state is a tuple of h and the private states, each a tensor, or a list of one per layer where sizes differ.
+        about: a `core.About`.
+        h, private: as of `run`, the cell states as a tuple.
+        checked: by the caller.
+
+    The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
     """
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights)
     if not checked and not by_operators:
-        core.check(network, about, x, hx, cx, weights)
+        core.check_tensors(network, about, x, hx, cx, weights)
     if torch.compiler.is_compiling() and _is_differentiated_inside():
         torch._dynamo.graph_break("numbarnn leaves derivatives by torch.func within a compiled function to eager calls")
     if about.training and network.draws:
@@ -78,7 +81,7 @@ def call(network, about, x, h, private, weights, checked=True):
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         prepared = core.prepare(network, about, x, hx, weights, keep=False)
-        y, hy, cy, every, _ = core.forward(network, prepared, x, hx, cx)
+        y, hy, cy, every, _ = core.forward_tensors(network, prepared, x, hx, cx)
     stack = network.stack
     state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
     if about.output_states:
@@ -87,8 +90,10 @@ def call(network, about, x, h, private, weights, checked=True):
 
 
 def backward_may_follow(x, hx, cx, weights):
-    """Whether what backward reads has to be kept; in a program of `torch.jit.trace`, which may run with gradients or
-    without, if a tensor has one."""
+    """Return whether backward may follow, so that what it reads must be kept.
+
+    In a program of `torch.jit.trace`, which may run with gradients or without, it may if a tensor has one.
+    """
     if is_in_forward_mode():
         return True
     if not torch.is_grad_enabled() and not torch.jit.is_tracing():
@@ -99,31 +104,33 @@ def backward_may_follow(x, hx, cx, weights):
 
 
 def is_in_forward_mode():
-    """Whether tensors may have derivatives in forward mode, with or without a gradient. Autograd functions refuse
-    these; below them they would be lost, and count as zero."""
+    """Return whether tensors may have derivatives in forward mode, with or without a gradient.
+
+    Autograd functions refuse these; below them they would be lost, and count as zero.
+    """
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def _is_differentiated_inside():
-    """Whether a compiler reads the call within `torch.func`'s derivatives, of which an operator knows nothing."""
+    """Return whether a compiler reads the call within `torch.func`'s derivatives, unknown to an operator."""
     kinds = torch._C._functorch.TransformType
     stack = torch._C._functorch.get_interpreter_stack() or ()
     return any(level.key() in (kinds.Grad, kinds.Jvp) for level in stack)
 
 
-# As `torch.compiler.assume_constant_result` does, which would load TorchDynamo.
+# `torch.compiler.assume_constant_result` does this too, but would load TorchDynamo.
 _is_differentiated_inside._dynamo_marked_constant = True
 
 
 def requires_grad(x, hx, cx, weights):
-    """Whether any of these has a gradient."""
+    """Return whether any of these has a gradient."""
     states = (hx is not None and hx.requires_grad) or (cx is not None and cx.requires_grad)
     gradients = [weight.requires_grad for weight in weights]  # a list: torch.compile reads it
     return x.requires_grad or states or any(gradients)
 
 
 def goes_by_operators(x, weights):
-    """Whether something else than the engine is to see the call: a compiler, a transformation, other tensors."""
+    """Return whether a compiler, a transformation or another kind of tensor must see the call, not the engine."""
     if torch.compiler.is_compiling() or type(x) not in PLAIN or type(weights[0]) not in PLAIN or x.is_meta:
         return True
     if torch._C._get_tracing_state() is not None:
@@ -132,7 +139,7 @@ def goes_by_operators(x, weights):
 
 
 def _by_operators(network, about, x, hx, cx, weights, keep):
-    """y, hy, cy and all private states by `operators.rnn_forward`."""
+    """Return y, hy, cy and all cell states by `operators.rnn_forward`."""
     lengths, resets = (None if one is None else torch.as_tensor(one) for one in (about.lengths, about.resets))
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
@@ -142,14 +149,16 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()
     if keep and not torch.compiler.is_compiling() and transformed:
-        return Forward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
+        return TransformedForward.apply(lengths, resets, about.seed, *options, x, hx, cx, *weights)[:4]
     options = *options, keep
     return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), lengths, resets, about.seed, *options)[:4]
 
 
 def _cast(x, h, private, weights):
-    """These with h and all private states as one tensor each; where autocast is on, as what it computes with, see
-    `operators.autocast_dtype`."""
+    """Return the arguments with h and all cell states as one tensor each.
+
+    Under autocast they have the dtype that it computes with, see `operators.autocast_dtype`.
+    """
     kind = "cuda" if x.is_cuda else "cpu"
     if not x.is_meta and torch.is_autocast_enabled(kind):
         dtype = autocast_dtype(kind)
@@ -163,14 +172,14 @@ def _cast(x, h, private, weights):
 
 # ------------------------------------------------------------------------------------------------------------- states
 def _joined(states):
-    """States as one tensor: those of a layer side by side, and layers that differ in size, (D, B, sum of H)."""
+    """Join states into one tensor: a layer's side by side, and layers that differ in size, (D, B, sum of H)."""
     if isinstance(states[0], list | tuple):
         return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
     return torch.cat(list(states), dim=2) if len(states) > 1 else states[0]
 
 
 def _apart(network, state, widths, count):
-    """The reverse of `_joined`: `count` states, of layers of these widths."""
+    """Split a tensor into `count` states, of layers of these widths; the reverse of `_joined`."""
     if network.uneven:
         parts = state.split([width for width in widths for _ in range(count)], dim=2) if count else ()
         return [list(parts[number::count]) for number in range(count)]
@@ -188,9 +197,9 @@ except AttributeError:  # other versions of PyTorch
 
 
 class Recurrence(torch.autograd.Function):
-    """y, hy, cy and all private states of x, hx, cx and the parameters; None for what there is not.
+    """y, hy, cy and all cell states of x, hx, cx and the parameters; None for absent results.
 
-    Args of apply: the network; a `core.Prepared`, or a `core.About` from which it is made; x, hx, cx, the parameters.
+    Args of apply: the network; a `core.PreparedCall`, or a `core.About` from which it is made; x, hx, cx, parameters.
     """
 
     @staticmethod
@@ -198,7 +207,7 @@ class Recurrence(torch.autograd.Function):
         seed = None
         if type(prepared) is core.About:
             seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
-        y, hy, cy, states, reserve = core.forward(network, prepared, x, hx, cx)
+        y, hy, cy, states, reserve = core.forward_tensors(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         has_checkpoints = prepared.calls.has_checkpoints
@@ -214,17 +223,19 @@ class Recurrence(torch.autograd.Function):
         network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
-        given = dy, dhy, dcy, d_states
+        d_results = dy, dhy, dcy, d_states
         if transformed.is_vmapped():  # by the operator, which knows vmap
             options = network.key, *prepared.calls.shape, needs_x, [need.weights] * len(weights)
 
             def call(*results):
                 return torch.ops.numbarnn.rnn_backward(*results, x, weights, reserve, seed, *options)
 
-            dx, dhx, dcx, dw = transformed.each(call, given)
+            dx, dhx, dcx, dw = transformed.each(call, d_results)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
-        dx, dhx, dcx, dw = core.backward(network, prepared, x, weights, reserve, given, need, (needs_hx, needs_cx))
+        dx, dhx, dcx, dw = core.backward_tensors(
+            network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx)
+        )
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
         if torch.is_grad_enabled():  # create_graph
             gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
@@ -235,12 +246,12 @@ class Recurrence(torch.autograd.Function):
         raise NotImplementedError(core.NO_FORWARD_MODE)
 
 
-# Without what `apply` does for calls under functorch's transformations, which do not come here.
+# `apply` without its work for calls under functorch's transformations, which do not come here.
 recurrence = super(torch.autograd.Function, Recurrence).apply
 
 
 class Once(torch.autograd.Function):
-    """Gradients as they are, a tuple, that say of what there are no further gradients: of the tensors behind them."""
+    """Passes a tuple of gradients on, and refuses further gradients of the tensors behind them."""
 
     @staticmethod
     def forward(ctx, gradients, *tensors):

@@ -1,4 +1,4 @@
-"""What torch.nn's modules refuse, refused with its exception types and, where it has one, its message."""
+"""Refuse what torch.nn's modules refuse, with the same exception types and, where it has one, the same message."""
 
 import numbers
 import warnings
@@ -11,7 +11,7 @@ from numbarnn.weights import BIAS_MODES
 
 
 def sizes(input_size, hidden_size, num_layers=1, proj_size=0):
-    """Raise what torch.nn raises of sizes that cannot be; `hidden_size` may be one int per layer besides."""
+    """Raise torch.nn's errors for impossible sizes; `hidden_size` may also be one int per layer."""
     hidden = hidden_size if isinstance(hidden_size, list | tuple) else [hidden_size]
     size_types(input_size, *hidden)
     for name, size in (("input_size", input_size), *(("hidden_size", one) for one in hidden)):
@@ -32,7 +32,7 @@ def size_types(input_size, *hidden_sizes):
 
 
 def nested(x, batch_first):
-    """Raise what torch.nn raises of nested tensors: ValueError for a jagged one with batch_first, else RuntimeError."""
+    """Raise torch.nn's errors for nested tensors: ValueError for a jagged one with batch_first, else RuntimeError."""
     error = ValueError if batch_first and x.layout is torch.jagged else RuntimeError
     raise error(
         "input is a nested tensor, which recurrent modules do not take: pass "
@@ -41,7 +41,7 @@ def nested(x, batch_first):
 
 
 def options(bias, batch_first, dropout, num_layers):
-    """Raise what torch.nn raises of options that cannot be; `bias` may be a bias mode's name besides."""
+    """Raise torch.nn's errors for impossible options; `bias` may also be a bias mode's name."""
     if isinstance(dropout, bool) or not isinstance(dropout, numbers.Number) or not 0 <= dropout <= 1:
         raise ValueError(
             f"dropout should be a number in range [0, 1] representing the probability of an element being zeroed, "
@@ -62,7 +62,7 @@ def options(bias, batch_first, dropout, num_layers):
 
 
 def bias_of_cell(bias):
-    """`bias` of a cell; True for a nonlinearity in its place, with a warning: torch.nn takes it for True."""
+    """Return `bias` of a cell; a nonlinearity in its place counts as True, with a warning, as in torch.nn."""
     if bias not in ("tanh", "relu"):
         return bias
     warnings.warn(
@@ -73,15 +73,14 @@ def bias_of_cell(bias):
 
 
 def layers_of(hidden_size, num_layers):
-    """L: of one int per layer their number, which num_layers may repeat."""
+    """Return L: the number of sizes if there is one per layer, which num_layers may repeat."""
     if not isinstance(hidden_size, list | tuple):
         return num_layers
     return len(checks.hidden_sizes(hidden_size, None if num_layers == 1 else num_layers))
 
 
 def fitted_input(input_size, x, state, weights):
-    """x (T, B, I) and the state with the dtype of the weights; raise what torch.nn raises where x does not fit
-    these."""
+    """Return x (T, B, I) and the state in the dtype of the weights; raise torch.nn's error if x does not fit these."""
     if x.shape[2] != input_size:
         raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {input_size}, got {x.shape[2]}")
     if x.device != weights.device:
@@ -102,7 +101,7 @@ def fitted_input(input_size, x, state, weights):
 
 
 def cell_state(kind, state, names):
-    """Raise what torch.nn's cells raise if the state of a single step has another form than h, or (h, c)."""
+    """Raise torch.nn's cells' errors if the state of a single step is not h, or (h, c)."""
     if len(state) != len(names):
         raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not {len(state)} items")
     for number, one in enumerate(state):
@@ -112,7 +111,7 @@ def cell_state(kind, state, names):
 
 
 def cell_sizes(x, state, input_size, hidden_size):
-    """Raise what torch.nn's cells raise if sizes do not fit: of x (1, B, I), or of states, each (1, B, H)."""
+    """Raise torch.nn's cells' errors if sizes of x (1, B, I), or of states, each (1, B, H), do not fit."""
     batch = x.shape[1]
     if x.shape[2] != input_size:
         raise RuntimeError(f"input has inconsistent input_size: got {x.shape[2]} expected {input_size}")

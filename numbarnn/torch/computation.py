@@ -1,4 +1,4 @@
-"""Compute what a module computes: networks of its sizes and options, on its flat buffer of parameters."""
+"""Networks that compute a module, from its sizes and options and its flat buffer of parameters."""
 
 import math
 
@@ -15,31 +15,31 @@ from numbarnn.torch.parameters import FlatParameters, NamedTensors
 class Computation:
     """The networks that compute a module.
 
-    One network computes all layers. With dropout between layers there is one per layer, and torch draws the elements to
-    drop: after the same `torch.manual_seed` the same elements as torch.nn's modules.
+    One network computes all layers. With dropout between layers there is one per layer, and torch draws the dropped
+    elements: after the same `torch.manual_seed` they are those of torch.nn's modules.
 
     Args:
         options: of `Network`.
         by_layer: whether there is one network per layer.
-        suffix: the end of the network's names of parameters that the module's lack: "_l0" of one layer's.
+        suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
         suffix: see above.
         shapes: name -> shape of each parameter, in torch.nn's order.
-        bounds: name -> what its first values do not exceed, 1/√H.
+        bounds: name -> the bound of its first values, 1/√H.
         layers: [layer and direction] -> names of its parameters.
         flat: the `FlatParameters`.
         stack: all layers, a `Stack`.
         states: the names of the cell's states, h first.
         by_layer: see above.
-        dropout: what networks drop by themselves.
+        dropout: the probability that networks apply by themselves.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
         network = Network(**options)
         whole = self.stack = network.stack
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
-        self._networks = [Network(**own) for own in _options_by_layer(options, whole)] if by_layer else [network]
+        self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
         self.shapes = {name.removesuffix(suffix): shape for name, shape in whole.space.shapes.items()}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
@@ -49,13 +49,15 @@ class Computation:
         ]  # fmt: skip
         self.suffix = suffix
         self.flat = FlatParameters([
-            [part.name.replace("_l0", f"_l{layer}" if by_layer else "_l0").removesuffix(suffix) for part in own.parts]
-            for layer, own in enumerate(self._networks)
+            [part.name.replace("_l0", f"_l{layer}" if by_layer else "_l0").removesuffix(suffix) for part in one.parts]
+            for layer, one in enumerate(self._networks)
         ])  # fmt: skip
 
     def initial(self):
-        """(name, first element, last, value) of the parameters of which the cell's equations say what they begin with;
-        drawn anew each time, by PyTorch's generator."""
+        """Yield (name, first element, last, value) of the parameters whose initial values the cell's equations define.
+
+        They are drawn anew each time, by PyTorch's generator.
+        """
         stack = self.stack
         if stack.cell.initial:
             key = int(torch.randint(2**62, ()))
@@ -64,8 +66,10 @@ class Computation:
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
-        """Of a call without lengths, resets and states of every step, as the module's caller gave it: its form, see
-        `repeated`, and (y, the final state) if it has the form of the last one, else None."""
+        """Return the form of a call without lengths, resets and output states, see `repeated`, and its results.
+
+        The results are (y, the final state) if the call has the form of the last one, else None.
+        """
         if self.by_layer or self.stack.has_narrow:
             return None, None
         network, weights = self._networks[0], self.flat.of(module)[0]
@@ -73,17 +77,17 @@ class Computation:
         return form, form and repeated.again(network, form, batch_first, x, hx, weights)
 
     def run(self, module, x, state, about, drop=None, form=None):
-        """(y, the final state, with `output_states` the private states of every step).
+        """Return (y, the final state, with `output_states` the cell states of every step).
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`.
             state: as `numbarnn.torch.states.taken` returned it, or None.
             about: the `core.About` of the call.
-            drop: y of a layer -> what the next one gets; None: as it is.
+            drop: f(y of a layer) -> the next layer's input; None: unchanged.
             form: of `again`, of a call that is to be remembered.
         """
-        # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: what is drawn at
-        # random in the form of y, for a Dropout after the module for instance, is the same then.
+        # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
+        # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
         if about.batch_first:
             resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
             about = about._replace(resets=resets, batch_first=False)
@@ -94,8 +98,8 @@ class Computation:
         if x.dtype is not first.dtype or x.shape[2] != stack.input_size or x.device != first.device or not x.numel():
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
-            states.check(stack, state, x.shape[1], x)
-            state = states.widened(stack, state) if stack.has_narrow else state
+            states.check_state(stack, state, x.shape[1], x)
+            state = states.widened_state(stack, state) if stack.has_narrow else state
         if not x.shape[1]:
             y, state, *every = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:
@@ -110,10 +114,10 @@ class Computation:
         return y, state if len(state) > 1 else state[0], *every
 
     def _of_no_sequences(self, x, state, weights, about):
-        """The results for a batch of 0 sequences, with gradients of 0 for all parameters, as torch.nn has them."""
-        stack, given = self.stack, []
-        with_each(state, lambda one: given.append(one.sum()))
-        nothing = x.sum() + sum(given) + sum(part.sum() * 0 for own in weights for part in own)
+        """Return the results for a batch of 0 sequences, with gradients of 0 for all parameters, as in torch.nn."""
+        stack, leaves = self.stack, []
+        with_each(state, lambda one: leaves.append(one.sum()))
+        nothing = x.sum() + sum(leaves) + sum(part.sum() * 0 for layer_weights in weights for part in layer_weights)
 
         def empty(rows, width):
             return nothing.new_zeros(rows, 0, width) + nothing
@@ -127,20 +131,21 @@ class Computation:
 
 
 class Computed:
-    """The base of modules with a `Computation`, which `_set_up` makes from their attributes."""
+    """The common part of modules with a `Computation`, which they make in `_set_up` from their current attributes."""
 
     @property
     def named(self) -> NamedTensors:
-        """Return the parameters by the names of the cell's equations.
+        """The parameters by the names in the cell's equations: `module.named["R.f"]` is a view of the parameter.
 
-        `module.named["R.f"]` is a view, through which gradients flow; `module.named.grad["R.f"]` is its gradient.
+        Gradients flow through the view; `module.named.grad["R.f"]` is its gradient. See `NamedTensors`.
         """
         return NamedTensors(self)
 
     def flatten_parameters(self) -> None:
         """Make the parameters views of one flat buffer again, which saves a copy per call.
 
-        This is needed only after `p.data = ...`: `.to(...)`, copies and `load_state_dict` keep the buffer.
+        New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data =
+        ...`.
         """
         self._computation.flat.flatten(self)
 
@@ -154,7 +159,7 @@ class Computed:
             self.flatten_parameters()
 
     def _as_leaf(self, input, *more, **options):
-        """Record the call as one node of a `torch.fx` graph, as for torch.nn's modules."""
+        """Return the call as one node of a `torch.fx` graph, as for torch.nn's modules."""
         path = input.tracer.path_of_module(self)
         return input.tracer.create_proxy("call_module", path, (input, *more), options)
 
@@ -173,7 +178,7 @@ class Computed:
 
 
 def _options_by_layer(options, whole):
-    """[layer] -> options of a stack of that layer alone."""
+    """Return [layer] -> options of a stack of that layer alone."""
     return [
         options | {
             "input_size": whole.directions * whole.output_sizes[layer - 1] if layer else whole.input_size,
@@ -184,25 +189,28 @@ def _options_by_layer(options, whole):
 
 
 def _through(network, weights, x, state, about):
-    """[y, state, with `output_states` the private states of every step] of x and a state through a network."""
+    """Return [y, state, with `output_states` the cell states of every step] of x and a state through a network."""
     h, *private = (None,) if state is None else state
     return call(network, about, x, h, private or None, weights)
 
 
-def _layer_by_layer(networks, weights, given, about, drop):
-    """The same through networks of one layer each, of given (x, state).
+def _layer_by_layer(networks, weights, inputs, about, drop):
+    """Return [y, state, with `output_states` the cell states of every step] through networks of one layer each.
 
-    `weights` are one list per layer; `drop` makes of a layer's y what the next one gets, None: as it is.
+    Args:
+        weights: one list per layer.
+        inputs: (x, state).
+        drop: f(y of a layer) -> the next layer's input; None: unchanged.
     """
-    y, state = given
+    y, state = inputs
     final, of_last, about = [], about, about._replace(output_states=False)
-    for layer, (network, own) in enumerate(zip(networks, weights, strict=True)):
+    for layer, (network, layer_weights) in enumerate(zip(networks, weights, strict=True)):
         if layer:
             (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
             y = drop(y) if drop else y
         about = of_last if layer == len(networks) - 1 else about
         own_state = states.of_layer(state, layer, network.stack.directions)
-        y, found, *more = _through(network, own, y, own_state, about)
-        final.append(found)
+        y, last, *more = _through(network, layer_weights, y, own_state, about)
+        final.append(last)
     equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
     return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

@@ -1,4 +1,4 @@
-"""What both the operators and the eager function do with the tensors of a call; autograd does not look in here."""
+"""Run a call's tensors through the engine, for operators and the eager function; autograd does not look in here."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,16 +25,16 @@ NO_FORWARD_MODE = (
 
 
 class About(NamedTuple):
-    """What a call is told besides tensors that have gradients.
+    """A call's arguments besides tensors that have gradients.
 
     Attributes:
         lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`: tensors on the host or the device, or
-            what makes arrays; or None.
-        padding_value: what stands in y beyond a sequence's length.
+            convertible to arrays; or None.
+        padding_value: fills y beyond a sequence's length.
         batch_first: x and y are (B, T, ...).
-        output_states: the private states of every step of the last layer are asked for.
-        training: what the network draws at random is drawn; there are gradients without it too.
-        seed: (1,) int64, a tensor on the host, where random numbers are drawn; else None, as before they are.
+        output_states: return the cell states of every step of the last layer.
+        training: draw the network's random numbers; there are gradients without it too.
+        seed: (1,) int64, a tensor on the host, if random numbers are drawn; else, and until it is drawn, None.
     """
 
     lengths: Any = None
@@ -46,19 +46,19 @@ class About(NamedTuple):
     seed: Any = None
 
     def shape_of(self, x, hx):
-        """The `planned.Shape` of a call."""
+        """Return the `planned.Shape` of a call."""
         steps, batch = x.shape[1::-1] if self.batch_first else x.shape[:2]
         ends = self.lengths is not None, self.resets is not None
         return Shape(steps, batch, *ends, self.batch_first, self.output_states, hx is None)
 
 
-class Prepared(NamedTuple):
+class PreparedCall(NamedTuple):
     """A call of the engine, ready for its arrays.
 
     Attributes:
         calls: the `PlannedCalls`. call: the `layers.calls.Call`, which has the weights.
         sequences: the `Sequences`.
-        dtype: what results are rounded to; None where they are computed in it.
+        dtype: results are rounded to it; None if they are computed in it.
     """
 
     calls: PlannedCalls
@@ -68,7 +68,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(network, about, x, hx, weights, keep):
-    """The `Prepared` call of what `check` has found right; keep: backward may follow."""
+    """Return the `PreparedCall` call of arguments that `check_tensors` has accepted; keep: backward may follow."""
     shape = about.shape_of(x, hx)
     prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
     if not (shape.padded or shape.resets or shape.keeps_states):
@@ -85,32 +85,33 @@ def prepare(network, about, x, hx, weights, keep):
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):
-    """The `Prepared` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
+    """Return the `PreparedCall` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
     first, draws = weights[0], seed is not None
     calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
     with stream_of(first):
         call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
-    return Prepared(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
+    return PreparedCall(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
 
 
 def _flat(network, weights):
-    """All weights as one array of the dtype that is computed in."""
+    """Return all weights as one array of the compute dtype."""
     if computes_in(weights[0]) is not weights[0].dtype:
         weights = [gathered(network, weights).detach().float()]
     return weights_of(network, weights)
 
 
 def _rounded(results, dtype):
-    """Results in a call's dtype, None where they are computed in it."""
+    """Return results in a call's dtype, None if they are computed in it."""
     return results if dtype is None else with_each(results, lambda one: one.to(dtype))
 
 
-def forward(network, prepared, x, hx, cx):
-    """y, hy, cy (None without private states), all private states (None if nobody asked), reserve (None unless
-    backward may follow).
+def forward_tensors(network, prepared, x, hx, cx):
+    """Return y, hy, cy, all cell states and the reserve.
+
+    cy is None if h is the only state, cell states unless they are wanted, the reserve unless backward may follow.
 
     Args:
-        hx, cx: (L*D, B, H), of cx N H wide; of layers that differ in size side by side, (D, B, sum of H); None: zero.
+        hx, cx: (L*D, B, H), of cx N H wide; for layers that differ in size side by side, (D, B, sum of H); None: zero.
     """
     calls, call, sequences, dtype = prepared
     if dtype is not None:
@@ -125,15 +126,16 @@ def forward(network, prepared, x, hx, cx):
         return *_rounded(results, dtype), tensor_of(reserve)
 
 
-def backward(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
-    """dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward`.
+def backward_tensors(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
+    """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward_tensors`.
 
     Args:
         prepared: of the forward call, whose seed it has.
-        x: None where no gradients of parameters are needed, or the reserve has it.
-        weights: as they were; None: those that `prepared` has.
+        x: None if no gradients of parameters are needed, or the reserve has it.
+        weights: unchanged since forward; None: those that `prepared` has.
         gradients: (dy, dhy, dcy, d_states), tensors or None.
-        need: a `Need`. need_states: whether dhx and dcx are wanted; what is not is None.
+        need: a `Need`.
+        need_states: whether dhx and dcx are wanted; unwanted ones are None.
     """
     calls, call, _, dtype = prepared
     if dtype is not None:
@@ -153,8 +155,8 @@ def backward(network, prepared, x, weights, reserve, gradients, need, need_state
 
 
 # ------------------------------------------------------------------------------- states of layers that differ in size
-def state_shapes(network, batch):
-    """The shapes of h and of all private states together, as `forward` takes them."""
+def joined_state_shapes(network, batch):
+    """Return the shapes of h and of all cell states together, as `forward_tensors` takes them."""
     stack, D, N = network.stack, network.stack.directions, network.private
     if network.uneven:
         return [(D, batch, width) for width in (sum(stack.output_widths), N * sum(stack.widths))]
@@ -162,20 +164,23 @@ def state_shapes(network, batch):
 
 
 def _apart(network, h, c):
-    """Arrays of h and of all private states, side by side, as the engines have them: lists of one per layer."""
-    found = []
+    """Split arrays of h and of all cell states, side by side, into the engines' form: lists of one per layer."""
+    states = []
     for state, widths in (
         (h, network.stack.output_widths),
         (c, [network.private * one for one in network.stack.widths]),
     ):
         ends = np.cumsum(widths).tolist()
         parts = zip(ends, widths, strict=True)
-        found.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
-    return found
+        states.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
+    return states
 
 
 def _joined(calls, state):
-    """The reverse of one; also of h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
+    """Join one state's layers, the reverse of `_apart`.
+
+    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there.
+    """
     if state is None:
         return None
     if type(state) is not list:
@@ -183,8 +188,8 @@ def _joined(calls, state):
     return calls.engine.array_module.concatenate(state, axis=2)
 
 
-def check(network, about, x, hx, cx, weights):
-    """Raise ValueError for shapes, dtypes and devices that do not go together: engines take them as checked."""
+def check_tensors(network, about, x, hx, cx, weights):
+    """Raise ValueError for shapes, dtypes and devices that do not go together: engines do not check them."""
     stack = network.stack
     if x.dim() != 3 or x.shape[2] != stack.input_size or 0 in x.shape:
         letters = "(B, T, I)" if about.batch_first else "(T, B, I)"
@@ -193,7 +198,7 @@ def check(network, about, x, hx, cx, weights):
             f"{tuple(x.shape)}"
         )
     if hx is not None or cx is not None:
-        shapes = state_shapes(network, x.shape[0 if about.batch_first else 1])
+        shapes = joined_state_shapes(network, x.shape[0 if about.batch_first else 1])
         for name, state, wanted in zip(("hx", "cx"), (hx, cx), shapes, strict=True):
             if state is None:
                 continue

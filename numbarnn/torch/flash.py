@@ -17,7 +17,7 @@ from numbarnn.torch.networks import Network
 
 
 def _slstm(x, h, c, n, m, p, count=1):
-    """Compute sLSTM as FlashRNN does (Beck et al. 2024, arXiv:2405.04517): m starts at i if n is 0, and n >= 1."""
+    """sLSTM (Beck et al. 2024, arXiv:2405.04517) in FlashRNN's form: if n is 0, m begins with i; n is at least 1."""
     R = heads(p.R, count)
     log_i = p.W.i @ x + R.i @ h + p.b.i
     log_f = m - softplus(-(p.W.f @ x + R.f @ h + p.b.f))  # log σ(f) + m
@@ -42,7 +42,7 @@ def _lstm(x, h, c, p, count=1):
 
 
 def _gru(x, h, p, count=1):
-    """Compute a GRU; g is the recurrent part of the candidate, with a separate bias."""
+    """GRU; g is the recurrent part of the candidate and has a separate bias."""
     R = heads(p.R, count)
     g = R.g @ h + p.b_g
     r = sigmoid(p.W.r @ x + R.r @ h + p.b.r)
@@ -63,7 +63,7 @@ STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
 def _network(function, heads, units):
-    """Return the `Network` of a function with N heads of D units, the same object each time."""
+    """Return the `Network` of a function with N heads of D units, always the same one."""
     return _new_network(function, heads, units)
 
 
@@ -83,19 +83,17 @@ def flashrnn(
     backend: Any = None,
     dtype: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute all states of every step from the input product, as FlashRNN does.
+    """Compute all states of every step, and the last ones.
 
     Args:
-        Wx: input product W x of each gate, (B, T, G, N, D). Gates are i, f, z, o for "lstm" and "slstm"; r, z, n for
-            "gru"; one for "elman".
-        R: recurrent matrix of each gate and head, (G, N, D, D), with one row per unit of the gate. Gates of "gru" are
-            g, r, z, where g is the recurrent part of the candidate n.
-        b: bias of each gate, (G, N, D). Gates of "gru" are g, r, z, n.
-        states: initial states, (S, B, 1, N, D): h for "gru" and "elman"; h, c for "lstm"; h, c, n, m for "slstm". None
-            is zero.
+        Wx: (B, T, G, N, D), W x of each gate: i, f, z, o of "lstm" and "slstm"; r, z, n of "gru"; one of "elman".
+        R: (G, N, D, D), the recurrent matrix of each gate and head, one row per unit of the gate; of "gru" g, r, z.
+        b: (G, N, D), one bias per gate; of "gru" g, r, z, n, where g is the recurrent part of the candidate n.
+        states: (S, B, 1, N, D), the initial states: h of "gru" and "elman", h and c of "lstm", h, c, n and m of
+            "slstm"; None is zero.
         function: "slstm", "lstm", "gru" or "elman".
-        config: must be None.
-        backend, dtype: ignored. Results have the dtype and device of Wx.
+        config, backend, dtype: FlashRNN's; config must be None, the others are ignored: numbers have Wx' dtype, and are
+            computed on Wx' device.
 
     Returns:
         states: the states of every step, (S, B, T, N, D); h is states[0].
@@ -107,8 +105,8 @@ def flashrnn(
     sizes = _sizes(Wx, R, b, states, function, config)
     (batch, steps, heads, units), hidden = sizes, sizes[2] * sizes[3]
     network = _network(function, heads, units)
-    given = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
-    weights = [given[part.name].reshape(part.shape) for part in network.parts]
+    parameters = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
+    weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
     hx, *private = [None] * (1 + network.private) if states is None else states.reshape(len(states), 1, batch, hidden)
     cx = None if states is None or not private else private[0] if len(private) == 1 else tuple(private)
     x, keeps = Wx.reshape(batch, steps, -1), network.private > 0
@@ -120,14 +118,14 @@ def flashrnn(
 
 
 def _biases(function, b):
-    """Return name -> bias parameter. Of a GRU's recurrent products only g has a bias."""
+    """Return name -> bias for each bias parameter. Of a GRU's products with h, g alone has one."""
     if function == "gru":
         return {"bias_hh_l0": b[0], "bias_ih_l0": b[1:]}
     return {"bias_ih_l0": b}
 
 
 def _sizes(Wx, R, b, states, function, config):
-    """Return (B, T, N, D); raise ValueError if shapes do not fit."""
+    """Return (B, T, N, D); raise ValueError unless all shapes go together."""
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(map(repr, FUNCTIONS))}, not {function!r}")
     if config is not None:

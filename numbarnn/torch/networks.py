@@ -1,8 +1,8 @@
-"""What a network computes, as a value that PyTorch's operators can carry: sizes and options, no parameters.
+"""Describe a network by sizes and options, without parameters, as a value that PyTorch's operators can carry.
 
-An operator's arguments are tensors, numbers and text. A network is known to them by its `key`, text from which it is
-made again in another process, such as one that loads an exported program. A cell of one's own is known by its name
-there, and has to be defined (or passed to `known_cell`) before, with the same equations.
+An operator's arguments are tensors, numbers and text. It knows a network by its `key`, a text from which another
+process, such as one that loads an exported program, makes it again. A key knows a custom cell by its name; the cell
+must be defined (or passed to `known_cell`) there before, with the same equations.
 """
 
 import json
@@ -20,14 +20,14 @@ from numbarnn.layers.prepared import NUMPY
 from numbarnn.layers.stack import Stack
 from numbarnn.torch.arrays import TENSORS
 
-# torch.compile keeps on disk what it made of a graph, by the keys in it: its backward calls the operator as it was, and
-# asks for results of the sizes that it knows. So keys have a number that rises when operators' arguments change, the
-# size of the reserve of some call, and what was made of a cell's equations.
+# torch.compile caches graphs on disk by the keys in them: its backward calls the operator with the old arguments, and
+# asks for results of the old sizes. So keys contain a number that rises when operators' arguments change, the size of
+# some call's reserve, and a digest of the cell's traced equations.
 OPERATORS = 3
 SOME_CALL = Shape(2, 3, padded=True, resets=True)
-_cells = {}  # name in keys -> Cell, of cells that are not built in; kept for good
+_cells = {}  # name in keys -> Cell, of cells that are not built in; never removed
 _networks = {}  # key -> Network
-_quiet = WeakKeyDictionary()  # Cell -> the same `without_chance`
+_quiet = WeakKeyDictionary()  # Cell -> its `without_chance`
 
 _NOWHERE = frozenset()
 SHAPES = 256  # of calls, remembered by a network
@@ -37,7 +37,7 @@ DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engi
 
 
 def known_cell(cell):
-    """The name by which keys of networks know a cell: its own, with a number where another cell has that one."""
+    """Return the name by which keys of networks know a cell: its own, with a number if another cell has that one."""
     cell = cells.get(cell)
     if cells.CELLS.get(cell.name) is cell:
         return cell.name
@@ -53,13 +53,15 @@ def known_cell(cell):
 
 
 def _digest(cell):
-    """A number for what was made of a cell's equations; None of cells by hand."""
+    """Return a digest of a traced cell's source; None for cells written by hand."""
     return sha256(cell.source.encode()).hexdigest()[:16] if cell.source else None
 
 
 def without_chance(cell):
-    """The cell as it is in inference, for gradients of modules in evaluation: with the means of its random numbers, and
-    no weights dropped; itself if it has none of these."""
+    """Return the cell with the means of its random numbers, and no dropped weights, for gradients in evaluation mode.
+
+    A cell without random numbers is returned itself.
+    """
     if not cell.noise and not any(cell.drop_connect):
         return cell
     if cell not in _quiet:
@@ -69,12 +71,12 @@ def without_chance(cell):
 
 
 def computes_in(tensor):
-    """The dtype in which tensors of that device and dtype are computed: CPUs have no arithmetic of 16 bits."""
+    """Return the dtype in which tensors of that device and dtype are computed: CPUs have no 16-bit arithmetic."""
     return torch.float32 if tensor.dtype in HALVES and not tensor.is_cuda else tensor.dtype
 
 
 class Network:
-    """A stack of recurrent layers without device and dtype, which are those of a call's tensors.
+    """A stack of recurrent layers without device and dtype, which come from a call's tensors.
 
     Args:
         cell: a `Cell` or its name. The others are as in `numbarnn.LSTM`.
@@ -84,11 +86,11 @@ class Network:
 
     Attributes:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
-        key: text that says what it computes; equal for networks that compute the same.
+        key: text that identifies its computation; equal for networks that compute the same.
         parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
         places: their shapes, strides and offsets.
         draws: whether training draws random numbers.
-        private: N, private states; uneven: whether layers differ in width, so that states are lists.
+        private: N, cell states besides h; uneven: whether layers differ in width, so that states are lists.
         remembers: whether calls may be repeated as the last one was; see `repeated`.
     """
 
@@ -116,7 +118,8 @@ class Network:
         self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
 
     def frozen(self, needed):
-        """The (layer, direction) pairs no parameter of which is needed; one bool for each parameter, or for all."""
+        """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for
+        all."""
         if len(needed) < len(self.parts) or all(needed):
             return _NOWHERE
         places = [(part.layer, part.direction) for part in self.parts]
@@ -130,9 +133,10 @@ class Network:
 
     @classmethod
     def of_key(cls, key):
-        """The network of a key, always the same one; ValueError if its cell is unknown here, or has other equations."""
-        found = _networks.get(key)
-        if found is None:
+        """Return the network of a key, always the same one; ValueError if its cell is unknown here, or has other
+        equations."""
+        network = _networks.get(key)
+        if network is None:
             arguments = json.loads(key)
             name, source, *_ = (arguments.pop(word, None) for word in ("cell", "source", "operators", "reserve"))
             cell = _cells.get(name) or cells.CELLS.get(name)
@@ -146,15 +150,18 @@ class Network:
                     f"the cell {name!r} is not that of the exported program: its equations or numbarnn's version "
                     "differ. Export the program again"
                 )
-            found = _networks[key] = cls(cell, **arguments)
-        return found
+            network = _networks[key] = cls(cell, **arguments)
+        return network
 
     def stack_for(self, tensor, draws=True):
-        """The `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws nothing in
-        training. TypeError, with the cure, where no engine computes with such tensors."""
+        """Return the `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws
+        nothing.
+
+        TypeError, with the cure, if no engine computes with such tensors.
+        """
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
-        if (found := self._stacks.get(kind)) is not None:
-            return found
+        if (stack := self._stacks.get(kind)) is not None:
+            return stack
         name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
         if name is None:
             raise TypeError(
@@ -170,12 +177,12 @@ class Network:
         self._stacks[kind] = self._make(name, where, cell, **changes)
         return self._stacks[kind]
 
-    def planned_calls(self, *about):
-        """The `PlannedCalls` of one of the network's stacks; arguments are theirs."""
-        found = self._planned.get(about)
-        if found is None:
+    def planned_calls(self, *arguments):
+        """Return the `PlannedCalls` of one of the network's stacks, for their arguments."""
+        calls = self._planned.get(arguments)
+        if calls is None:
             if len(self._planned) >= SHAPES:
                 self._planned = {}
-            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are cut apart before
-            found = self._planned[about] = PlannedCalls(*about, arrays)
-        return found
+            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are split before
+            calls = self._planned[arguments] = PlannedCalls(*arguments, arrays)
+        return calls

@@ -1,13 +1,13 @@
 """`numbarnn::rnn_forward` and `rnn_backward`: a whole network as two operators that PyTorch does not look into.
 
 `torch.compile`, `torch.export`, `torch.func` and tensors without numbers (device "meta") see a call as one operator
-with known shapes; what it costs to compile does not depend on T. A network is known by its key (`networks`).
+with known shapes; the time to compile does not depend on T. A network is known by its key (`networks`).
 
     y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
     dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
 
-States are one tensor each (see `core.forward`). A result that a network or a call does not have has no elements.
-Results share no memory: y is copied out of the reserve.
+States are one tensor each (see `core.forward_tensors`). Absent results have no elements. Results
+share no memory: y is copied out of the reserve.
 """
 
 from collections.abc import Sequence
@@ -41,16 +41,16 @@ def rnn_forward(
     every_state: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y, hy, cy, all private states, and the reserve; arguments as in `core.forward` and `core.About`."""
+    """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward_tensors` and `core.About`."""
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
-    found = Network.of_key(network)
-    core.check(found, about, x, hx, cx, weights)
-    prepared = core.prepare(found, about, x, hx, weights, keep)
-    *results, reserve = core.forward(found, prepared, x, hx, cx)
+    net = Network.of_key(network)
+    core.check_tensors(net, about, x, hx, cx, weights)
+    prepared = core.prepare(net, about, x, hx, weights, keep)
+    *results, reserve = core.forward_tensors(net, prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
-        """A result, or a copy of it if it is a part of the reserve."""
+        """Return a result, or a copy of it if it is a part of the reserve."""
         inside = None not in (result, reserve) and 0 <= result.data_ptr() - reserve.data_ptr() < reserve.nbytes
         return result.clone() if inside else result
 
@@ -59,20 +59,20 @@ def rnn_forward(
 
 
 def _nothing(like, result, dtype=None):
-    """A result, or a tensor without elements for None."""
+    """Return a result, or a tensor without elements for None."""
     return like.new_empty(0, dtype=dtype) if result is None else result
 
 
 @rnn_forward.register_fake
 def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
-    found = Network.of_key(network)
-    stack, shape = found.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
+    net = Network.of_key(network)
+    stack, shape = net.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
-    of_h, of_c = core.state_shapes(found, shape.batch)
+    of_h, of_c = core.joined_state_shapes(net, shape.batch)
     size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
-    width = stack.directions * found.private * stack.widths[-1]
+    width = stack.directions * net.private * stack.widths[-1]
     states = x.new_empty((*x.shape[:2], width) if every_state else 0)
-    cy, reserve = x.new_empty(of_c if found.private else 0), x.new_empty(size, dtype=torch.uint8)
+    cy, reserve = x.new_empty(of_c if net.private else 0), x.new_empty(size, dtype=torch.uint8)
     return y, x.new_empty(of_h), cy, states, reserve
 
 
@@ -98,35 +98,38 @@ def rnn_backward(
     need_x: bool,
     need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dx, dhx, dcx and the flat dw of a forward call; x is needed for dw, and for all with checkpoints. The reserve
-    stays what it is. need_weights: of each of the weights, whether its gradient is read: see `Need.frozen`."""
+    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
+
+    x is needed for dw, and for all with checkpoints. need_weights: for each of the weights, whether its gradient is
+    read: see `Need.frozen`.
+    """
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
-    found = Network.of_key(network)
-    need = Need(need_x, any(need_weights), again=True, frozen=found.frozen(need_weights))
-    every = found.stack.checkpoint_every
+    net = Network.of_key(network)
+    need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
+    every = net.stack.checkpoint_every
     if x is None and every and every < steps:
         raise ValueError(
             f"numbarnn::rnn_backward needs x with checkpoint_every={every} and {steps} steps, got None: pass the x of "
             "the forward call"
         )
-    prepared = core.prepare_again(found, shape, seed, weights)
-    results = core.backward(found, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
+    prepared = core.prepare_again(net, shape, seed, weights)
+    results = core.backward_tensors(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
 @rnn_backward.register_fake
 def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, *options):
     _, _, batch_first, _, _, need_x, need_weights = options
-    found, like = Network.of_key(network), weights[0]
+    net, like = Network.of_key(network), weights[0]
     outer = (batch, steps) if batch_first else (steps, batch)
-    of_h, of_c = core.state_shapes(found, batch)
-    dx, dw = (*outer, found.stack.input_size) if need_x else 0, found.size if any(need_weights) else 0
-    return tuple(map(like.new_empty, (dx, of_h, of_c if found.private else 0, dw)))
+    of_h, of_c = core.joined_state_shapes(net, batch)
+    dx, dw = (*outer, net.stack.input_size) if need_x else 0, net.size if any(need_weights) else 0
+    return tuple(map(like.new_empty, (dx, of_h, of_c if net.private else 0, dw)))
 
 
 # ----------------------------------------------------------------------------------------------------------- autograd
-def set_up(ctx, inputs, output):
-    """Save for `gradients` what a call of `rnn_forward` was given and returned."""
+def save_call(ctx, inputs, output):
+    """Save a call of `rnn_forward`, its inputs and results, for `gradients`."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
     shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
@@ -138,15 +141,19 @@ def set_up(ctx, inputs, output):
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """dx, dhx, dcx and the list of those of the weights, by `rnn_backward`, or a function with its arguments, of the
-    gradients of y, hy, cy and all private states. needs_weights: a bool for each, or for all."""
+    """Return dx, dhx, dcx and the list of the weights' gradients, by `rnn_backward` or a function with its arguments.
+
+    Args:
+        results: the gradients of y, hy, cy and all cell states.
+        needs_weights: a bool for each, or for all.
+    """
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
-    if not ctx.keep:  # within vmap, a compiled call does not see that what is batched has gradients: once more
+    if not ctx.keep:  # within vmap, a compiled call does not see that batched tensors have gradients: run it again
         options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
         reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
-    if not isinstance(needs_weights, list | tuple):  # of weights that are none of them to have gradients
+    if not isinstance(needs_weights, list | tuple):  # none of the weights may have gradients
         needs_weights = [needs_weights] * len(weights)
     reads_x = any(needs_weights) or network.stack.checkpoint_every
     x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, list(needs_weights))
@@ -164,17 +171,18 @@ def _refuse(ctx, *_):
     raise NotImplementedError(core.NO_SECOND_ORDER)
 
 
-rnn_forward.register_autograd(_backward, setup_context=set_up)
+rnn_forward.register_autograd(_backward, setup_context=save_call)
 rnn_backward.register_autograd(_refuse)
 
 
 # --------------------------------------------------------------------------------------------------------------- vmap
 # A batch of x for one set of parameters, in a call that keeps nothing for backward, is one call with a larger batch.
 # Everything else (an ensemble's parameters, gradients for each example) is one call after another. So are calls that
-# draw random numbers: with `randomness="different"` each has a seed of its own, with "same" all have one, and PyTorch
-# refuses to draw it with "error".
+# draw
+# random numbers: with `randomness="different"` each has its own seed, with "same" all have one, and PyTorch refuses to
+# draw it with "error".
 def _select(argument, dim, number):
-    """One of a batch of arguments."""
+    """Return one of a batch of arguments."""
     if isinstance(argument, list | tuple):
         dims = dim if isinstance(dim, list | tuple) else [dim] * len(argument)
         return [_select(*pair, number) for pair in zip(argument, dims, strict=True)]
@@ -182,7 +190,7 @@ def _select(argument, dim, number):
 
 
 def _one_after_another(operator, info, in_dims, *arguments):
-    """The rule that calls the operator for each of a batch."""
+    """Call the operator for each of a batch, one after another."""
     calls = [
         operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
         for number in range(info.batch_size)
@@ -198,10 +206,10 @@ def _(info, in_dims, *arguments):
     others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
     if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
         return _one_after_another(rnn_forward, info, in_dims, *arguments)
-    count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, where sequences are counted
+    count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, the axis of sequences
 
     def folded(tensor, dim, into):
-        """A batch of tensors as one, `count` times as many sequences along an axis."""
+        """Return a batch of tensors as one, with `count` times as many sequences along an axis."""
         if tensor is None:
             return None
         tensor = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -221,13 +229,15 @@ rnn_backward.register_vmap(partial(_one_after_another, rnn_backward))
 
 # ----------------------------------------------------------------------------------------------------------- autocast
 def autocast_dtype(kind):
-    """What autocast computes with: on a GPU numbers of its dtype, on the CPU, whose engine has no others, float32."""
+    """Return the dtype that autocast computes with: on a GPU autocast's, on the CPU, whose engine lacks it, float32."""
     return torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
 
 
 def _register_autocast(kind):
-    """Cast what `rnn_forward` is given, for one type of device. `rnn_forward.register_autocast` would do it with one
-    dtype for good, but on GPUs there are two."""
+    """Cast the arguments of `rnn_forward` under autocast, for one type of device.
+
+    `rnn_forward.register_autocast` would fix one dtype forever, but GPUs have two.
+    """
     key = "Autocast" + torch._C._dispatch_key_for_device(kind)
     mode = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 

@@ -1,4 +1,4 @@
-"""A module's parameters as views of one flat buffer, in the engines' layout, and by the names of the equations."""
+"""A module's parameters: views of one flat buffer in the engines' layout; and by the equations' names."""
 
 import torch
 from torch.nn import Parameter
@@ -9,50 +9,50 @@ from numbarnn.layers.named import Named
 class FlatParameters:
     """The flat buffer of a module's parameters.
 
-    While all parameters are views of the buffer, calls take it as it is (`numbarnn.torch.arrays`). Parameters that came
-    from elsewhere (`torch.func.functional_call`, parametrizations, `p.data = ...`) are gathered by each call.
+    While all parameters are views of the buffer, calls take it unchanged (`numbarnn.torch.arrays`). Parameters from
+    elsewhere (`torch.func.functional_call`, parametrizations, `p.data = ...`) are gathered by each call.
 
     Args:
-        names: [network] -> the module's names of its parameters, in the order of its weight space; the networks'
-            parameters stand one behind the other.
+        names: [network] -> the module's names of its parameters, in the order of its weight space. The networks'
+            parameters follow each other in the buffer.
     """
 
     def __init__(self, names):
-        self._names, self._all = names, [name for own in names for name in own]
+        self._names, self._all = names, [name for group in names for name in group]
 
     def of(self, module):
-        """[network] -> the parameters that the module has now, in the order of the buffer."""
+        """Return [network] -> the parameters that the module has now, in the order of the buffer."""
         held = module._parameters
         try:
-            return [[held[name] for name in own] for own in self._names]
+            return [[held[name] for name in group] for group in self._names]
         except KeyError:  # parametrized, pruned, or a replica's on another device
-            return [[getattr(module, name) for name in own] for own in self._names]
+            return [[getattr(module, name) for name in group] for group in self._names]
 
     def flatten(self, module):
         """Make the parameters views of one new buffer, unless they are such views already, or cannot be."""
-        own = [module._parameters.get(name) for name in self._all]
-        if torch.compiler.is_compiling() or not _can_be_views(own) or _are_views(own):
+        tensors = [module._parameters.get(name) for name in self._all]
+        if torch.compiler.is_compiling() or not _can_be_views(tensors) or _are_views(tensors):
             return
         with torch.no_grad():
-            buffer = torch.cat([one.reshape(-1) for one in own])
-            for one, view in zip(own, torch._C._nn.unflatten_dense_tensors(buffer, own), strict=True):
+            buffer = torch.cat([one.reshape(-1) for one in tensors])
+            for one, view in zip(tensors, torch._C._nn.unflatten_dense_tensors(buffer, tensors), strict=True):
                 one.data = view
 
 
-def _can_be_views(own):
-    """Whether these are parameters that can be views of one buffer. Those that share memory with each other stay so."""
-    first = own[0]
-    if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in own):
+def _can_be_views(tensors):
+    """Return whether these parameters can become views of one buffer; parameters that share memory cannot."""
+    first = tensors[0]
+    if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in tensors):
         return False
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, own)):  # made under a transformation
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):  # made under a transformation
         return False
-    return not first.is_meta and len({one.data_ptr() for one in own}) == len(own)
+    return not first.is_meta and len({one.data_ptr() for one in tensors}) == len(tensors)
 
 
-def _are_views(own):
-    """Whether these stand in one buffer, one behind the other."""
-    place, storage = own[0].data_ptr(), own[0].untyped_storage().data_ptr()
-    for one in own:
+def _are_views(tensors):
+    """Return whether these stand in one buffer, one after another."""
+    place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    for one in tensors:
         if one.data_ptr() != place or one.untyped_storage().data_ptr() != storage or not one.is_contiguous():
             return False
         place += one.nbytes
@@ -62,11 +62,12 @@ def _are_views(own):
 class NamedTensors(Named):
     """Map names of the equations to views of a module's parameters: `module.named["R.f"]` (H, H); see `Named`.
 
-    Gradients flow through the views. To set a parameter assign to a name, or write into a view under `torch.no_grad()`.
+    Views show the parameters at the time of look-up; gradients flow through them. Assign to a name, or write into a
+    view under `torch.no_grad()`, to set a parameter.
 
     Args:
-        module: a module with a `Computation`.
-        grad: map to gradients instead.
+        module: with a `Computation`.
+        grad: view its gradients instead.
     """
 
     def __init__(self, module, grad=False):
@@ -79,7 +80,7 @@ class NamedTensors(Named):
 
     @property
     def grad(self):
-        """Return the gradients: name -> view, or None for a parameter without gradient."""
+        """The gradients by name: name -> view, or None if there is none."""
         return NamedTensors(self._module, grad=True)
 
     def __getitem__(self, name):

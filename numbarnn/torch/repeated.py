@@ -1,8 +1,8 @@
-"""Eager calls of a module like its last one, without checking and looking up everything again.
+"""Repeat an eager call of a module with the form of its last one, without checking and looking up everything again.
 
-On small inputs the engine computes for less time than Python takes to check a call. What the checks read, and where
-the parameters are, is the form of a call. A call of the last one's form passes the same checks and needs the same plans
-and weights: only the numbers in its arrays differ.
+On small inputs Python takes longer to check a call than the engine to compute it. The form of a call is everything that
+checks read, and where the parameters are. A call with the last one's form passes the same checks and needs the same
+plans and weights; only the numbers in its arrays differ.
 """
 
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from numbarnn.torch.calls import PLAIN, goes_by_operators, is_in_forward_mode, r
 
 
 class Last(NamedTuple):
-    """The last call that was found right.
+    """The last call that passed all checks.
 
     Attributes:
-        form: of `form_of`.
-        prepared: whether backward may follow -> `core.Prepared`. None where the parameters are not views of one buffer:
-            such a call has a copy of them, which later calls cannot use.
+        form: from `form_of`.
+        prepared: whether backward may follow -> `core.PreparedCall`. None if the parameters are not views of one
+            buffer: such a call has a copy of them, which later calls cannot use.
     """
 
     form: list
@@ -27,14 +27,16 @@ class Last(NamedTuple):
 
 
 def form_of(network, batch_first, x, hx, weights):
-    """What a call must have in common with the last one; None if such calls are not remembered.
+    """Return everything that a call must have in common with the last one; None if such calls are not remembered.
 
-    Remembered are calls on the CPU, of the engine itself (`goes_by_operators`), of x with three dimensions, without
-    autocast, forward mode and random numbers. The caller must not ask for one with lengths, resets or states of every
-    step.
+    Remembered are calls on the CPU that go straight to the engine (`goes_by_operators`), with x of three dimensions,
+    without autocast, forward mode and random numbers. The caller must not ask for one with lengths, resets or output
+    states.
 
     Args:
-        x, hx: as a module's caller gave them, not checked. batch_first: of x. weights: the parameters.
+        x, hx: the arguments of a module's caller, not checked.
+        batch_first: of x.
+        weights: the parameters.
     """
     if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or x.is_nested or x.dim() != 3:
         return None
@@ -55,7 +57,7 @@ def form_of(network, batch_first, x, hx, weights):
 
 
 def again(network, form, batch_first, x, hx, weights):
-    """(y, the state) of a call that has the form of the last one; None if it has not."""
+    """Return (y, the state) of a call that has the form of the last one; None if it does not."""
     last = network.last_call  # one read: another thread may change it
     if last is None or last.form != form:
         return None
@@ -72,16 +74,16 @@ def again(network, form, batch_first, x, hx, weights):
     if keep:
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
-        y, h, c, _, _ = core.forward(network, prepared, x, h, c)
+        y, h, c, _, _ = core.forward_tensors(network, prepared, x, h, c)
     return y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h
 
 
 def time_first(x):
-    """x (B, T, I) as (T, B, I), its numbers one after another: a view, or a copy that is made once for both passes."""
+    """Return x (B, T, I) as contiguous (T, B, I): a view, or a copy that both passes share."""
     return x.transpose(0, 1).contiguous()
 
 
 def remember(network, form):
-    """Let a call that was found right be the last one."""
+    """Remember a call that passed all checks as the last one."""
     if network.last_call is None or network.last_call.form != form:
         network.last_call = Last(form, {})

@@ -1,7 +1,7 @@
 """States of a module: h, or a tuple (h, c, ...).
 
-Inside a state is a tuple with one entry per state of the cell, h first: a tensor (L*D, B, H), or where layers' sizes
-differ a list with one (D, B, H) per layer.
+Inside a state is a tuple with one entry per state of the cell, h first: a tensor (L*D, B, H), or a list with one
+(D, B, H) per layer if layers' sizes differ.
 """
 
 import torch
@@ -12,11 +12,11 @@ from numbarnn.programs.states import with_each
 
 
 def taken(names, hx, batched):
-    """The state of a call's argument, with an axis for the batch; torch.nn's errors where it is none.
+    """Return the state from a call's argument, with a batch axis; raise torch.nn's errors if it is none.
 
     Args:
         names: of the cell's states.
-        hx: h, or a tuple of all states; of one sequence, unless `batched`, without the axis of the batch.
+        hx: h, or a tuple of all states; unless `batched` of one sequence, without the batch axis.
     """
     if len(names) > 1:
         if not isinstance(hx, tuple | list) or len(hx) != len(names):
@@ -37,8 +37,8 @@ def taken(names, hx, batched):
     return state if batched else with_each(state, lambda one: one.unsqueeze(1))
 
 
-def check(stack, state, batch, x):
-    """Raise what torch.nn raises of a state that does not fit x of that batch."""
+def check_state(stack, state, batch, x):
+    """Raise torch.nn's errors for a state that does not fit x of that batch."""
     for number, (one, sizes) in enumerate(zip(state, stack.state_sizes, strict=True)):
         name, D = f"hidden[{number}]" if len(state) > 1 else "hidden", stack.directions
         if len(set(sizes)) == 1 and (stack.equal_widths or stack.has_narrow):
@@ -63,8 +63,8 @@ def _check_part(state, shape, name, x):
         )
 
 
-def widened(stack, state):
-    """A state of callers as wide as engines have it; see `numbarnn.layers.private`."""
+def widened_state(stack, state):
+    """Return a caller's state, widened to the engines' width; see `numbarnn.layers.private`."""
 
     def widen(_, part, width):
         return torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
@@ -74,7 +74,7 @@ def widened(stack, state):
 
 
 def of_layer(state, layer, directions):
-    """One layer's part of a state; None of None."""
+    """Return one layer's part of a state; None of None."""
     if state is None:
         return None
     rows = slice(layer * directions, (layer + 1) * directions)

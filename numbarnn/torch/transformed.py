@@ -1,33 +1,34 @@
-"""Calls under `torch.func`'s transformations (grad, vjp, vmap): functions of the kind that these take apart; and
-backward passes under vmap.
+"""Calls under `torch.func`'s transformations (grad, vjp, vmap), and backward passes under vmap.
 
-Custom operators know vmap, but not gradients inside of it; `autograd.Function`s with `setup_context` know both. What
-they compute are the operators.
+Custom operators support vmap, but not gradients inside of it; `autograd.Function`s with `setup_context` support both.
+These call the operators.
 """
 
 import torch
 
 from numbarnn.torch import core, operators
 
-# Of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's.
+# of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
 _VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
 
 
 def inmost(tensor):
-    """A tensor without the wrappers of transformations, as far as none of them has a gradient."""
+    """Return a tensor without the wrappers of transformations, down to the first wrapper with a gradient."""
     while tensor is not None and not tensor.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
 def is_vmapped():
-    """Whether what stands for one tensor may be several."""
+    """Return whether one tensor may stand for several."""
     return torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
 
 
 def each(function, tensors):
-    """What a function, which knows torch.func's vmap, returns of these tensors or Nones. Under autograd's vmap a tensor
-    stands for several: the function is called for one after another."""
+    """Return a function's results for tensors or Nones; the function must support torch.func's vmap.
+
+    Under autograd's vmap a tensor stands for several: the function is called for one after another.
+    """
     several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
     if not any(several):
         return function(*tensors)
@@ -36,14 +37,14 @@ def each(function, tensors):
     apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
              for one, more in zip(tensors, several, strict=True)]  # fmt: skip
     count = len(apart[several.index(True)])
-    found = [
+    all_results = [
         function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
     ]
-    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*found, strict=True)]
+    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
 
 
-class Forward(torch.autograd.Function):
-    """y, hy, cy, all private states and the reserve, as `operators.rnn_forward` returns them.
+class TransformedForward(torch.autograd.Function):
+    """y, hy, cy, all cell states and the reserve, as `operators.rnn_forward` returns them.
 
     Args of apply: lengths, resets, seed, the network's key, padding_value, batch_first, every_state; x, hx, cx, the
         parameters.
@@ -53,14 +54,14 @@ class Forward(torch.autograd.Function):
 
     @staticmethod
     def forward(lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights):
-        about = lengths, resets, seed, network, padding_value, batch_first, every_state
-        return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), *about, True)
+        options = lengths, resets, seed, network, padding_value, batch_first, every_state
+        return torch.ops.numbarnn.rnn_forward(x, hx, cx, list(weights), *options, True)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights = inputs
         options = network, padding_value, batch_first, every_state, True
-        operators.set_up(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
+        operators.save_call(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
         ctx.given = hx is not None, cx is not None
 
     @staticmethod
@@ -74,12 +75,12 @@ class Forward(torch.autograd.Function):
 
 
 def _backward(*arguments):
-    """`rnn_backward` by `Backward`."""
+    """Call `rnn_backward` through `TransformedBackward`."""
     results, (x, weights, reserve, seed, network), options = arguments[:4], arguments[4:9], arguments[9:]
-    return Backward.apply(network, options, *results, x, reserve, seed, *weights)
+    return TransformedBackward.apply(network, options, *results, x, reserve, seed, *weights)
 
 
-class Backward(torch.autograd.Function):
+class TransformedBackward(torch.autograd.Function):
     """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
 
     Args of apply: the network's key, further options; dy, dhy, dcy, d_states, x, the reserve, seed, the parameters.

@@ -1,9 +1,9 @@
-"""Derived weights: what kernels read of a cell's parameters where that is not the parameters themselves.
+"""Derived weights: arrays that kernels read in place of a cell's parameters.
 
-A cell's `Layout` says by `Term`s what it is: p.R.a - p.R.a.T, p.scalar.alpha for every unit, the rows of the matrices
-that one array is to have. `DerivedWeights.derive` computes it before a forward or a backward pass. After one
-`pull_back` turns its gradients, which kernels compute, into those of the parameters. Both are array code, NumPy's or
-CuPy's; what kernels read unchanged is not copied.
+A cell's `Layout` defines them by `Term`s: p.R.a - p.R.a.T, p.scalar.alpha for every unit, or the rows that one
+array holds for several matrices. `DerivedWeights.derive` computes them before a forward or a backward pass. After a
+backward pass `pull_back` turns their gradients into those of the parameters. Both are array code for NumPy or CuPy;
+parameters that kernels read unchanged are not copied.
 """
 
 import numpy as np
@@ -21,20 +21,20 @@ class DerivedWeights:
         engine: of the stack.
         flat: the flat buffer of parameters.
         dtype: its dtype, a name.
-        in_one: kernels know weights by their places in one array.
-        allocate: function (name, shape, dtype) for memory that a later call may find again; None: new memory.
+        in_one: kernels find weights by their places in one array.
+        allocate: function (name, shape, dtype) for memory that a later call may use again; None: new memory.
 
     Attributes:
-        flat: the buffer that kernels know weights by: the parameters', or `in_one` a copy with `derived` behind it.
+        flat: the buffer in which kernels find weights: the parameters, or with `in_one` a copy followed by `derived`.
         derived: (space.derived_size,).
     """
 
     def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
         self._space, self._engine, self._parameters, self._blocks = space, engine, flat, space.blocks
-        own = (allocate or engine.allocate(flat))(
+        copy = (allocate or engine.allocate(flat))(
             "derived", (space.size * in_one + space.derived_size,), known_dtype(dtype)
         )
-        self.flat, self.derived = (own, own[space.size :]) if in_one else (flat, own)
+        self.flat, self.derived = (copy, copy[space.size :]) if in_one else (flat, copy)
         self._engine_values = engine.array_module, np.dtype(compute_dtype(dtype))
         self._views = {
             place: {name: flat[where].reshape(shape) for name, (_, where, shape) in self._blocks[place].items()}
@@ -42,11 +42,11 @@ class DerivedWeights:
         }
         self._fixed = {place: {} for place in space.derived}
         self._read, self._known = None, None
-        if engine.array_module is np and not in_one:  # elsewhere to look at parameters is to wait for a device
+        if engine.array_module is np and not in_one:  # on a device a look at parameters would wait for it
             read = [
                 self._blocks[place][name][1]
                 for place, kinds in space.derived.items()
-                for name in parameters_in([term for made in kinds.values() for term in made.terms])
+                for name in parameters_in([term for derived in kinds.values() for term in derived.terms])
             ]
             first, last = min((one.start for one in read), default=0), max((one.stop for one in read), default=0)
             self._read = flat[first:last].view(f"u{flat.itemsize}")
@@ -56,8 +56,10 @@ class DerivedWeights:
         return Values(arrays, self._views[place], dtype, self._space.sizes[place], self._fixed[place])
 
     def derive(self):
-        """Compute it, of the parameters as they are now, unless that has been done for just these numbers. Several
-        threads may do so at once: each writes finished numbers, the same ones."""
+        """Compute the derived weights from the current parameters, unless these are unchanged.
+
+        Several threads may do so at once: each writes the same, finished numbers.
+        """
         known = None
         if self._read is not None:
             if self._known is not None and (self._read == self._known).all():
@@ -69,43 +71,45 @@ class DerivedWeights:
                 self.flat[: self._space.size] = self._parameters
             for place, kinds in self._space.derived.items():
                 values = self._values(place)
-                for made in kinds.values():
-                    out = made.of(self.derived)
-                    for number, term in enumerate(made.terms):
-                        _put(made.rows(out, number), values.of(term), made.groups)
+                for derived in kinds.values():
+                    out = derived.of(self.derived)
+                    for number, term in enumerate(derived.terms):
+                        _put(derived.rows(out, number), values.of(term), derived.groups)
         self._known = known
 
     def pull_back(self, dw, d_derived, accumulate):
-        """dw (+)= the gradients of the parameters that stand in what is derived.
+        """Set, or add to, the gradients dw of the parameters from which weights are derived.
 
         Args:
-            dw: laid out as the parameters; of those that kernels read as they are it has the gradients already.
+            dw: laid out as the parameters; it holds the gradients of parameters that kernels read unchanged already.
             d_derived: the gradient of `derived`.
             accumulate: add to dw.
         """
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
-                values, found = self._values(place), {}
-                for made in kinds.values():
-                    d_made = made.of(d_derived)
-                    for number, term in enumerate(made.terms):
+                values, gradients = self._values(place), {}
+                for derived in kinds.values():
+                    d_made = derived.of(d_derived)
+                    for number, term in enumerate(derived.terms):
                         shape = values.shape(term)
-                        g = _part(made.rows(d_made, number), shape, made.groups)
+                        g = _part(derived.rows(d_made, number), shape, derived.groups)
                         g = g.reshape(shape) if g.ndim == 3 else g
-                        values.pull_back(term, g.astype(values.dtype, copy=False), found)
+                        values.pull_back(term, g.astype(values.dtype, copy=False), gradients)
                 for name, (part, where, shape) in self._blocks[place].items():
-                    read = part.kind not in (*kinds, *OWN)  # by kernels, as it is
-                    own = dw[where].reshape(shape)
-                    if name in found:
-                        g, add = found[name], accumulate or read
-                        own[...] = own.astype(values.dtype, copy=False) + g if add else g
+                    read = part.kind not in (*kinds, *OWN)  # by kernels, unchanged
+                    gradient = dw[where].reshape(shape)
+                    if name in gradients:
+                        g, add = gradients[name], accumulate or read
+                        gradient[...] = gradient.astype(values.dtype, copy=False) + g if add else g
                     elif not read and not accumulate:
-                        own[...] = 0
+                        gradient[...] = 0
 
 
 def _put(out, value, groups):
-    """Write a term's value into a gate's rows, which may be more, with more columns, than it has. Units beyond are
-    copies of the last one, so that they are finite where it is; they multiply with zeros."""
+    """Write a term's value into a gate's rows, which may be more, with more columns, than it has.
+
+    Missing units are copies of the last one, so that they are finite where it is; they multiply with zeros.
+    """
     shape = np.shape(value)
     if shape in ((), out.shape):
         out[...] = value
@@ -118,8 +122,10 @@ def _put(out, value, groups):
 
 
 def _part(array, shape, groups):
-    """The part of a gate's rows that a value of that shape fills, a view: (rows, groups, columns of one) of several
-    groups of columns; all of it, where the value is a number."""
+    """Return a view of the part of a gate's rows that a value of that shape fills.
+
+    With several groups of columns it is (rows, groups, columns of one). A number fills all rows.
+    """
     if groups > 1 and shape:
         return array.reshape(len(array), groups, -1)[: shape[0], :, : shape[1] // groups]
     return array[tuple(map(slice, shape))]
@@ -133,7 +139,7 @@ class Values:
         parameters: name -> array.
         dtype: to compute in.
         sizes: letter -> int.
-        fixed: term -> the value of what does not depend on parameters; other `Values` of these sizes may share it.
+        fixed: term -> the value of terms without parameters; other `Values` of these sizes may share it.
     """
 
     def __init__(self, arrays, parameters, dtype, sizes, fixed=None):
@@ -141,7 +147,7 @@ class Values:
         self._known, self._fixed = {}, {} if fixed is None else fixed
 
     def of(self, term):
-        """An array, or a number."""
+        """Return a term's value: an array, or a number."""
         if term not in self._known:
             self._known[term] = self._computed(term)
         return self._known[term]
@@ -158,22 +164,22 @@ class Values:
         return self._fixed[term]
 
     def _array(self, term):
-        """The NumPy array of what does not depend on parameters."""
+        """Return the NumPy array of a term without parameters."""
         if term.op == "constant":
             return term.data.of(self._sizes)
         identity = np.eye(self._sizes.get(term.data, term.data))
         return identity if term.op == "eye" else np.tril(np.ones_like(identity))
 
     def parameter(self, name):
-        """One parameter, to compute with."""
+        """Return one parameter in the compute dtype."""
         return self.parameters[name].astype(self.dtype, copy=False)
 
     def constant(self, array):
-        """A NumPy array, to compute with."""
+        """Return a NumPy array in the compute dtype."""
         return self.arrays.asarray(array, self.dtype)
 
     def shape(self, term):
-        """The shape of a term's value, which need not be computed for it."""
+        """Return the shape of a term's value without computing it."""
         if term.op == "parameter":
             return self.parameters[term.data].shape
         if term.op in ("constant", "eye", "lower"):
@@ -184,30 +190,33 @@ class Values:
             return self.shape(term.args[0])[0], self.shape(term.args[1])[1]
         return next((shape for shape in map(self.shape, term.args) if shape), ())
 
-    def pull_back(self, term, g, found):
-        """Add to the gradients of parameters, name -> array, what comes through a term; g: the gradient of its value.
+    def pull_back(self, term, g, gradients):
+        """Add a term's contribution to `gradients`, name -> array; g is the gradient of the term's value.
 
         If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T.
         """
         if self.shape(term) == () and np.ndim(g):
             g = g.sum()
         if term.op in ("parameter", "fill"):
-            found[term.data] = found[term.data] + g if term.data in found else g
+            gradients[term.data] = gradients[term.data] + g if term.data in gradients else g
         for argument, gradient in zip(term.args, OPERATIONS.get(term.op, (None,))[1:], strict=True):
             if parameters_in((argument,)):
-                self.pull_back(argument, gradient(self, g, *term.args), found)
+                self.pull_back(argument, gradient(self, g, *term.args), gradients)
 
     def times(self, g, term, other):
-        """The gradient of a factor `other`, g times the value of the factor `term`: if it is a scalar's, the sum of
-        all elements, row by row without an array of them."""
+        """Return the gradient of a factor `other`: g times the value of `term`; for a scalar factor the sum of all
+        elements.
+
+        The sum runs row by row, without an array of all products.
+        """
         value = self.of(term)
         if self.shape(other) == () and np.ndim(value):
             return self.arrays.einsum("ij,ij->i", g, value).sum()
         return g * value
 
 
-#: Operation -> its function of the arguments' values; then for each argument a function of the `Values`, the gradient g
-#: of the operation's value and the arguments, all `Term`s, that gives the argument's gradient.
+# Operation -> its function of the arguments' values, and for each argument a gradient function. That takes the
+# `Values`, the gradient g of the operation's value and the arguments, all `Term`s, and returns the argument's gradient.
 OPERATIONS = {
     "transpose": (lambda a: a.T, lambda of, g, a: g.T),
     "neg": (lambda a: -a, lambda of, g, a: -g),

@@ -1,6 +1,6 @@
-"""Keras' weights: of LSTM, GRU and SimpleRNN, alone or in Bidirectional; Keras is not imported.
+"""Keras' weights of LSTM, GRU and SimpleRNN, alone or in Bidirectional, without importing Keras.
 
-Layers with other activations than Keras' usual ones become a cell made for them, as ONNX' nodes do (`onnx_cells`).
+Layers with unusual activations become a cell made for them, as ONNX' nodes do (`onnx_cells`).
 
 A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], transposed to ours, gates in the order
 `gates.KERAS`; Bidirectional has the forward layer's three, then the backward layer's. The bias is one (G*H,), our b_w;
@@ -22,8 +22,10 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """The `Network` of Keras layers or of their weights, see `numbarnn.convert.from_keras`; where nothing tells,
-    reset_after is True."""
+    """Return the `NetworkData` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
+
+    reset_after is True if nothing says otherwise.
+    """
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
     cell = None if cell is None else cell_name(cell)
@@ -66,8 +68,10 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 
 def _made(cell, functions, parts):
-    """The `Network` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order; of a cell made for them
-    where no built-in one has their activations, `_functions`' result."""
+    """Return the `NetworkData` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
+
+    If no built-in cell has their activations, `_functions`' result, it has a cell made for them.
+    """
     (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
@@ -76,8 +80,8 @@ def _made(cell, functions, parts):
 
 
 def _functions(activation, recurrent_activation, where):
-    """Both activations as an `onnx_cells.Kind` has them, of Keras' names; None: Keras' usual one."""
-    found = []
+    """Return both activations as an `onnx_cells.Kind` has them, from Keras' names; None: Keras' usual one."""
+    names = []
     for name, usual in ((activation, "tanh"), (recurrent_activation, "sigmoid")):
         name = usual if name is None else name
         if name == "hard_sigmoid":
@@ -87,8 +91,8 @@ def _functions(activation, recurrent_activation, where):
             )
         if not isinstance(name, str) or name not in KERAS:
             raise ValueError(f"{where} has the activation {name!r}, but numbarnn has only {', '.join(sorted(KERAS))}")
-        found.append(KERAS[name])
-    return tuple(found)
+        names.append(KERAS[name])
+    return tuple(names)
 
 
 def _is_layer(value):
@@ -96,7 +100,7 @@ def _is_layer(value):
 
 
 def _layer_cell(layer, where):
-    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer whose options are all numbarnn's."""
+    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer, or raise for unknown options."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         if config["merge_mode"] != "concat":
@@ -105,27 +109,29 @@ def _layer_cell(layer, where):
         if pair[0] != pair[1]:
             raise ValueError(f"the directions of {where} must be of one kind, but are {pair}")
         return pair[0]
-    made = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
-    if made is None:
+    base = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
+    if base is None:
         raise TypeError(
             f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
             + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
         )
     if config["go_backwards"] and not where.endswith("backward_layer"):
         raise ValueError(f"{where} has go_backwards={config['go_backwards']!r}, but numbarnn has only False")
-    version = getattr(sys.modules.get(made.__module__.split(".")[0]), "__version__", "3")
+    version = getattr(sys.modules.get(base.__module__.split(".")[0]), "__version__", "3")
     names = {"hard_sigmoid": "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"}
     functions = [config[name] for name in ("activation", "recurrent_activation") if name in config]
     functions = [names.get(one, one) if isinstance(one, str) else one for one in functions]
-    if made.__name__ == "SimpleRNN":
+    if base.__name__ == "SimpleRNN":
         return f"rnn_{functions[0]}", (functions[0], None)
-    cell = "gru_reset_before" if made.__name__ == "GRU" and not config["reset_after"] else CLASSES[made.__name__]
+    cell = "gru_reset_before" if base.__name__ == "GRU" and not config["reset_after"] else CLASSES[base.__name__]
     return cell, tuple(functions)
 
 
 def _split(arrays, cell, where, activation):
-    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name, "rnn_tanh" of
-    any SimpleRNN."""
+    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name.
+
+    Any SimpleRNN is "rnn_tanh" here.
+    """
     cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
@@ -140,7 +146,7 @@ def _split(arrays, cell, where, activation):
                 f"kernel and recurrent_kernel of {where} must have shapes (I, G*H) and (H, G*H), but have "
                 f"{kernel.shape} and {recurrent.shape}"
             )
-        cell = cell or _told(recurrent.shape, bias, where, activation)
+        cell = cell or _cell_by_shape(recurrent.shape, bias, where, activation)
         columns = cells.get(cell).num_gates * recurrent.shape[0]
         if recurrent.shape[1] != columns:
             raise ValueError(
@@ -161,7 +167,7 @@ def _split(arrays, cell, where, activation):
     return directions, cell
 
 
-def _told(shape, bias, where, activation):
+def _cell_by_shape(shape, bias, where, activation):
     """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
     gates_of_unit = shape[1] / max(shape[0], 1)
     if gates_of_unit == 1 and activation is not None:
@@ -176,7 +182,7 @@ def _told(shape, bias, where, activation):
 
 # ---------------------------------------------------------------- writing
 def write(network):
-    """What `set_weights` of each Keras layer takes, a list of arrays per layer: see `numbarnn.convert.to_keras`."""
+    """Return `set_weights`' argument for each Keras layer, a list of arrays: see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]

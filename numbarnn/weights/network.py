@@ -1,7 +1,7 @@
-"""What every conversion goes through: a stack's sizes and options, and its parameters by PyTorch's names.
+"""The common form of all conversions: a stack's sizes and options, and its parameters by PyTorch's names.
 
-A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `Network` and back; it needs no
-layer and no engine. `numbarnn.convert` makes layers of networks.
+A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `NetworkData` and back; it needs
+no layer and no engine. `numbarnn.convert` makes layers from networks.
 """
 
 import re
@@ -21,7 +21,7 @@ from numbarnn.weights.space import WeightSpace, parameter_name
 
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
-# What every refusal to take one form of the GRU for the other says.
+# in every refusal to take one form of the GRU for the other
 GRU_FORMS = (
     "'gru' applies the reset gate after the recurrent product (cuDNN, PyTorch, Keras with reset_after=True, ONNX with "
     "linear_before_reset=1), 'gru_reset_before' before it (Keras with reset_after=False, ONNX with "
@@ -30,11 +30,11 @@ GRU_FORMS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class NetworkData:
     """A stack of recurrent layers as data.
 
     Attributes:
-        cell: the cell's name; or an `onnx_cells.Kind`, of which a cell is made.
+        cell: the cell's name; or an `onnx_cells.Kind`, from which a cell is made.
         input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
         bias: one of `BIAS_MODES`. input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
@@ -55,7 +55,7 @@ class Network:
     gates = property(lambda self: gates_of(self.cell))
     like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell that has its gates.")
     name = property(lambda self: getattr(self.cell, "name", self.cell), doc="What the cell is called.")
-    dtype = property(lambda self: type_of(self.parameters))  # TypeError where they are not of one dtype
+    dtype = property(lambda self: type_of(self.parameters))  # TypeError if they have several dtypes
 
     @cached_property
     def space(self):
@@ -65,7 +65,7 @@ class Network:
         return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode, per_unit=per_unit)
 
     def parts(self, layer, direction=0):
-        """Return kind ("W", "R", "W_hr", "b_w", "b_r"), or the name of a peephole -> array, of all there are."""
+        """Return kind ("W", "R", "W_hr", "b_w", "b_r"), or the name of a peephole -> array, for those that exist."""
         flat = STACKED | {name: name for name in getattr(self.cell, "per_unit", ())}
         names = {kind: space.named(name, layer, direction) for kind, name in flat.items()}
         return {kind: self.parameters[name] for kind, name in names.items() if name in self.parameters}
@@ -95,11 +95,11 @@ def host(value, name):
 
 
 def type_of(parameters):
-    """Return the dtype's name of all of these arrays, one of DTYPES; TypeError where they are not of one such dtype."""
-    found, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
-    name, *others = set(found.values())
+    """Return the dtype's name of all these arrays, one of DTYPES; TypeError if they do not share one."""
+    dtypes, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
+    name, *others = set(dtypes.values())
     if others:
-        raise TypeError(f"the parameters must be of one dtype, but are {found}: pass dtype=, one of {cure}")
+        raise TypeError(f"the parameters must be of one dtype, but are {dtypes}: pass dtype=, one of {cure}")
     if name not in DTYPES:
         raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
     return name
@@ -115,7 +115,7 @@ def package(name, purpose):
 
 
 def named(parts):
-    """Return a state dict of {(layer, direction): {kind: array}}; entries that are None are left out."""
+    """Return a state dict of {(layer, direction): {kind: array}}; None entries are left out."""
     return {
         space.named(STACKED.get(kind, kind), layer, direction): array
         for (layer, direction), arrays in parts.items()
@@ -125,7 +125,7 @@ def named(parts):
 
 
 def type_name(value):
-    """Return what to call a value's type in an error: there are several frameworks' classes of the name GRU."""
+    """Return a value's type for an error message, with its module: several frameworks have a class GRU."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -136,37 +136,37 @@ def gates_of(cell):
 
 
 def cell_name(cell):
-    """Return the name of a cell given by its name, in letters of any case, as PyTorch's `mode` has capitals."""
+    """Return the name of a cell given by its name, in any case, as PyTorch's `mode` has capitals."""
     return cells.get(cell.lower() if isinstance(cell, str) else cell).name
 
 
-def agreed(cell, own, where):
-    """Return `own`, the cell's name that a source tells; ValueError where another was asked for by `cell`."""
-    if cell is None or cell_name(cell) == own:
-        return own
-    both_gru = {cell_name(cell), own} == {"gru", "gru_reset_before"}
+def agreed(cell, name, where):
+    """Return `name`, the cell's name in a source; ValueError if `cell` asked for another."""
+    if cell is None or cell_name(cell) == name:
+        return name
+    both_gru = {cell_name(cell), name} == {"gru", "gru_reset_before"}
     raise ValueError(
-        f"{where} is of cell {own!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
+        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
         + (f"; {GRU_FORMS}" if both_gru else "")
     )
 
 
 def infer(parameters, cell=None, what="state_dict"):
-    """Return the `Network` of a state dict by PyTorch's names: sizes, directions, bias mode, projection, skip input.
+    """Return the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
 
     Args:
-        parameters: name -> array (NumPy's or a framework's).
-        cell: as of a `Network`; None where the number of gates tells (4: "lstm", 3: "gru"). Nothing in a state dict
-            tells an RNN's activation, nor that a GRU is "gru_reset_before".
-        what: what to call the state dict in errors.
+        parameters: PyTorch's name -> array (NumPy's or a framework's).
+        cell: as of a `NetworkData`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not
+            tell an RNN's activation, nor whether a GRU is "gru_reset_before".
+        what: the state dict's name in errors.
 
     Raises:
         ValueError: names are missing or unknown, or shapes do not fit; the message has all of them.
         TypeError: an entry is no array of numbers.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
-    found = [match for name in arrays if (match := NAME.fullmatch(name))]
-    layers = 1 + max((int(match[2]) for match in found), default=0)
+    matches = [match for name in arrays if (match := NAME.fullmatch(name))]
+    layers = 1 + max((int(match[2]) for match in matches), default=0)
     expected = [parameter_name("R", layer, 0) for layer in range(layers)]
     if missing := [name for name in expected if name not in arrays or arrays[name].ndim != 2]:
         unknown = [name for name in arrays if not NAME.fullmatch(name)]
@@ -181,12 +181,12 @@ def infer(parameters, cell=None, what="state_dict"):
                 f"weight_hh_l0 of {what} must have 4 rows per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
                 "cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or another cell"
             )
-    cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in found}
+    cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
     hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)
-    own = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
-    network = Network(
-        cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in found),
-        bias=next(mode for mode, biases in BIAS_MODES.items() if biases == own),
+    bias_kinds = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
+    network = NetworkData(
+        cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in matches),
+        bias=next(mode for mode, biases in BIAS_MODES.items() if biases == bias_kinds),
         input_mode="linear" if any(name.startswith("weight_ih_l0") for name in arrays) else "skip",
         proj_size=projection[0] if projection else 0,
     )  # fmt: skip
@@ -209,27 +209,27 @@ def infer(parameters, cell=None, what="state_dict"):
 
 # ---------------------------------------------------------------- what other formats have and lack
 def completed(network, both_biases=True):
-    """Return the same network with what other formats have in any case; no bit of y changes.
+    """Return the same network with arrays that other formats always have; no bit of y changes.
 
-    Layer 0 has a W: the identity for every gate where it skips W, for the direction's own columns where W x is given.
-    With `both_biases` a second one, zero, stands beside a single one.
+    Layer 0 gets a W: the identity for every gate if it skips W, for the direction's own columns if W x is given. With
+    `both_biases` a second, zero bias joins a single one.
     """
     added, D = {}, network.directions
     if network.input_mode != "linear":
         identity = np.eye(network.input_size, dtype=network.dtype)
         skips = network.input_mode == "skip"
-        own = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
-        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(own)}
+        identities = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
+        added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(identities)}
     if both_biases and network.bias in ("input", "recurrent"):
-        (given,) = BIAS_MODES[network.bias]
+        (bias,) = BIAS_MODES[network.bias]
         for place in network.pseudo_layers():
-            other = parameter_name("b_r" if given == "b_w" else "b_w", *place)
-            added[other] = np.zeros_like(network.parts(*place)[given])
+            other = parameter_name("b_r" if bias == "b_w" else "b_w", *place)
+            added[other] = np.zeros_like(network.parts(*place)[bias])
     return infer(added | network.parameters, network.cell, "the network") if added else network
 
 
 def refuse(network, target, **without):
-    """Raise ValueError if the network has an option that the target format lacks: option -> what the format says."""
+    """Raise ValueError if the network has an option that the target format lacks: option -> the format's name."""
     for option, value in without.items():
         if getattr(network, option):
             raise ValueError(

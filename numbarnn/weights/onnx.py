@@ -1,7 +1,7 @@
-"""ONNX: LSTM, GRU and RNN nodes of a model as a network; the way back is `onnx_write`.
+"""ONNX: read LSTM, GRU and RNN nodes of a model as a network; `onnx_write` writes them.
 
 A node's inputs are X, W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H) = [b_w, b_r], sequence_lens, initial_h, initial_c, P;
-gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, likewise GRU, RNN).
+gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, and GRU, RNN).
 """
 
 import os
@@ -17,16 +17,16 @@ import numpy as np
 from numbarnn.weights import gates
 from numbarnn.weights.network import infer, named, package, type_name
 from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
-from numbarnn.weights.onnx_graph import MOVES, Graph, label
+from numbarnn.weights.onnx_graph import MOVES, OnnxGraph, label
 
 OPERATORS = ("LSTM", "GRU", "RNN")
-# Attribute -> what it may be without changing what a node computes, besides those that `_layer` reads.
+# attribute -> values with which a node computes the same, besides attributes that `_layer` reads
 HARMLESS = {"output_sequence": (0, 1)}
-SIZES = 2, 3  # of steps and sequences, or sequences and steps, where a model leaves them open
+SIZES = 2, 3  # of steps and sequences, or sequences and steps, if a model leaves them open
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-class Node(NamedTuple):
+class OnnxNode(NamedTuple):
     """Names around one node: its X, and its Y, Y_h, ...; backward: X and Y have the last step first."""
 
     x: str
@@ -35,17 +35,21 @@ class Node(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What one node says, or two that are the directions of one layer.
+    """One node, or two that are the directions of one layer.
 
     Attributes:
-        name: what the node is called. nodes: the `Node`s. direction: "forward", "reverse" or "bidirectional".
-        cell: as of a `Network`. layout: 0 (time first) or 1 (batch first).
-        arrays: one dict per direction, as `Network.parts`.
-        sizes: I, H. outer: the first two sizes of X, None where the model leaves them open.
+        name: the node's name.
+        nodes: the `OnnxNode`s.
+        direction: "forward", "reverse" or "bidirectional".
+        cell: as of a `NetworkData`.
+        layout: 0 (time first) or 1 (batch first).
+        arrays: one dict per direction, as `NetworkData.parts`.
+        sizes: I, H.
+        outer: the first two sizes of X, None if the model leaves them open.
     """
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[OnnxNode, ...]
     direction: str
     cell: str | Kind
     layout: int
@@ -54,25 +58,28 @@ class Layer(NamedTuple):
     outer: tuple[int | None, int | None]
 
     def standing_for(self, values):
-        """Yield, with sizes of T and B that tell them apart and with those that the model has fixed, (name -> array for
-        X, of zeros, and all results, [node] -> its Y with steps in order). values: (shape, node's number) -> array."""
+        """Yield sample values: (name -> array for X, of zeros, and all results, [node] -> its Y with steps in order).
+
+        They come with sizes of T and B that tell the axes apart, and with those that the model has fixed. values:
+        (shape, node's number) -> array.
+        """
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)
             if self.layout:
                 y, state = (first, second, D, units), (first, D, units)
-            given, outputs = {}, [values(y, number) for number in range(len(self.nodes))]
+            inputs, outputs = {}, [values(y, number) for number in range(len(self.nodes))]
             for number, (node, output) in enumerate(zip(self.nodes, outputs, strict=True)):
                 output = np.flip(output, self.layout) if node.backward else output
                 results = zip(node.results, (output, *[values(state, number)] * 2), strict=False)
-                given |= {node.x: np.zeros((first, second, self.sizes[0]), "f")} | dict(results)
-            yield given, outputs
+                inputs |= {node.x: np.zeros((first, second, self.sizes[0]), "f")} | dict(results)
+            yield inputs, outputs
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """The `Network` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
+    """Return the `NetworkData` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
     model = _load(model)
-    whole = Graph(model.graph, {one.domain: one.version for one in model.opset_import})
+    whole = OnnxGraph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
     recurrent = [(one, graph) for graph in graphs for one in graph.nodes if one.op_type in OPERATORS]
     if not recurrent:
@@ -114,50 +121,50 @@ def read(model, node=None, reverse_as_forward=False):
 def _load(model):
     onnx = package("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
-        what, read_it = "the onnx.ModelProto is", lambda: model
+        subject, read_it = "the onnx.ModelProto is", lambda: model
     elif isinstance(model, str | os.PathLike):
-        what, read_it = f"{model} is", lambda: onnx.load(model)
+        subject, read_it = f"{model} is", lambda: onnx.load(model)
     elif isinstance(model, bytes | bytearray | memoryview):
-        what, read_it = "the bytes are", lambda: onnx.load_model_from_string(bytes(model))
+        subject, read_it = "the bytes are", lambda: onnx.load_model_from_string(bytes(model))
     else:
         raise TypeError(f"model must be a path, bytes or an onnx.ModelProto, not {type_name(model)}")
     try:
-        found = read_it()
+        loaded = read_it()
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # each of the forms that onnx reads (protobuf, JSON, text) has an error of its own
-        raise ValueError(f"{what} no ONNX model: {' '.join(str(error).split())}") from error
-    if not found.HasField("graph"):
-        raise ValueError(f"{what} no ONNX model: it has no graph (empty, or cut off)")
+    except Exception as error:  # each form that onnx reads (protobuf, JSON, text) has its own errors
+        raise ValueError(f"{subject} no ONNX model: {' '.join(str(error).split())}") from error
+    if not loaded.HasField("graph"):
+        raise ValueError(f"{subject} no ONNX model: without a graph (empty, or cut off)")
     try:
-        return onnx.shape_inference.infer_shapes(found)
-    except Exception:  # too large for it, or with a mistake in it: sizes that are not declared count as open
-        return found
+        return onnx.shape_inference.infer_shapes(loaded)
+    except Exception:  # too large, or with a mistake: undeclared sizes count as open
+        return loaded
 
 
 # ---------------------------------------------------------------- which nodes
 def _listed(recurrent):
-    """What (node, graph) pairs are called, and in which branch or body they lie."""
+    """Return the names of (node, graph) pairs, and in which branch or body they lie."""
     return [f"{label(node)!r} in {graph.place}" if graph.place else label(node) for node, graph in recurrent]
 
 
 def _choose(recurrent, wanted):
-    """Return the (node, graph) pairs asked for, in the order asked for."""
+    """Return the (node, graph) pairs that were asked for, in that order."""
     if wanted is None:
         return recurrent
     chosen = []
     for one in wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]:
-        found = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
-        if len(found) != 1 or one == "":
-            what = f"{len(found)} LSTM, GRU and RNN nodes are" if found else "no LSTM, GRU or RNN node is"
-            cure = ": pass a number, from 0" if found else ""
-            raise ValueError(f"{what} called {one!r}; they are {_listed(recurrent)}{cure}")
-        chosen += found
+        matches = [pair for number, pair in enumerate(recurrent) if one in (number, pair[0].name, *pair[0].output)]
+        if len(matches) != 1 or one == "":
+            subject = f"{len(matches)} LSTM, GRU and RNN nodes are" if matches else "no LSTM, GRU or RNN node is"
+            cure = ": pass a number, from 0" if matches else ""
+            raise ValueError(f"{subject} called {one!r}; they are {_listed(recurrent)}{cure}")
+        chosen += matches
     return chosen
 
 
 def _as_one(graph, below, above):
-    """The bidirectional layer that two layers are; None of others."""
+    """Return two layers as the bidirectional layer that they form; None if they do not."""
     if below.cell != above.cell or below.layout != above.layout or {len(below.arrays), len(above.arrays)} != {1}:
         return None
     (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
@@ -171,14 +178,14 @@ def _as_one(graph, below, above):
     if len(by_direction) == 1:
         return None
     below, above = by_direction[False], by_direction[True]
-    made = below._replace(
+    layer = below._replace(
         direction="bidirectional", nodes=below.nodes + above.nodes, arrays=below.arrays + above.arrays
     )
-    return made if _is_concatenated(graph, made) else None
+    return layer if _is_concatenated(graph, layer) else None
 
 
 def _followed(graph, layer):
-    """(Name of what X is made of by moving its numbers, X of it with steps in order, whether X has them in reverse)."""
+    """Return (name of the array whose moved numbers are X, X of it with steps in order, whether X reverses them)."""
     root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
@@ -191,14 +198,14 @@ def _followed(graph, layer):
 
 
 def _is_concatenated(graph, layer):
-    """Whether results of a layer's two nodes, with steps in order, are the two halves of something."""
+    """Return whether the results of a layer's two nodes, with steps in order, are the two halves of a concatenation."""
     trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
-    for given, _ in trials:
+    for inputs, _ in trials:
         for node in (one for one in graph.nodes if one.op_type == "Concat" and one.output):
-            found = graph.value(node.output[0], given).array
+            result = graph.value(node.output[0], inputs).array
             axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
-            if found is not None and axis < found.ndim and found.shape[axis] % 2 == 0:
-                first, second = np.split(found, 2, axis)
+            if result is not None and axis < result.ndim and result.shape[axis] % 2 == 0:
+                first, second = np.split(result, 2, axis)
                 is_whole = np.array_equal(np.sort(first, axis=None), range(first.size))
                 if is_whole and (first - second == first.size).all():
                     return True
@@ -208,12 +215,12 @@ def _is_concatenated(graph, layer):
 def _check_fed(graph, below, above):
     """Raise ValueError unless Y (T, D, B, H) of `below`, as (T, B, D*H), is X of `above`; layout 1: Y (B, T, D, H)."""
     rng = np.random.default_rng(0)
-    for given, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
+    for inputs, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
         y = np.concatenate(outputs, 2) if below.layout else np.concatenate(outputs, 1).swapaxes(1, 2)
         y = y.reshape(*y.shape[:2], -1)
-        found = [graph.value(node.x, given).array for node in above.nodes]
+        xs = [graph.value(node.x, inputs).array for node in above.nodes]
         expected = [np.flip(y, below.layout) if node.backward else y for node in above.nodes]
-        if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(found, expected, strict=True)):
+        if all(one is not None and np.array_equal(one, wanted) for one, wanted in zip(xs, expected, strict=True)):
             return
     x = above.nodes[0].x
     name, node = graph.origin(x)
@@ -227,7 +234,7 @@ def _check_fed(graph, below, above):
 
 # ---------------------------------------------------------------- one node
 def _layer(node, graph):
-    """The node as a `Layer`."""
+    """Return the node as a `Layer`."""
     from onnx import helper
 
     where = f"node {label(node)!r} ({node.op_type})"
@@ -239,39 +246,39 @@ def _layer(node, graph):
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
-    given = _given(node, graph, where)
+    weights = _given(node, graph, where)
     kind = _kind(node.op_type, attributes, directions, where)
-    kind = replace(kind, peepholes=bool(np.any(given.get("P", 0))), bias="B" in given)
+    kind = replace(kind, peepholes=bool(np.any(weights.get("P", 0))), bias="B" in weights)
     for name, value in attributes.items():
         if value not in HARMLESS.get(name, ()):
             raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
-    units, inputs = hidden or given["R"].shape[-1], given["W"].shape[-1]
+    units, inputs = hidden or weights["R"].shape[-1], weights["W"].shape[-1]
     rows = len(kind.gates) * units
     shapes = {"W": (rows, inputs), "R": (rows, units), "B": (2 * rows,), "P": (3 * units,)}
-    wrong = [f"{name} {array.shape}, not {(directions, *shapes[name])}" for name, array in given.items()
+    wrong = [f"{name} {array.shape}, not {(directions, *shapes[name])}" for name, array in weights.items()
              if array.shape != (directions, *shapes[name])]  # fmt: skip
     if wrong:
         raise ValueError(
             f"{where} with hidden_size {units}, {directions} direction(s) has wrong shapes: {'; '.join(wrong)}"
         )
-    parts = [{name: array[direction] for name, array in given.items()} for direction in range(directions)]
-    names = (Node(node.input[0], tuple(node.output)),)
+    parts = [{name: array[direction] for name, array in weights.items()} for direction in range(directions)]
+    names = (OnnxNode(node.input[0], tuple(node.output)),)
     arrays, outer = tuple(_part(kind, part) for part in parts), graph.sizes(node.input[0])[:2]
     return Layer(label(node), names, direction, cell, layout, arrays, (inputs, units), outer)
 
 
 def _kind(operator, attributes, directions, where):
-    """The `Kind` without what inputs tell; takes what it has read out of the attributes."""
+    """Return the `Kind`, without what inputs tell; removes the attributes that it reads."""
     default = DEFAULTS[operator]
     names = [name.decode(errors="replace") for name in attributes.pop("activations", ())] or list(default) * directions
     if len(names) != directions * len(default):
         raise ValueError(f"{where} has activations={names}, but needs {directions * len(default)} of them")
     constants = [list(attributes.pop(f"activation_{name}", ())) for name in ("alpha", "beta")]
-    found = [_activation(name, constants, where) for name in names]
+    activations = [_activation(name, constants, where) for name in names]
     if left := [f"{name}={values}" for name, values in zip(("alpha", "beta"), constants, strict=True) if values]:
         raise ValueError(f"{where} has more constants than its activations {names} take: activation_{', '.join(left)}")
-    forward, backward = found[: len(default)], found[len(default) :]
+    forward, backward = activations[: len(default)], activations[len(default) :]
     if backward and backward != forward:
         raise ValueError(
             f"{where} has activations {forward} forward and {backward} backward, but a layer's directions have one "
@@ -280,29 +287,29 @@ def _kind(operator, attributes, directions, where):
     clip = attributes.pop("clip", None)
     if clip is not None and not clip > 0:
         raise ValueError(f"{where} has clip={clip}, but a bound must be positive")
-    own = {"LSTM": "input_forget", "GRU": "linear_before_reset"}.get(operator)
-    flags = {own: attributes.pop(own) != 0} if own in attributes else {}
+    flag = {"LSTM": "input_forget", "GRU": "linear_before_reset"}.get(operator)
+    flags = {flag: attributes.pop(flag) != 0} if flag in attributes else {}
     return Kind(operator, tuple(forward), clip, **flags)
 
 
 def _activation(name, constants, where):
-    """(name, alpha, beta), as far as it has them; takes them from the front of the lists of all alphas and betas."""
+    """Return (name, alpha, beta), as many as it has; takes them from the front of the lists of all alphas and betas."""
     known = {one.lower(): one for one in ACTIVATIONS}.get(name.lower())
     if known is None:
         raise ValueError(f"{where} has the activation {name!r}, but ONNX has only {', '.join(ACTIVATIONS)}")
-    found = [known]
+    activation = [known]
     for letter, values, default in zip(("alpha", "beta"), constants, ACTIVATIONS[known][1:], strict=False):
         if not values and default is None:
             raise ValueError(
                 f"{where} has the activation {name} without its activation_{letter}, for which runtimes take "
                 "different values: write it into the node"
             )
-        found.append(float(values.pop(0)) if values else default)
-    return tuple(found)
+        activation.append(float(values.pop(0)) if values else default)
+    return tuple(activation)
 
 
 def _given(node, graph, where):
-    """Name -> array of the node's weights; copies are made later."""
+    """Return name -> array of the node's weights, not copied."""
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     if lacking := [kind for kind in ("X", "W", "R") if kind not in names]:
         raise ValueError(f"{where} lacks the input {', '.join(lacking)}")
@@ -331,9 +338,9 @@ def _given(node, graph, where):
 
 
 def _part(kind, part):
-    """One direction's {"W", "R", "B", "P"}, as far as they are given, as a `Network` has them; copies."""
-    found = {name: part[name] for name in "WR"}
+    """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `NetworkData`'s form."""
+    arrays = {name: part[name] for name in "WR"}
     if "B" in part:
-        found["b_w"], found["b_r"] = np.split(part["B"], 2)
-    found = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in found.items()}
-    return found | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))
+        arrays["b_w"], arrays["b_r"] = np.split(part["B"], 2)
+    arrays = {name: gates.from_order(array, kind.like, gates.ONNX) for name, array in arrays.items()}
+    return arrays | dict(zip(kind.per_unit, np.split(part["P"], 3) if kind.peepholes else (), strict=True))

@@ -1,8 +1,8 @@
-"""Cells for ONNX' LSTM, GRU and RNN nodes, and Keras' layers, with what the built-in cells do not have.
+"""Cells for ONNX' LSTM, GRU and RNN nodes, and Keras' layers, with options that the built-in cells lack.
 
-Equations are those of https://onnx.ai/onnx/operators/onnx__LSTM.html (likewise GRU, RNN), with PyTorch's names: g is
-ONNX' c, n its h. `clip` bounds the inputs of activations but the LSTM's last one, which makes h of c: the specification
-can be read either way, and this is what onnxruntime does.
+Equations come from https://onnx.ai/onnx/operators/onnx__LSTM.html (and GRU, RNN), with PyTorch's names: g is ONNX' c, n
+its h. `clip` bounds the inputs of activations but the LSTM's last one, which makes h from c: the specification allows
+both readings, and onnxruntime does this.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numbarnn.cells.tracing import cell
 LIKE = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}  # operator -> a built-in cell that has its gates
 PEEPHOLES = ("peep_i", "peep_o", "peep_f")  # in ONNX' order
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-# Activation -> (function of x, alpha and beta; default alpha, default beta), as far as it has them. None must be given:
-# onnxruntime takes 0, the specification 1 (ThresholdedRelu) or nothing that is said.
+# Activation -> (function of x, alpha and beta; default alpha, default beta), as many as it has. None has no default:
+# onnxruntime takes 0, the specification 1 (ThresholdedRelu) or nothing.
 ACTIVATIONS = {
     "Relu": (lambda x, *_: functions.relu(x),),
     "Tanh": (lambda x, *_: functions.tanh(x),),
@@ -37,7 +37,7 @@ ACTIVATIONS = {
     "ScaledTanh": (lambda x, alpha, beta: alpha * functions.tanh(beta * x), None, None),
 }
 
-# Keras' further ones, by its names; in its others alpha and beta are written out.
+# Keras' further activations, by its names; its others state alpha and beta.
 KERAS_ALONE = {
     "celu": (functions.elu,), "exponential": (functions.exp,), "gelu": (functions.gelu,),
     "hard_silu": (lambda x: x * functions.hard_sigmoid(x),), "hard_tanh": (functions.hard_tanh,),
@@ -54,11 +54,13 @@ KERAS = {name: (name,) for name in KERAS_ALONE} | {
 
 @dataclass(frozen=True)
 class Kind:
-    """What a node computes, besides its weights and direction.
+    """A node's computation, without its weights and direction.
 
     Attributes:
-        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each, as far as it has them.
-        clip: the bound of what gates' activations get; None for none. bias: whether it has biases.
+        operator: "LSTM", "GRU" or "RNN".
+        activations: (name, alpha, beta) of each, as many as it has.
+        clip: the bound of the inputs of gates' activations, or None.
+        bias: whether it has biases.
         input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
         linear_before_reset: of a GRU: the reset gate is applied after the product.
     """
@@ -76,7 +78,7 @@ class Kind:
     per_unit = property(lambda self: PEEPHOLES if self.peepholes else ())
 
     def named(self, arrays):
-        """Name in the cell's equations -> array, of one direction's arrays as a `Network` has them (`Network.parts`).
+        """Return name in the cell's equations -> array, from one direction's arrays (`NetworkData.parts`).
 
         The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
         """
@@ -84,48 +86,51 @@ class Kind:
         def by_gate(kind):
             return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
 
-        found = {f"{kind}.{gate}": part for kind in "WR" for gate, part in by_gate(kind).items()}
+        result = {f"{kind}.{gate}": part for kind in "WR" for gate, part in by_gate(kind).items()}
         if self.bias:
             of_w, of_r = by_gate("b_w"), by_gate("b_r") if "b_r" in arrays else {}
             if self.linear_before_reset:
-                found["b.q"] = of_r.pop("n") if of_r else np.zeros_like(of_w["n"])
-            found |= {f"b.{gate}": part + of_r[gate] if gate in of_r else part for gate, part in of_w.items()}
-        found |= {name: arrays[name] for name in self.per_unit}
-        return {name: array for name, array in found.items() if not (self.input_forget and _of_f(name))}
+                result["b.q"] = of_r.pop("n") if of_r else np.zeros_like(of_w["n"])
+            result |= {f"b.{gate}": part + of_r[gate] if gate in of_r else part for gate, part in of_w.items()}
+        result |= {name: arrays[name] for name in self.per_unit}
+        return {name: array for name, array in result.items() if not (self.input_forget and _of_f(name))}
 
     def arrays(self, named):
-        """The reverse: what of the arrays f = 1 - i does not read is 0, and so is the second of two added biases."""
+        """Return one direction's arrays of a `NetworkData` from the arrays of the cell's equations.
+
+        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases.
+        """
 
         def of_gate(name):
             unread = self.input_forget and _of_f(name)
             return np.zeros_like(named[name.replace("f", "i")]) if unread else named[name]
 
         kinds = {"W": "W", "R": "R"} | ({"b_w": "b"} if self.bias else {})
-        found = {
+        result = {
             kind: np.concatenate([of_gate(f"{name}.{gate}") for gate in self.gates]) for kind, name in kinds.items()
         }
         if self.bias:
-            found["b_r"] = np.zeros_like(found["b_w"])
+            result["b_r"] = np.zeros_like(result["b_w"])
             if self.linear_before_reset:
-                found["b_r"][-len(named["b.q"]) :] = named["b.q"]
-        return found | {name: of_gate(name) for name in self.per_unit}
+                result["b_r"][-len(named["b.q"]) :] = named["b.q"]
+        return result | {name: of_gate(name) for name in self.per_unit}
 
     def attributes(self, directions):
-        """Return the node's attributes: name -> value; ValueError where ONNX does not have an activation."""
+        """Return the node's attributes: name -> value; ValueError if ONNX does not have an activation."""
         if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
             raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
         of_all, usual = self.activations * directions, tuple((name,) for name in DEFAULTS[self.operator])
-        found = {"clip": self.clip}
-        found["activations"] = None if self.activations == usual else [name for name, *_ in of_all]
+        values = {"clip": self.clip}
+        values["activations"] = None if self.activations == usual else [name for name, *_ in of_all]
         for place, name in ((1, "activation_alpha"), (2, "activation_beta")):
-            found[name] = [one[place] for one in of_all if len(one) > place] or None
-        found["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
-        found["input_forget"] = int(self.input_forget) or None
-        return {name: value for name, value in found.items() if value is not None}
+            values[name] = [one[place] for one in of_all if len(one) > place] or None
+        values["linear_before_reset"] = int(self.linear_before_reset) if self.operator == "GRU" else None
+        values["input_forget"] = int(self.input_forget) or None
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def name(self):
-        """What the cell is called."""
+        """The cell's name."""
         options = [str(part) for one in self.activations for part in one]
         options += [f"clip_{self.clip}"] if self.clip is not None else []
         flags = ("input_forget", "linear_before_reset", "peepholes")
@@ -133,7 +138,7 @@ class Kind:
         return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
 
 
-#: What a node computes -> the built-in cell that computes it, with or without biases.
+# what a node computes -> the built-in cell that computes it, with or without biases
 BUILT_IN = {
     Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
     Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
@@ -147,28 +152,28 @@ def _of_f(name):
     return name in ("W.f", "R.f", "b.f", "peep_f")
 
 
-def kind_of(made):
-    """The `Kind` of a cell that `cell_of` made; None of others."""
-    maker, arguments = getattr(made, "origin", None) or (None, ())
+def kind_of(cell):
+    """Return the `Kind` of a cell that `cell_of` made; None for others."""
+    maker, arguments = getattr(cell, "origin", None) or (None, ())
     return arguments[0] if maker is cell_of else None
 
 
 @cache
 def cell_of(kind):
-    """The cell of a `Kind`; the same object for equal ones."""
-    made = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
-    return replace(made, origin=(cell_of, (kind,)))
+    """Return the cell of a `Kind`; the same object for equal ones."""
+    built = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
+    return replace(built, origin=(cell_of, (kind,)))
 
 
 def _called(activation):
-    """An activation with its alpha and beta as a function of x."""
+    """Return an activation with its alpha and beta as a function of x."""
     name, *constants = activation
     function = (ACTIVATIONS | KERAS_ALONE)[name][0]
     return lambda x: function(x, *constants)
 
 
 def _terms(kind):
-    """Functions of p: the bias of a gate, a peephole's product with c, both 0 where there are none; and the bound."""
+    """Return functions of p: a gate's bias, a peephole's product with c (0 if absent); and a function to bound x."""
 
     def bias(p, gate):
         return getattr(p.b, gate) if kind.bias else 0.0

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What may stand between two layers: operators that move numbers and change none.
+# operators that may stand between two layers: they move numbers and change none
 MOVES = ("Concat", "Dropout", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
          "Unsqueeze")  # fmt: skip
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 GROW = ("ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
 LARGEST = 2**24  # elements that they may make: a broken file may ask for any number
-UNKNOWN_RANK = (None,) * 8  # more sizes than are asked for
+UNKNOWN_RANK = (None,) * 8  # more sizes than any caller reads
 
 
-class Value(NamedTuple):
-    """What is known of a value.
+class OnnxValue(NamedTuple):
+    """The known properties of a value.
 
     Attributes:
-        array: its numbers; None where they are not known.
+        array: its numbers; None if unknown.
         runs: it depends on numbers that the model is given when it runs, not on their shapes alone.
         exact: it does not depend on sizes that the model leaves open, all of which count as 1 here.
     """
@@ -29,14 +29,19 @@ class Value(NamedTuple):
     exact: bool = True
 
 
-class Graph:
-    """A model's graph, or a branch or body within it, which sees the values of those around it.
+class OnnxGraph:
+    """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
 
     Args:
-        proto: the onnx.GraphProto. opsets: domain -> version. outer: the `Graph` around it. place: which part it is.
+        proto: the onnx.GraphProto.
+        opsets: domain -> version.
+        outer: the `OnnxGraph` around it.
+        place: which part it is.
 
     Attributes:
-        nodes, place: see above. inputs: names of what the graph is given. inner: `Graph`s of its branches and bodies.
+        nodes, place: see above.
+        inputs: names of the graph's inputs.
+        inner: `OnnxGraph`s of its branches and bodies.
 
     Raises:
         ValueError: nodes wait for each other in a circle.
@@ -54,44 +59,44 @@ class Graph:
         except CycleError as error:
             raise ValueError(f"the model's graph has a cycle: {' <- '.join(error.args[1])}") from None
         self.inner = [
-            Graph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
+            OnnxGraph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
             for node in self.nodes for part in node.attribute if part.HasField("g")
         ]  # fmt: skip
 
     def all(self):
-        """Return this graph and those within it, those of a level one after another."""
+        """Return this graph and all graphs within it, level by level."""
         return [self, *(one for part in self.inner for one in part.all())]
 
     def origin(self, name, moves=MOVES):
-        """Return (name, its node or None) of what a value is made of by operators that only move numbers."""
+        """Return (name, its node or None) of the value from which operators that only move numbers make this one."""
         while (node := self._makers.get(name)) is not None and node.op_type in moves and node.input:
             name = node.input[0]
         return name, node
 
     def sizes(self, name):
-        """Return a value's sizes, as far as the model tells; None where it leaves them open."""
+        """Return a value's sizes; None for those that the model leaves open."""
         return self._sizes.get(name, UNKNOWN_RANK)
 
-    def value(self, name, given=None):
-        """Return the `Value` of a name; ValueError where it lies in a file beside a model of which no path is known.
+    def value(self, name, samples=None):
+        """Return the `OnnxValue` of a name; ValueError if it lies in a file beside a model whose path is unknown.
 
         Args:
-            given: name -> array that stands for a value when the model runs, and is followed through MOVES; the other
-                values then have their sizes.
+            samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
+                values then have its sizes.
         """
         known = self._known
-        if given is not None:
+        if samples is not None:
             known = {one: value for one, value in known.items() if value.exact and not value.runs}
-            known |= {one: Value(array) for one, array in given.items()}
+            known |= {one: OnnxValue(array) for one, array in samples.items()}
         todo = [name]
         while todo:
             last, node = todo[-1], self._makers.get(todo[-1])
             if last in known:
                 todo.pop()
             elif last in self._tensors:
-                known[last] = Value(_array(self._tensors[last]), runs=False)
+                known[last] = OnnxValue(_array(self._tensors[last]), runs=False)
             elif node is None:
-                known[last] = Value()
+                known[last] = OnnxValue()
             elif missing := [one for one in _reads(node) if one not in known]:
                 todo += missing
             else:
@@ -99,21 +104,21 @@ class Graph:
         return known[name]
 
     def _results(self, node, known):
-        """Return name -> `Value` of a node's results."""
+        """Return name -> `OnnxValue` of a node's results."""
         reads = [known[one] for one in _reads(node)]
         if node.op_type == "Shape" and reads and reads[0].array is None:
             sizes, bounds = self.sizes(node.input[0]), {one.name: one.i for one in node.attribute}
             array = np.array([size or 1 for size in sizes], np.int64)[bounds.get("start", 0) : bounds.get("end")]
-            return {node.output[0]: Value(array, runs=False, exact=None not in sizes)}
+            return {node.output[0]: OnnxValue(array, runs=False, exact=None not in sizes)}
         runs, exact = any(one.runs for one in reads) and node.op_type != "Shape", all(one.exact for one in reads)
         arrays = [None] * len(node.output)
         if all(one.array is not None for one in reads) and (node.op_type in MOVES or not runs):
             arrays = _computed(node, known, self._opsets) or arrays
-        return {name: Value(array, runs, exact) for name, array in zip(node.output, arrays, strict=False)}
+        return {name: OnnxValue(array, runs, exact) for name, array in zip(node.output, arrays, strict=False)}
 
 
 def _computed(node, known, opsets):
-    """Return a node's results; None where ONNX' reference cannot compute them, or draws them at random."""
+    """Return a node's results; None if ONNX' reference cannot compute them, or draws them at random."""
     from onnx.reference import ReferenceEvaluator
 
     if node.op_type in RANDOM or any(one.HasField("g") for one in node.attribute):
@@ -121,12 +126,12 @@ def _computed(node, known, opsets):
     for one in node.attribute:
         if one.HasField("t"):
             _array(one.t)
-    given = {one: known[one].array for one in _reads(node)}
-    sizes = [max(1, abs(int(size))) for one in given.values() if one.dtype.kind in "iu" for size in one.flat[:64]]
+    values = {one: known[one].array for one in _reads(node)}
+    sizes = [max(1, abs(int(size))) for one in values.values() if one.dtype.kind in "iu" for size in one.flat[:64]]
     if node.op_type in GROW and prod(sizes) > LARGEST:
         return None
     try:
-        return ReferenceEvaluator(node, opsets=opsets).run(None, given)
+        return ReferenceEvaluator(node, opsets=opsets).run(None, values)
     except MemoryError:
         raise
     except Exception:  # operators have errors of their own kinds; what cannot be computed is not known
@@ -134,13 +139,13 @@ def _computed(node, known, opsets):
 
 
 def _reads(node):
-    """Return the names of the values that a node reads, those read in its branches and bodies included."""
+    """Return the names of the values that a node reads, also in its branches and bodies."""
     names = dict.fromkeys(filter(None, node.input))
     for inside in (part.g for part in node.attribute if part.HasField("g")):
-        own = {one.name for one in (*inside.input, *inside.initializer)}
-        own |= {name for one in inside.node for name in one.output}
+        inner = {one.name for one in (*inside.input, *inside.initializer)}
+        inner |= {name for one in inside.node for name in one.output}
         read = [name for one in inside.node for name in _reads(one)] + [one.name for one in inside.output]
-        names |= dict.fromkeys(name for name in read if name not in own)
+        names |= dict.fromkeys(name for name in read if name not in inner)
     return list(names)
 
 
@@ -160,5 +165,5 @@ def _array(tensor):
 
 
 def label(node):
-    """Return what a node is called: its name, else that of its first result."""
+    """Return a node's name, else the name of its first result."""
     return node.name or next(filter(None, node.output), "")

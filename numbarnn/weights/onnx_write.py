@@ -1,4 +1,4 @@
-"""A network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
+"""Write a network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
 
 import numpy as np
 
@@ -12,20 +12,20 @@ _KINDS = {cell: kind for kind, cell in BUILT_IN.items()}
 
 
 def _arrays(network, layer, direction):
-    """{"W", "R", "B", "P"} of a node in ONNX' order, as far as there are some."""
+    """Return a node's {"W", "R", "B", "P"} in ONNX' order, as many as exist."""
     parts = network.parts(layer, direction)
     peepholes = [parts.pop(name) for name in getattr(network.cell, "per_unit", ())]
     W, R, *biases = (gates.to_order(array, network.like, gates.ONNX) for array in parts.values())
-    found = {"W": W, "R": R} | ({"B": np.concatenate(biases)} if biases else {})
-    return found | ({"P": np.concatenate(peepholes)} if peepholes else {})
+    arrays = {"W": W, "R": R} | ({"B": np.concatenate(biases)} if biases else {})
+    return arrays | ({"P": np.concatenate(peepholes)} if peepholes else {})
 
 
 def write(network, batch_first=False, state=False, lengths=False, apart=False):
     """Return an onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
 
     Args:
-        network: a `Network`.
-        apart: whether each layer has states of its own, hx_l0 (D, B, H) and so on, even where sizes are equal.
+        network: a `NetworkData`.
+        apart: whether each layer has separate states, hx_l0 (D, B, H) and so on, even if sizes are equal.
     """
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)
@@ -33,11 +33,11 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     onnx = package("onnx", "writing ONNX models")
     helper, H, D = onnx.helper, network.hidden_sizes, network.directions
     number = helper.np_dtype_to_tensor_dtype(np.dtype(network.parts(0)["R"].dtype))
-    made, constants, inputs, outputs = [], [], [], []
+    nodes, constants, inputs, outputs = [], [], [], []
     apart = apart or len(set(H)) > 1
 
     def node(operator, reads, *results, **attributes):
-        made.append(helper.make_node(operator, reads, results, **attributes))
+        nodes.append(helper.make_node(operator, reads, results, **attributes))
         return results[0]
 
     def constant(name, array):
@@ -48,7 +48,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         where.append(helper.make_tensor_value_info(name, kind, shape))
 
     def states(name, where):
-        """The name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
+        """Return the name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
         if apart:
             for layer, hidden in enumerate(H):
                 declare(where, f"{name}_l{layer}", [D, "B", hidden])
@@ -60,10 +60,10 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         return parts
 
     def weights(layer):
-        """{"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
+        """Return {"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
         arrays = [_arrays(network, layer, direction) for direction in range(D)]
-        made = {name: np.stack([own[name] for own in arrays]) for name in arrays[0]}
-        return {name: constant(f"{name}_l{layer}", made[name]) if name in made else "" for name in "WRBP"}
+        stacked = {name: np.stack([of_direction[name] for of_direction in arrays]) for name in arrays[0]}
+        return {name: constant(f"{name}_l{layer}", stacked[name]) if name in stacked else "" for name in "WRBP"}
 
     sequence = ["B", "T"] if batch_first else ["T", "B"]
     declare(inputs, "x", [*sequence, network.input_size])
@@ -75,8 +75,8 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     initial = [states(f"{letter}x", inputs) if state else [""] * len(H) for letter in letters]
     finals = {f"{letter}y": states(f"{letter}y", outputs) for letter in letters}
     for layer, hidden in enumerate(H):
-        *own, peepholes = weights(layer).values()
-        reads = [below, *own, "lengths" * lengths, *(one[layer] for one in initial), peepholes]
+        *matrices, peepholes = weights(layer).values()
+        reads = [below, *matrices, "lengths" * lengths, *(one[layer] for one in initial), peepholes]
         while not reads[-1]:
             reads.pop()
         options = kind.attributes(D) | {"direction": "bidirectional" if D == 2 else "forward", "hidden_size": hidden}
@@ -91,11 +91,11 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
     if batch_first:
         node("Transpose", [below], "y", perm=[1, 0, 2])
     else:
-        made[-1].output[0] = "y"
+        nodes[-1].output[0] = "y"
     for name, parts in finals.items():
         if parts[0] == f"{name}_part0":
             node("Concat", parts, name, axis=0)
-    graph = helper.make_graph(made, network.name, inputs, outputs, constants)
+    graph = helper.make_graph(nodes, network.name, inputs, outputs, constants)
     version = OPSET_BFLOAT16 if number == onnx.TensorProto.BFLOAT16 else OPSET
     opsets = [helper.make_opsetid("", version)]
     model = helper.make_model_gen_version(graph, opset_imports=opsets, producer_name="numbarnn")

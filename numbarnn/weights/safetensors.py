@@ -1,6 +1,6 @@
 """safetensors files: a state dict by PyTorch's names, with a layer's options, as JSON, in the metadata.
 
-Any program that reads safetensors finds PyTorch's state dict in them; files that others wrote have no options.
+Any program that reads safetensors finds PyTorch's state dict in them; files by other programs have no options.
 """
 
 import json
@@ -9,12 +9,12 @@ from numbarnn.common import files
 from numbarnn.weights.network import agreed, package
 from numbarnn.weights.torch import read as read_state_dict
 
-KEY = "numbarnn"  # of the metadata
-OPTIONS = ("cell", "batch_first", "dropout", "cell_clip", "clip_propagate_nan")  # that may stand there
+KEY = "numbarnn"  # in the metadata
+OPTIONS = ("cell", "batch_first", "dropout", "cell_clip", "clip_propagate_nan")  # the options it may hold
 
 
 def write(path, parameters, options):
-    """Write name -> array, and options that JSON can express; OSError where the file cannot be written."""
+    """Write name -> array, and options that JSON can express; OSError if the file cannot be written."""
     numpy = package("safetensors.numpy", "writing safetensors files")
     data = numpy.save(dict(parameters), metadata={"format": "pt", KEY: json.dumps(options)})
     with files.replacing(path) as part:
@@ -22,8 +22,10 @@ def write(path, parameters, options):
 
 
 def read(path, cell=None, prefix=""):
-    """The `Network` of a file, and the layer's options that it has ({} if another program wrote it): see
-    `numbarnn.convert.load_safetensors`."""
+    """Return the `NetworkData` of a file, and the layer's options in it ({} if another program wrote it).
+
+    See `numbarnn.convert.load_safetensors`.
+    """
     safetensors = package("safetensors", "reading safetensors files")
     numpy = package("safetensors.numpy", "reading safetensors files")
     with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack
@@ -35,16 +37,16 @@ def read(path, cell=None, prefix=""):
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a safetensors file: {error}") from error
     options = _options(metadata, path)
-    own = options.pop("cell", None)
-    network, _ = read_state_dict(arrays, agreed(cell, own, path) if own else cell, prefix)
+    file_cell = options.pop("cell", None)
+    network, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
     return network, options
 
 
 def _options(metadata, path):
     try:
         options = json.loads(metadata.get(KEY, "{}"))
-    except (json.JSONDecodeError, RecursionError) as error:  # the second of lists within lists within lists
-        raise ValueError(f"the metadata {KEY!r} of {path} are not valid JSON: {error}") from error
+    except (json.JSONDecodeError, RecursionError) as error:  # the second: lists nested too deeply
+        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON that can be read: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
     if unknown := [name for name in options if name not in OPTIONS]:

@@ -1,7 +1,7 @@
 """The weight space: all parameters of a stack of layers in one flat buffer, in cuDNN's order.
 
-First the matrices of all pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...), each W, then R, gate
-after gate, row-major, then with projection W_hr; then all biases, each b_w then b_r (cudnnGetRNNWeightParams).
+First come the matrices of all pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...), each W, then R,
+gate after gate, row-major, then with projection W_hr; then all biases, each b_w then b_r (cudnnGetRNNWeightParams).
 Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bias_ih_l0 (b_w), bias_hh_l0 (b_r), with
 "_reverse" for the backward direction.
 """
@@ -15,10 +15,10 @@ from numbarnn.cells import begin
 from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, Term, constants_in, flat_name, parameters_in
 
 INPUT_MODES = ("linear", "skip", "given")
-WITHOUT_W = ("skip", "given")  # of these, those in which layer 0 has no W
+WITHOUT_W = ("skip", "given")  # input modes in which layer 0 has no W
 
-PER_UNIT = "per_unit"  # the kind of a parameter per unit of a cell that has such
-SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # of one that is an array of its own, not of H numbers
+PER_UNIT = "per_unit"  # the kind of a per-unit parameter
+SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # kinds with a separate array, not of H numbers
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Parameter:
         kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
             and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
             narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
-            may have fewer rows in these, and a `MATRIX` of any shape, a `VECTOR` of any size or a `SCALAR` () besides
+            may have fewer rows in these, and also a `MATRIX` of any shape, a `VECTOR` of any size or a `SCALAR` ()
             (`Layout`).
         layer, direction: its pseudo-layer.
         offset: of its first element in the flat buffer.
         shape: its shape.
-        parts: what the cell's equations call its rows, one block after another.
+        parts: the names of its rows in the cell's equations, one block after another.
     """
 
     name: str
@@ -52,22 +52,22 @@ class Parameter:
         return math.prod(self.shape)
 
     def of(self, flat):
-        """Its view of the flat buffer, NumPy's or CuPy's."""
+        """Return its view of the flat buffer, NumPy's or CuPy's."""
         return flat[self.offset : self.offset + self.size].reshape(self.shape)
 
 
-# What cells that are written as equations have: A (None: G), the names of parameters per unit, the number of heads, n,
-# which divides H and P, and the names of all parameters, a `Layout` (None: of those per unit alone).
+# Properties of cells that are written as equations: A (None: G), the names of per-unit parameters, the number of heads
+# n, which divides H and P, and a `Layout` with the names of all parameters (None: per-unit parameters alone).
 General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
 
 
 def parameter_name(kind, layer, direction):
-    """The name of a pseudo-layer's parameter: PyTorch's of that kind ("W", "R", "W_hr", "b_w", "b_r")."""
+    """Return PyTorch's name of a pseudo-layer's parameter of a kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(STACKED[kind], layer, direction)
 
 
 def named(name, layer, direction):
-    """The name of a pseudo-layer's own parameter."""
+    """Return the name of a pseudo-layer's own parameter."""
     return f"{name}_l{layer}{'_reverse' if direction else ''}"
 
 
@@ -79,17 +79,17 @@ class WeightSpace:
         bias: one of `BIAS_MODES`.
         proj_size: P, or 0 for no projection.
         input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
-        general: what a cell that is written as equations has, see `General`.
+        general: properties of a cell that is written as equations, see `General`.
 
     Raises:
         ValueError: two parameters have one name, or sizes are not what the cell's equations need.
 
     Attributes:
         parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
-        derived: (layer, direction) -> kind -> `Derived`, of what kernels read and the buffer does not have (`Layout`);
+        derived: (layer, direction) -> kind -> `Derived`, for arrays that kernels read and the buffer lacks (`Layout`);
             derived_size: elements of all these.
         sizes: (layer, direction) -> letter (H, I, P) -> int.
-        widths: of each layer the number of units that kernels compute with: H, or as many as its largest state has
+        widths: for each layer the number of units that kernels compute with: H, or as many as its largest state has
             (`sizes_of_layers`).
     """
 
@@ -98,8 +98,9 @@ class WeightSpace:
         **general,
     ):  # fmt: skip
         num_ah, per_unit, heads, layout = General(**general)
-        if taken := set(STACKED.values()).intersection(per_unit):
-            raise ValueError(f"a cell's parameters per unit must not be called {', '.join(sorted(taken))}: rename them")
+        if clashes := set(STACKED.values()).intersection(per_unit):
+            names = ", ".join(sorted(clashes))
+            raise ValueError(f"a cell's parameters per unit must not be called {names}: rename them")
         self._layout = layout = layout or Layout(own=dict.fromkeys(per_unit, ("H",)))
         self.parameters, self.size, self.derived, self.derived_size = (), 0, {}, 0
         num_ah = num_gates if num_ah is None else num_ah
@@ -118,11 +119,11 @@ class WeightSpace:
                 sizes, wide = layers[layer]
                 without_W = layer == 0 and input_mode in WITHOUT_W
                 check_sizes(layout, sizes, layer, without_W)
-                own, read = shapes(**sizes), shapes(**wide)
+                held, read = shapes(**sizes), shapes(**wide)
                 for kind in kinds:
-                    if kind in own and not (kind == "W" and without_W):
+                    if kind in held and not (kind == "W" and without_W):
                         groups = directions if kind == "W" and wide["I"] != sizes["I"] else 1
-                        self._add_stacked((layer, direction), kind, own[kind], read[kind], groups, without_W)
+                        self._add_stacked((layer, direction), kind, held[kind], read[kind], groups, without_W)
                 self._add_own((layer, direction), "R" in kinds)
         names = [part.name for part in self.parameters]
         if len(set(names)) < len(names):
@@ -137,8 +138,10 @@ class WeightSpace:
         """Add the parameters of a kind of `STACKED`.
 
         Args:
-            shape: of one array of all gates' rows. read: of the array that kernels read.
-            groups: of its columns, see `Derived`. without_W: the layer has no W.
+            shape: of one array of all gates' rows.
+            read: of the array that kernels read.
+            groups: of its columns, see `Derived`.
+            without_W: the layer has no W.
         """
         layout, parts = self._layout, self._layout.rows.get(kind, ())
         if kind in layout.derived or read != shape:
@@ -155,16 +158,16 @@ class WeightSpace:
             self._append(STACKED[kind], kind, place, shape, parts)
 
     def _add_own(self, place, matrices):
-        """Add the parameters that are arrays of their own: `matrices`, or vectors and scalars."""
+        """Add the parameters with separate arrays: `matrices`, or vectors and scalars."""
         layout, sizes, width = self._layout, self.sizes[place], self.widths[place[0]]
         if not matrices and ("per_unit" in layout.derived or (layout.per_unit and width != sizes["H"])):
             terms = layout.derived.get("per_unit") or as_they_are(layout.per_unit)
             self._add_derived(place, "per_unit", (len(terms) * width,), terms)
-        there = parameters_in([term for made in self.derived.get(place, {}).values() for term in made.terms])
+        there = parameters_in([term for derived in self.derived.get(place, {}).values() for term in derived.terms])
         for name, letters in layout.own.items():
             shape = tuple(sizes.get(letter, letter) for letter in letters)
             kind = PER_UNIT if letters == ("H",) else OWN[len(shape)]
-            if (kind == MATRIX) == matrices and (kind != MATRIX or name in there):  # without W some are not there
+            if (kind == MATRIX) == matrices and (kind != MATRIX or name in there):  # without W some are absent
                 self._append(flat_name(name), kind, place, shape, (name,))
 
     def _append(self, name, kind, place, shape, parts):
@@ -175,17 +178,17 @@ class WeightSpace:
 
     def _add_derived(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
-            constant.of(self.sizes[place])  # fits
-        made = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
-        self.derived_size += made.size
+            constant.of(self.sizes[place])  # raises unless it fits
+        derived = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
+        self.derived_size += derived.size
 
     def views(self, flat):
-        """Name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
+        """Return name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
         return {part.name: part.of(flat) for part in self._in_order()}
 
     @property
     def shapes(self):
-        """Name -> shape of each parameter, in the same order."""
+        """Name -> shape of each parameter, in the order of PyTorch's state_dict."""
         return {part.name: part.shape for part in self._in_order()}
 
     def _in_order(self):
@@ -194,34 +197,42 @@ class WeightSpace:
 
     @property
     def blocks(self):
-        """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape), in
-        the order of `shapes`."""
-        found = {place: {} for place in sorted(self.sizes)}
+        """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape).
+
+        The order is that of `shapes`.
+        """
+        blocks = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
-            own, size = found[part.layer, part.direction], part.size // max(len(part.parts), 1)
+            named_blocks, size = blocks[part.layer, part.direction], part.size // max(len(part.parts), 1)
             for number, name in enumerate(part.parts):
                 start = part.offset + number * size
                 shape = (part.shape[0] // len(part.parts), *part.shape[1:]) if part.shape else ()
-                own[name] = part, slice(start, start + size), shape
-        return found
+                named_blocks[name] = part, slice(start, start + size), shape
+        return blocks
 
     def initial(self, initial, key):
-        """What parameters begin with, by `Cell.initial`: (the `Parameter`, a slice of the flat buffer, its values) of
-        each in each layer and direction. Random numbers follow from `key`, an int."""
-        for (layer, direction), own in self.blocks.items():
+        """Yield the parameters' initial values by `Cell.initial`: (the `Parameter`, a slice of the flat buffer,
+        values).
+
+        They come for each layer and direction. Random numbers follow from `key`, an int.
+        """
+        for (layer, direction), blocks in self.blocks.items():
             for name, value in initial:
-                if name in own:  # layer 0 may have no W
-                    part, where, shape = own[name]
+                if name in blocks:  # layer 0 may have no W
+                    part, where, shape = blocks[name]
                     drawn = begin.draw(value, shape, (key, layer, direction), name)
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
     def pseudo_layer(self, flat, layer, direction, derived=None):
-        """Kind -> view of a flat buffer, of one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r": ...}; all
-        parameters per unit are one, (V * H,), "per_unit". With `derived`, (derived_size,), what kernels read in their
-        place."""
-        own = self._places[layer, direction]
-        views = {part.kind: part.of(flat) for part in own if part.kind in STACKED}
-        per_unit = [part for part in own if part.kind == PER_UNIT]
+        """Return kind -> view of a flat buffer, for one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r":
+        ...}.
+
+        All per-unit parameters are one, (V * H,), "per_unit". With `derived`, (derived_size,), arrays that kernels read
+        replace them.
+        """
+        parameters = self._places[layer, direction]
+        views = {part.kind: part.of(flat) for part in parameters if part.kind in STACKED}
+        per_unit = [part for part in parameters if part.kind == PER_UNIT]
         if per_unit:
             views["per_unit"] = flat[per_unit[0].offset : per_unit[-1].offset + per_unit[-1].size]
         if derived is not None:
@@ -230,14 +241,14 @@ class WeightSpace:
 
 
 class Derived(NamedTuple):
-    """What kernels read of one kind, made of parameters.
+    """An array of one kind that kernels read, made from parameters.
 
     Attributes:
-        terms: one per gate, or per parameter per unit; it fills H rows, or numbers, or as many as it has of them.
-        offset: of its first element in the array of all that is derived.
+        terms: one per gate, or per-unit parameter; it fills H rows, or numbers, or as many as it has of them.
+        offset: of its first element in the array of all derived weights.
         shape: its shape.
-        groups: its columns are so many groups, each with those of a direction of the layer below, and zeros at its end
-            where kernels have more units there than h has.
+        groups: its columns are so many groups, one for each direction of the layer below, with zeros at the end of each
+            if kernels have more units there than h has.
     """
 
     terms: tuple
@@ -248,35 +259,37 @@ class Derived(NamedTuple):
     size, of = Parameter.size, Parameter.of
 
     def rows(self, array, number):
-        """Those rows of an array of its shape that a term, by number, fills."""
+        """Return the rows, of an array of its shape, that a term (by number) fills."""
         count = self.shape[0] // len(self.terms)
         return array[number * count : (number + 1) * count]
 
 
 def as_they_are(names):
-    """The `Term`s of parameters."""
+    """Return the `Term`s of parameters."""
     return tuple(Term("parameter", data=name) for name in names)
 
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
-    """[layer] -> (letter (H, I, P) -> int, the same as kernels have it), of a cell's `Layout`.
+    """Return [layer] -> (letter (H, I, P) -> int, the sizes that kernels use), for a cell's `Layout`.
 
-    Kernels have one width for h and all states of a layer, that of the widest. So where a state has more units than h,
-    they compute an h that is wider than callers see, and matrices that multiply it have columns of zeros there.
+    Kernels have one width for h and all states of a layer: the widest. If a state has more units than h, they compute a
+    wider h than callers see, and matrices that multiply it have columns of zeros there.
     """
-    found, inputs, wide_inputs = [], input_size, input_size
+    result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
         sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
         width = max((hidden, *(sizes.get(size, size) for size in layout.states)))
         wide = {"H": width, "I": wide_inputs, "P": proj_size or width}
-        found.append((sizes, wide))
+        result.append((sizes, wide))
         inputs, wide_inputs = directions * sizes["P"], directions * wide["P"]
-    return found
+    return result
 
 
 def check_sizes(layout, sizes, layer, without_W):
-    """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be so. Without W the size
-    I does not matter."""
+    """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be.
+
+    Without W the size I does not matter.
+    """
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

@@ -1,7 +1,7 @@
-"""PyTorch's state dicts: those of nn.LSTM, nn.GRU and nn.RNN, and those of nn.LSTMCell, nn.GRUCell and nn.RNNCell.
+"""PyTorch's state dicts of nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell and nn.RNNCell.
 
-Names and orders are numbarnn's own. PyTorch is not imported: a module is anything with `state_dict`, a tensor anything
-with `detach`.
+numbarnn uses the same names and orders. PyTorch is not imported: a module is anything with `state_dict`, a tensor
+anything with `detach`.
 """
 
 import os
@@ -15,8 +15,10 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """(`Network`, the layer's options that a module tells: batch_first, dropout) of a state dict or module: see
-    `numbarnn.convert.from_torch`."""
+    """Return (`NetworkData`, the module's batch_first and dropout) of a state dict or module.
+
+    See `numbarnn.convert.from_torch`.
+    """
     if not isinstance(prefix, str):
         return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
@@ -38,7 +40,7 @@ def read(source, cell=None, prefix=""):
 
 
 def _with_prefix(state_dict, prefix):
-    """The entries with a prefix, without it, by a layer's names; those of a single cell are layer 0's."""
+    """Return the entries with a prefix, without it, by a layer's names; a single cell's entries become layer 0's."""
     chosen = _without(state_dict, prefix)
     if "weight_hh" in chosen:
         chosen = {name + "_l0" * (name in CELL_ENTRIES): value for name, value in chosen.items()}
@@ -53,7 +55,7 @@ def _with_prefix(state_dict, prefix):
 
 
 def _submodule(module, prefix):
-    """The module of that name within another; scripted ones have no get_submodule."""
+    """Return the submodule of a name; scripted modules have no get_submodule."""
     return reduce(getattr, filter(None, prefix.split(".")), module)
 
 
@@ -62,7 +64,7 @@ def _without(state_dict, prefix):
 
 
 def write(network):
-    """A state dict for torch.nn's module of the same sizes, or the errors: see `numbarnn.convert.to_torch`."""
+    """Return a state dict for torch.nn's module of the same sizes, or raise: see `numbarnn.convert.to_torch`."""
     _refuse_reset_before(network, "torch.nn.GRU")
     refuse(network, "torch.nn", cell_clip="clip of the cell state")
     if len(set(network.hidden_sizes)) > 1:
@@ -83,8 +85,10 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
-    """The `Network` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts: see
-    `numbarnn.convert.from_torch_cells`."""
+    """Return the `NetworkData` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
+
+    See `numbarnn.convert.from_torch_cells`.
+    """
     if isinstance(source, Mapping) or hasattr(source, "state_dict"):
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]
@@ -107,13 +111,13 @@ def read_cells(source, cell=None, prefix=""):
             parts[layer, direction] = {CELL_ENTRIES[name]: value for name, value in state_dict.items()}
     if len(kinds) > 1:
         raise ValueError(f"cells must be of one kind, but are {sorted(map(str, kinds))}")
-    own = kinds.pop()
-    cell = agreed(cell, own, "the list of cells") if own else cell
+    cell_kind = kinds.pop()
+    cell = agreed(cell, cell_kind, "the list of cells") if cell_kind else cell
     return infer(named(parts), cell, "the state dict made of the cells")
 
 
 def _cell_state(source, prefix, where):
-    """The state dict of a cell, and its cell's name (None if it does not tell)."""
+    """Return the state dict of a cell, and its cell's name (None if unknown)."""
     kind = None
     if hasattr(source, "state_dict"):
         source = _submodule(source, prefix)
@@ -134,7 +138,7 @@ def _cell_state(source, prefix, where):
 
 
 def write_cells(network):
-    """State dicts of torch.nn's cells, or the errors: see `numbarnn.convert.to_torch_cells`."""
+    """Return state dicts of torch.nn's cells, or raise: see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
     refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)

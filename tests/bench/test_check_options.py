@@ -19,7 +19,7 @@ LENGTHS = replace(PLAIN, lengths="padded", padding_value=-1.5)
 @pytest.mark.parametrize("size", ("full", "quick"))
 @pytest.mark.parametrize("cell", cases.CELLS)
 def test_every_option_is_in_every_spread(cell, size):
-    chosen = spreads.spread(cell, size)
+    chosen = spreads.spread_cases(cell, size)
     used = {option for case in chosen for option in case.uses}
     lacking = set() if cell == "lstm" else {"proj_size", "cell_clip", "clip_propagate_nan"}
     lacking |= {"gradients"} if size == "quick" else set()

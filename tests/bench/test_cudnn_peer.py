@@ -37,7 +37,7 @@ def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, made):
     """Every option: layers of one network or one each, masks, padding, states, names of parameters."""
     for options in spreads.option_sets(cell):
         case = cases.Case(cell, T=3, B=3, dtype="float64", **options)
-        problem, masks = cases.make_instance(case), expected.dropout_masks(case, call=0)
+        problem, masks = cases.make_instance(case), expected.masks_of_case(case, call=0)
         lacks = (
             ("resets", case.resets),
             (cell, cell not in cases.PEERS_CELLS),

@@ -14,7 +14,7 @@ from cases import Case
 from equations import LIBRARY
 from numbarnn.bench.custom_cells import named_cells
 from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.torch_loop import LoopNetwork, why_not
+from numbarnn.bench.peers.torch_loop import LoopNetwork, why_no_loop
 from numbarnn.bench.shapes import WHOLE
 from numbarnn.cells import library
 from problems import make_problem
@@ -53,13 +53,13 @@ def test_loop_of_each_library_cell_equals_an_independent_one(name):
 
 
 def test_cells_without_a_loop_say_why():
-    assert why_not(library.lstm, True) is None
+    assert why_no_loop(library.lstm, True) is None
     noisy = nr.cell(library.lstm, zoneout_h=0.1)
-    assert why_not(noisy, False) is None and "random" in why_not(noisy, True)
-    assert "random" in why_not(nr.cell(library.lstm, drop_R=0.1), True)
+    assert why_no_loop(noisy, False) is None and "random" in why_no_loop(noisy, True)
+    assert "random" in why_no_loop(nr.cell(library.lstm, drop_R=0.1), True)
     from numbarnn.cells import get
 
-    assert "by hand" in why_not(get("lstm"), False)
+    assert "by hand" in why_no_loop(get("lstm"), False)
 
 
 # ---------------------------------------------------------------------------------------------------------- the command

@@ -23,7 +23,7 @@ FEW = ("dropout", "add_column_sums-float32-columns", "copy-float64-contiguous_fr
 def few(monkeypatch):
     """A catalog of three kernels."""
     found = [catalog.find(name, EVERY) for name in FEW]
-    monkeypatch.setattr(planned, "shipped_kernels", lambda cc: found)
+    monkeypatch.setattr(planned, "named_kernels", lambda cc: found)
     monkeypatch.setattr(planned, "kernels_of", lambda problems, cc: found)
     return found
 
@@ -135,7 +135,7 @@ def printed(monkeypatch, capsys):
     return print_source
 
 
-@pytest.mark.parametrize("shipped", planned.shipped_kernels((9, 0))[::5], ids=str)
+@pytest.mark.parametrize("shipped", planned.named_kernels((9, 0))[::5], ids=str)
 def test_source(shipped, printed):
     """It needs no compiler, is Python that fits its lines, and is the function that is compiled."""
     said = printed(str(shipped))
@@ -156,7 +156,7 @@ def test_source_of_a_plain_lstm(printed):
         lines = said.splitlines()
         code = [line for line in lines if not line.startswith("#")]
         assert not re.findall(r"^ +(el)?if (projects|staged|masked|drops)\b", "\n".join(code), re.MULTILINE)
-        assert any(line.strip().startswith("# 2. The cell, for the block's units") for line in lines)
+        assert any(line.strip().startswith("# 2. Run the cell for the block's units") for line in lines)
         assert any(re.fullmatch(r" +move = .*  # in time, from step to step", line) for line in lines)
         constants = " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
         assert re.search(r"\bSEQUENCES = \d+, .*\bnumber = float32\b", constants)

@@ -95,7 +95,7 @@ def checked(run, case, schedules):
         rows = [row | {"limit": limit, "ok": row["error"] is not None and row["error"] <= limit} for row in rows]
     told = "{schedule} {mode} {quantity}: {error} of {limit} {message}"
     wrong = [told.format(**row) for row in rows if not row["ok"]]
-    shares = [accuracy.share(row["error"], row["limit"]) for row in rows if compared(row)]
+    shares = [accuracy.share_of_limit(row["error"], row["limit"]) for row in rows if compared(row)]
     return {"ok": bool(rows) and not wrong, "share": max(shares, default=None), "message": "\n".join(wrong[:8])}
 
 

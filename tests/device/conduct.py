@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
     def keep(self, part, question, outcome, **figures):
         """Append an answer to a part's file by one write, as several processes do."""
-        answer = console.plain({"question": question, "outcome": outcome, "time": time.time(), **figures})
+        answer = console.json_types({"question": question, "outcome": outcome, "time": time.time(), **figures})
         with Path(self.out, f"{part}.jsonl").open("ab", buffering=0) as file:
             file.write(f"\n{json.dumps(answer)}\n".encode())
 

@@ -15,7 +15,7 @@ from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
 
 ROWS = range(2 * vectors.MOST_ROWS + 2)  # up to two tiles and a row
-TERMS = (0, 1, 7, panels.CHAIN, panels.CHAIN + 1, 600)  # none, no whole square to transpose, one CHAIN and more
+TERMS = (0, 1, 7, panels.KC, panels.KC + 1, 600)  # none, no whole square to transpose, one KC and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)
 as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "turns", "rows", "columns"))
@@ -75,15 +75,15 @@ def product(a, in_panels, out, columns, terms, add, turns=False):
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
         a_row=a.strides[0], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
-        panel_row=in_panels.shape[2] * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
-        add=add, turns=turns,
+        panel_row=in_panels.shape[2] * a.itemsize, kc=panels.KC, out=out.ctypes.data, out_row=out.strides[0],
+        add=add, accumulators=turns,
     )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ packing
 def width_of(dtype, lie):
     """Columns of a panel, or of a wide one."""
-    return (panels.WIDE_ROW if lie in ("wide", "turns") else panels.PANEL_ROW) // np.dtype(dtype).itemsize
+    return (panels.GEMV_ROW if lie in ("wide", "turns") else panels.PANEL_ROW) // np.dtype(dtype).itemsize
 
 
 @by_dtype
@@ -201,7 +201,7 @@ def packed_together(gates, width):
 def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
     """The bits of products of one gate: of all gates, and of some with panels of the others between theirs, and their
     last columns in panels with those of the others; set, and added to what stands there."""
-    width, terms, gates = width_of(dtype, lie), 2 * panels.CHAIN + 3, 4
+    width, terms, gates = width_of(dtype, lie), 2 * panels.KC + 3, 4
     for H in columns_of(width):
         weights = normal(dtype, gates, H, terms)
         every, alone = packed_together(weights, width), [packed(np.ascontiguousarray(one.T), width) for one in weights]
@@ -213,7 +213,7 @@ def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
                     panels.panel_product, dtype, rows=rows, columns=H, terms=terms, a=a.ctypes.data,
                     a_row=a.strides[0], b=every.ctypes.data + first * every.strides[0],
                     b_row=gates * every.strides[0], b_next=every.strides[0], more=end - first - 1, add=add,
-                    panel_row=width * a.itemsize, chain=panels.CHAIN, out=out.ctypes.data, out_row=out.strides[0],
+                    panel_row=width * a.itemsize, kc=panels.KC, out=out.ctypes.data, out_row=out.strides[0],
                     out_next=H * a.itemsize, rest_first=first,
                     rest_panels=every.ctypes.data + H // width * gates * every.strides[0],
                 )  # fmt: skip

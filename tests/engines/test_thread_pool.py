@@ -57,8 +57,9 @@ def count_in_step(zero, address):
     """Every thread counts its turns; after each, all must have counted as many. In turn comes how many rounds, then of
     each thread the turns, and the failures."""
     job = job_at(address)
-    given = numbers_at(np.int64(0), job.what)
-    turns, failures = numbers_at(np.int64(0), job.what + 64), numbers_at(np.int64(0), job.what + 64 * (1 + job.threads))
+    given = numbers_at(np.int64(0), job.record)
+    turns = numbers_at(np.int64(0), job.record + 64)
+    failures = numbers_at(np.int64(0), job.record + 64 * (1 + job.threads))
     for _ in range(given[0]):
         turns[job.thread * 8] += 1
         mine = turns[job.thread * 8]
@@ -71,7 +72,7 @@ def count_in_step(zero, address):
 
 def run_on(workers, function, threads, what):
     """Let threads of a pool do something with an array of int64."""
-    step = Step(function=function.address(types.float64), what=what.ctypes.data, threads=threads)
+    step = Step(function=function.address(types.float64), record=what.ctypes.data, threads=threads)
     workers.run(8, ctypes.addressof(step), 1, threads)
 
 
@@ -91,7 +92,7 @@ def test_barrier_keeps_threads_in_step(threads):
 def count_together(zero, address):
     """Threads meet `rounds` times; before each, one of them, in turn, computes for as long as `slow` says."""
     job = job_at(address)
-    given, total = numbers_at(np.int64(0), job.what), np.float64(0)
+    given, total = numbers_at(np.int64(0), job.record), np.float64(0)
     for turn in range(given[0]):
         if turn % job.threads == job.thread:
             for k in range(given[1]):
@@ -122,8 +123,8 @@ def test_calls_of_other_python_threads_go_on_alone(monkeypatch):
 def count_threads(zero, address):
     """Note that a thread has done its part."""
     job = job_at(address)
-    given = numbers_at(np.int64(0), job.what)
-    atomics.add_in_order(job.what, 1)
+    given = numbers_at(np.int64(0), job.record)
+    atomics.add_in_order(job.record, 1)
     if given[1] < job.threads:
         given[1] = job.threads
 
@@ -132,7 +133,7 @@ def count_one_after_another(workers, threads):
     """On how many threads each of three things was done, which say 1, `threads` and 3 at most."""
     counts = np.zeros((3, 2), np.int64)
     steps = (Step * 3)(
-        *(Step(function=count_threads.address(types.float64), what=own.ctypes.data, threads=count)
+        *(Step(function=count_threads.address(types.float64), record=own.ctypes.data, threads=count)
           for own, count in zip(counts, (1, threads, 3), strict=True))
     )  # fmt: skip
     workers.run(8, ctypes.addressof(steps), 3, max(threads, 3))

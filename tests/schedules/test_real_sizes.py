@@ -48,7 +48,7 @@ def test_real_sizes_agree_with_float64(profile, monkeypatch, record_property, pr
     launches, comparisons = real_sizes.run(problem, monkeypatch)
     for launch in launches:
         record_property("launch", f"{'backward' if launch.backward else 'forward'} {launch}; {launch.tile}")
-    worst = max(comparisons, key=lambda row: accuracy.share(row["error"], row["limit"]))
+    worst = max(comparisons, key=lambda row: accuracy.share_of_limit(row["error"], row["limit"]))
     record_property("worst", "{quantity} {error} of {limit}".format(**worst))
     assert {launch.backward for launch in launches} == {False, True}
     wrong = ["{quantity}: {error} of {limit} {message}".format(**one) for one in comparisons if not one["ok"]]

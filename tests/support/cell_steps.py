@@ -10,8 +10,8 @@ from numbarnn.cells.definition import Given
 from numbarnn.compile import native, types
 from numbarnn.compile.plain import module_of
 from numbarnn.compile.specialise import specialise
-from numbarnn.compile.translate import call
-from numbarnn.compile.types import Value, flat, with_each
+from numbarnn.compile.translate import call_plain
+from numbarnn.compile.types import RuntimeValue, flat, map_values
 from numbarnn.engines.cpu.records import from_python
 from numbarnn.engines.cpu.vectors import numbers_at
 
@@ -46,9 +46,9 @@ def compiled(function, kinds):
             return builder.gep(pointer, [types.int64.llvm(next(places))])
 
         def load(one):
-            return each(one, lambda kind: Value(kind, builder.load(at(given))))
+            return each(one, lambda kind: RuntimeValue(kind, builder.load(at(given))))
 
-        value = call(function, [load(one) for one in kinds], builder)
+        value = call_plain(function, [load(one) for one in kinds], builder)
         places = count()
         for one in flat(value):
             assert one.type == number
@@ -59,7 +59,7 @@ def compiled(function, kinds):
     module = module_of(symbol, [types.int64] * 2, write)
     code = native.compiled(module)
     called = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(native.loaded(code, symbol))
-    return called, with_each(returned[0], lambda one: one.type), module
+    return called, map_values(returned[0], lambda one: one.type), module
 
 
 def flat_types(kinds):

@@ -1,1 +1,1 @@
-"""What numbarnn is compared with: PyTorch, onnxruntime, cuDNN called directly."""
+"""The peers of numbarnn: PyTorch, onnxruntime, cuDNN called directly."""

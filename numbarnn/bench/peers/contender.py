@@ -1,4 +1,4 @@
-"""Something that runs an instance of `cases`, and whether the package it needs is there."""
+"""A contender that runs an instance of `cases`, and whether the package it needs is installed."""
 
 import importlib
 import importlib.util
@@ -15,12 +15,12 @@ class Contender:
     results: Callable
     synchronize: Callable = lambda: None
     plan: str | None = None  # what numbarnn runs, and why
-    note: str | None = None  # how a peer is called, where there is something to tell
+    note: str | None = None  # a note on how a peer is called, if there is one
     again: Callable | None = None  # makes the same contender anew; None: a further call of this one is as a first one
 
 
 class _Torch:
-    """PyTorch, which may be missing and takes seconds to import: imported when something of it is asked for."""
+    """PyTorch, imported on first use: it may be missing, and takes seconds to import."""
 
     def __getattr__(self, attribute):
         return getattr(importlib.import_module("torch"), attribute)

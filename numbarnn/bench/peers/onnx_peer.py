@@ -15,19 +15,19 @@ def onnx_session(instance, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    given = {"h": instance.h0} | ({"c": instance.c0} if instance.c0 else {})
-    initial = {f"{name}x_l{k}": state for name, states in given.items() for k, state in enumerate(states)}
+    first = {"h": instance.h0} | ({"c": instance.c0} if instance.c0 else {})
+    initial = {f"{name}x_l{k}": state for name, states in first.items() for k, state in enumerate(states)}
     return session.run, [output.name for output in session.get_outputs()], initial
 
 
 def onnxruntime_contender(instance, threads):
-    """Return the contender: one direction, states given, float32, forward only."""
+    """Return the contender: one direction, with initial states, float32, forward only."""
     run, names, initial = onnx_session(instance, threads)
     feed = initial | {"x": instance.x}
 
     def results(returned):
-        found = dict(zip(names, returned, strict=True))
+        arrays = dict(zip(names, returned, strict=True))
         states = "hc" if instance.c0 else "h"
-        return {"y": found["y"]} | {f"{s}y": [found[f"{s}y_l{k}"] for k in range(instance.case.L)] for s in states}
+        return {"y": arrays["y"]} | {f"{s}y": [arrays[f"{s}y_l{k}"] for k in range(instance.case.L)] for s in states}
 
     return Contender(NAME, lambda: run(None, feed), results)

@@ -1,7 +1,7 @@
-"""numbarnn on instances of `cases`: for checking results, and for comparing times with its peers.
+"""numbarnn on instances of `cases`: to check results, and to compare times with its peers.
 
 Results are dicts of NumPy arrays by quantity: y (T, B, D*H_last); hy, cy, dhx, dcx as lists of (D, B, H_l), one per
-layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P stands for H but in cy, dcx.
+layer; dx (T, B, I); and the gradient of each parameter by its name. With a projection, P replaces H but in cy, dcx.
 """
 
 from dataclasses import replace
@@ -12,29 +12,29 @@ import numpy as np
 import numbarnn
 from numbarnn.bench.cases import make_layer, pack_states, unpack_states
 from numbarnn.bench.peers.contender import Contender
-from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, needed
+from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, gradients_of_pass
 
 
 def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
     """Return a numbarnn layer as a contender at one of the passes of `shapes`.
 
-    A backward pass apart goes back again and again from one forward's tape, which it retains. It gives the gradients of
-    the initial state along with those of x.
+    A separate backward pass runs repeatedly from one forward's tape, which it retains. It gives the gradients of the
+    initial state along with those of x.
     """
-    layer, need = make_layer(instance.case, device, instance.parameters, schedule), needed(what)
+    layer, need = make_layer(instance.case, device, instance.parameters, schedule), gradients_of_pass(what)
     x, state, dy = inputs(layer, instance)
 
     def results(returned):
         y, final, *gradients = returned
-        found = {} if y is None else numbarnn_outputs(layer, instance, y, final)
-        return found | (numbarnn_gradients(layer, instance, gradients[0], need) if need else {})
+        quantities = {} if y is None else numbarnn_outputs(layer, instance, y, final)
+        return quantities | (numbarnn_gradients(layer, instance, gradients[0], need) if need else {})
 
     call = layer_call(layer, what, x, state, dy, **call_options(instance))
     return Contender(f"numbarnn {schedule}", call, results, synchronize_of(layer), plan_of(layer, x))
 
 
 def layer_call(layer, what, x, state, dy, **options):
-    """Return what runs a pass of a layer: a function that returns y, final state and, of a backward pass, gradients."""
+    """Return a function that runs a pass of a layer and returns y, final state and, if backward, gradients."""
     if what in (FORWARD, FORWARD_TRAINING):
         return partial(layer if what == FORWARD else layer.forward, x, state, **options)
 
@@ -45,11 +45,11 @@ def layer_call(layer, what, x, state, dy, **options):
     if what == TRAINING:
         return forward_and_backward
     *_, tape = layer.forward(x, state, **options)
-    return lambda: (None, None, layer.backward(tape, dy, need=needed(what), retain=True))
+    return lambda: (None, None, layer.backward(tape, dy, need=gradients_of_pass(what), retain=True))
 
 
 def synchronize_of(layer):
-    """Return what waits for a layer's work."""
+    """Return a function that waits for a layer's work."""
     return getattr(layer.engine, "synchronize", None) or (lambda: None)
 
 
@@ -60,7 +60,7 @@ def plan_of(layer, x):
 
 # ----------------------------------------------------------------------------- an instance's arrays as layers take them
 def to_engine(layer, instance, array):
-    """Return x or dy as the layer takes it: on its engine, packed or batch first where the case says so."""
+    """Return x or dy as the layer takes it: on its engine, packed or batch first as the case says."""
     if array is None:
         return None
     if instance.case.lengths == "packed":
@@ -122,7 +122,7 @@ def named_states(layer, case, names, state):
 
 
 def from_engine(layer, instance, value, padding_value=0.0):
-    """Return the reverse of `to_engine`, for a y or dx that a layer returned."""
+    """Return a layer's y or dx as a NumPy array (T, B, ...), the reverse of `to_engine`."""
     if instance.case.lengths == "packed":
         packed, padding = replace(value, data=to_host(layer, value.data)), {"padding_value": padding_value}
         return numbarnn.pad_packed_sequence(packed, **padding, total_length=instance.case.T)[0]

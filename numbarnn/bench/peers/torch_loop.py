@@ -1,6 +1,6 @@
 """A cell written as equations as a loop over time in eager PyTorch, as its users write one; autograd goes back.
 
-The traced graph of the equations is interpreted on tensors. All products of x are one before the loop; in it, matrices
+It interprets the traced graph of the equations on tensors. All products of x are one before the loop; in it, matrices
 that multiply the same vector are one product, with its bias. Random numbers of training are not PyTorch's.
 """
 
@@ -15,7 +15,7 @@ _NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
 _LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
 
 
-def why_not(cell, train):
+def why_no_loop(cell, train):
     """Return why there is no loop of a cell; None if there is one."""
     if getattr(cell, "structure", None) is None:
         return "written by hand, not as equations"
@@ -27,10 +27,10 @@ def why_not(cell, train):
 def operation(op, like):
     """Return PyTorch's function for an operation of `numbarnn.cells.tracing.graph`; like: a tensor of the dtype."""
 
-    def tensors(function):  # of what does not take numbers
+    def tensors(function):  # for functions that take no numbers
         return lambda *values: function(*(v if torch.is_tensor(v) else like.new_tensor(v) for v in values))
 
-    own = {
+    operations = {
         "row_sum": lambda a: a.sum(-1, keepdim=True),
         "row_max": lambda a: a.detach().amax(-1, keepdim=True),
         "stop_gradient": lambda a: a.detach(),
@@ -40,17 +40,17 @@ def operation(op, like):
         "divide": operator.truediv,
         "power": operator.pow,
     }
-    if op in own or op in OPERATORS:
-        return own.get(op) or getattr(operator, op)
+    if op in operations or op in OPERATORS:
+        return operations.get(op) or getattr(operator, op)
     name = _NAMES.get(op, op)
-    found = getattr(torch, name, None) or getattr(torch.nn.functional, name)
-    return tensors(found) if op in ("maximum", "minimum", "where") else found
+    torch_function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+    return tensors(torch_function) if op in ("maximum", "minimum", "where") else torch_function
 
 
 def _with_derivative(value, *pairs):
-    """Return a value whose derivative by each x of the pairs (x, derivative) is that."""
-    told = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
-    return value.detach() + told - told.detach()
+    """Return a value with the given derivatives, from pairs (x, derivative)."""
+    linear = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
+    return value.detach() + linear - linear.detach()
 
 
 class _Values(Values):
@@ -71,7 +71,7 @@ class LoopNetwork:
     """Layers of one direction of a traced cell.
 
     Args:
-        leaves: name -> tensor, by the names that equations give parameters, such as "l0.W.i"; of one layer also "W.i".
+        leaves: name -> tensor, by the equations' names of parameters, such as "l0.W.i"; for one layer also "W.i".
         sizes: (layer, 0) -> letter -> int, as of a `WeightSpace`.
     """
 
@@ -80,12 +80,12 @@ class LoopNetwork:
         nodes, self.like = reachable(cell.structure.outputs), next(iter(leaves.values()))
         self._known = {node: node.data for node in nodes if node.op == "const"}
         self._known |= {node: node.data[1].mean for node in cell.structure.noise}
-        self._products = {}  # vector -> nodes of all its products, of which the first stands for all
+        self._products = {}  # vector -> nodes of all its products; the first stands for all
         for node in nodes:
             if node.op == "product":
                 self._products.setdefault(node.args[0], []).append(node)
         self._nodes = {op: [node for node in nodes if node.op == op] for op in ("state", "input", "vector", "units")}
-        firsts = {own[0] for own in self._products.values()}
+        firsts = {nodes_of_vector[0] for nodes_of_vector in self._products.values()}
         self._work = [(node, node.op != "product" and operation(node.op, self.like), node.args)
                       for node in nodes if node.args and (node.op != "product" or node in firsts)]  # fmt: skip
 
@@ -104,13 +104,14 @@ class LoopNetwork:
         values = _Values(torch, named, self.like.dtype, self.sizes[layer, 0])
 
         def joined(nodes, kind, gates, heads=1):
-            """Matrices of nodes as one, their biases as one or None, and the rows of each."""
-            own = [values.of(structure.terms[node.data]) for node in nodes]
-            own = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in own]
-            rows, names = list(map(len, own)), {node: structure.biases[kind].get(gate) for gate, node in gates.items()}
+            """Return matrices of nodes as one, their biases as one or None, and the rows of each."""
+            parts = [values.of(structure.terms[node.data]) for node in nodes]
+            parts = [torch.block_diag(*one.chunk(heads)) if heads > 1 else one for one in parts]
+            rows = list(map(len, parts))
+            names = {node: structure.biases[kind].get(gate) for gate, node in gates.items()}
             biases = [named[names[node]].expand(n) if names[node] else self.like.new_zeros(n)
                       for node, n in zip(nodes, rows, strict=True)]  # fmt: skip
-            return torch.cat(own), torch.cat(biases) if any(map(names.get, nodes)) else None, rows
+            return torch.cat(parts), torch.cat(biases) if any(map(names.get, nodes)) else None, rows
 
         known = self._known | dict.fromkeys(self._nodes["units"], float(self.sizes[layer, 0]["H"]))
         for node in self._nodes["vector"]:

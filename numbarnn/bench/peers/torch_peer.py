@@ -1,7 +1,7 @@
 """PyTorch on instances of `cases`: its results on the CPU, and its modules as their users call them.
 
-What PyTorch's layers lack and can be given without a rounding is given: a bias that an instance does not have is zero,
-and a skip input has the identity for W. What is left is `LACKS`.
+Options that PyTorch's layers lack are emulated if that needs no rounding: a missing bias is zero, and a skip input has
+the identity for W. `LACKS` has the others.
 """
 
 import warnings
@@ -21,7 +21,7 @@ TORCH = "torch"  # the contender's name
 
 @contextmanager
 def torch_threads(threads):
-    """A context in which PyTorch, where it is installed, uses that many CPU threads."""
+    """Return a context in which PyTorch, if it is installed, uses that many CPU threads."""
     if not installed("torch"):
         return (yield)
     before = torch.get_num_threads()
@@ -34,7 +34,7 @@ def torch_threads(threads):
 
 @contextmanager
 def torch_tf32(allowed):
-    """A context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
+    """Return a context in which PyTorch may round float32 operands on a GPU to TF32 (True), or may not."""
     switches = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
@@ -59,18 +59,18 @@ def torch_module(instance, layers, device="cpu", one_step=False):
         options |= {"proj_size": case.proj_size} if case.proj_size else {}
         options |= {"num_layers": len(layers), "bias": bool(case.bias), "bidirectional": case.bidirectional}
     module = getattr(torch.nn, kind + "Cell" * one_step)(case.layer_input_size(first), case.hidden[first], **options)
-    own = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
+    arrays = {renamed(name, -first): array for name, array in instance.parameters.items() if layer_of(name) in layers}
     suffix = "_l0" if one_step else ""
-    state = {name.removesuffix(suffix): array for name, array in state_dict_of(infer(own, case.cell)).items()}
+    state = {name.removesuffix(suffix): array for name, array in state_dict_of(infer(arrays, case.cell)).items()}
     module.load_state_dict({name: numpy_to_torch(array) for name, array in state.items()})
     return module
 
 
 def torch_results(instance, masks=None):
-    """Return PyTorch's results, forward and backward, on the CPU; None where it lacks an option.
+    """Return PyTorch's results, forward and backward, on the CPU; None if it lacks an option.
 
-    Each layer is a module of its own, so that layers may differ in size, and outputs of all layers but the last are
-    multiplied by masks, a list of (T, B, D*H_l), where they are given.
+    Each layer is a separate module, so that layers may differ in size. Outputs of all layers but the last are
+    multiplied by masks, a list of (T, B, D*H_l), if there are any.
     """
     if any(name in instance.case.uses for name in LACKS):
         return None
@@ -103,18 +103,18 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
     layers: those of each module, by default all in one. masks: as of `torch_results`.
     """
     case, modules, parameters, states = instance.case, [], {}, []
-    for own in layers or [range(case.L)]:
-        module = torch_module(instance, own, device)
-        module.flatten_parameters()  # packed once: parameters are pieces of one buffer, as cuDNN has them
+    for group in layers or [range(case.L)]:
+        module = torch_module(instance, group, device)
+        module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
         modules.append(module.train(train))
-        named = {renamed(name, own[0]): p for name, p in module.named_parameters()}
+        named = {renamed(name, group[0]): p for name, p in module.named_parameters()}
         parameters |= {name: p for name, p in named.items() if name in instance.parameters}
-        states.append([numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance, own)])
+        states.append([numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance, group)])
     initial = [tuple(state) if case.has_c else state[0] for state in states]
     x, factors = numpy_to_torch(instance.x, device), [numpy_to_torch(np.asarray(m, dtype=case.dtype)) for m in masks]
     leaves = [x.requires_grad_(train), *parameters.values(), *(part for state in states for part in state)]
-    given = [instance.dy] if instance.dy is not None else [], instance.dhy or [], instance.dcy or []
-    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays] for arrays in given)
+    gradients = [instance.dy] if instance.dy is not None else [], instance.dhy or [], instance.dcy or []
+    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays] for arrays in gradients)
 
     def forward():
         y, finals = x, []
@@ -125,7 +125,7 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
         return y, finals
 
     def by_layer(names, modules):
-        """Quantity -> a list of (D, B, H) per layer, of a list of states per module."""
+        """Return quantity -> a list of (D, B, H) per layer, from a list of states per module."""
         return {name: [piece for part in same for piece in part.split(case.D)]
                 for name, same in zip(names, zip(*modules, strict=True), strict=False)}  # fmt: skip
 
@@ -133,17 +133,17 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
         return by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
 
     def backward(y, finals):
-        found, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
-        pairs += [*zip(found.get("hy", ()), dhy, strict=False), *zip(found.get("cy", ()), dcy, strict=False)]
+        named, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
+        pairs += [*zip(named.get("hy", ()), dhy, strict=False), *zip(named.get("cy", ()), dcy, strict=False)]
         torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
 
     def results(returned):
         y, finals = returned
-        found = {"y": y} | final_states(finals)
+        quantities = {"y": y} | final_states(finals)
         if train:
-            found |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
-            found |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
-        return {quantity: torch_to_numpy(value) for quantity, value in found.items()}
+            quantities |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
+            quantities |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
+        return {quantity: torch_to_numpy(value) for quantity, value in quantities.items()}
 
     note = "call by call, as its users call it" if device.startswith("cuda") else None
     call = torch_call(forward, leaves, backward if train else None)
@@ -151,7 +151,7 @@ def torch_contender(instance, train, device="cpu", layers=None, masks=()):
 
 
 def initial_states(instance, layers):
-    """Return h of some layers, and c of an LSTM: (layers * D, B, H), zeros where none are given."""
+    """Return h of some layers, and c of an LSTM: (layers * D, B, H), zeros if there are none."""
     case, sizes = instance.case, [(instance.h0, instance.case.outputs)]
     sizes += [(instance.c0, case.hidden)] if case.cell == "lstm" else []
     dtype = precision.numpy_dtype(case.dtype)
@@ -160,7 +160,7 @@ def initial_states(instance, layers):
 
 
 def run_module(module, x, state, instance):
-    """Return y and the final states of one module: x (T, B, I), with the instance's lengths where it has them.
+    """Return y and the final states of one module: x (T, B, I), with the instance's lengths if it has any.
 
     PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
     """
@@ -181,7 +181,7 @@ def run_module(module, x, state, instance):
 
 
 def torch_call(forward, leaves, backward=None):
-    """Return what a contender calls: forward() -> (y, states), without gradients; or also backward(y, states)."""
+    """Return a contender's call: forward() -> (y, states), without gradients; or also backward(y, states)."""
 
     def forward_and_backward():
         for leaf in leaves:
@@ -194,5 +194,5 @@ def torch_call(forward, leaves, backward=None):
 
 
 def torch_synchronize(device):
-    """Return what waits for PyTorch's work on a device."""
+    """Return a function that waits for PyTorch's work on a device."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None

@@ -1,1 +1,1 @@
-"""`numbarnn trace`: what every block of a kernel did and when, as a page that plays it."""
+"""`numbarnn trace`: what every block of a kernel did and when, as an animated page."""

@@ -30,25 +30,25 @@ def add_arguments(parser):
 
 
 def run(args):
-    """Make the record, print what it shows, write record and page; returns 1 where the run that it shows failed."""
+    """Make the record, print a summary, write record and page; return 1 if the recorded run failed."""
     if not args.html and not args.json:
         raise console.WrongArguments("say where the page is to go: numbarnn trace --html FILE")
-    made = make(args)
-    console.say(f"{made['title']}\n")
-    rows = [[block["name"], f"{share:.0%}"] for block, share in zip(made["blocks"], waiting(made), strict=True)]
+    record = make(args)
+    console.say(f"{record['title']}\n")
+    rows = [[block["name"], f"{share:.0%}"] for block, share in zip(record["blocks"], waiting(record), strict=True)]
     console.print_table("Who waits", ["block", "of the time"], rows, ["of the time"])
     if args.json:
-        console.write_json(args.json, made)
+        console.write_json(args.json, record)
     if args.html:
-        console.write_bytes(args.html, html(made).encode())
+        console.write_bytes(args.html, html(record).encode())
         console.say(f"page: {args.html}")
-    if made["error"]:
-        console.say(f"the run failed: {made['error']}", error=True)
-    return 1 if made["error"] else 0
+    if record["error"]:
+        console.say(f"the run failed: {record['error']}", error=True)
+    return 1 if record["error"] else 0
 
 
 def make(args):
-    """Return the record that was asked for; console.CannotRun where the schedule cannot run it, or the simulator."""
+    """Return the record for the arguments; console.CannotRun if the schedule or the simulator cannot run it."""
     if problem := engines.why_not("sim"):
         raise console.CannotRun(problem)
     from numbarnn.bench.trace.recorder import record
@@ -65,24 +65,24 @@ def make(args):
         raise console.CannotRun(str(reason)) from reason
 
 
-def waiting(made):
+def waiting(record):
     """Return for each block of a record its share of the whole time in which it waits."""
-    events, waits = made["events"], [0] * len(made["blocks"])
+    events, waits = record["events"], [0] * len(record["blocks"])
     total = max(event["end"] for event in events) - min(event["start"] for event in events) or 1
     for event in events:
         waits[event["block"]] += (event["end"] - event["start"]) * (event["kind"] == "wait")
     return [wait / total for wait in waits]
 
 
-def html(made):
+def html(record):
     """Return the page of a record."""
-    failed = f'<p class="error" role="alert">The run failed: {escape(made["error"] or "")}</p>'
+    failed = f'<p class="error" role="alert">The run failed: {escape(record["error"] or "")}</p>'
     page, style, script = (
         Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "player.css", "player.js")
     )
     body = Template(page).substitute(
-        title=escape(made["title"]), seed=made["seed"], directions=made["directions"],
-        error=failed if made["error"] else "",
-        data=json.dumps(made, separators=(",", ":")).replace("<", "\\u003c"),  # nothing in it ends the <script>
+        title=escape(record["title"]), seed=record["seed"], directions=record["directions"],
+        error=failed if record["error"] else "",
+        data=json.dumps(record, separators=(",", ":")).replace("<", "\\u003c"),  # nothing in it ends the <script>
     )  # fmt: skip
-    return console.document(f"numbarnn trace: {made['title']}", body, style, script)
+    return console.document(f"numbarnn trace: {record['title']}", body, style, script)

@@ -89,7 +89,7 @@ function sentence(event, time) {
   return `waits: for ${what} it ${whom ? `needs ${whom}` : "has now been given all, and not looked yet"}; ${long}`;
 }
 
-// The same of a moment, whether the block does something or not.
+// Describe what a block does at a moment, or that it is idle.
 function told(block, time) {
   const event = doing(block, time);
   if (event) return sentence(event, time);

@@ -1,9 +1,9 @@
-"""The record of a persistent kernel in the simulator: what its blocks do, seen from what they exchange.
+"""Record what the blocks of a persistent kernel do in the simulator, from the numbers that they exchange.
 
-Blocks of such a kernel meet only in the numbers that they hand each other (`numbarnn.kernels.persistent.exchange`): to
-look at one is to wait for it, to store one is to publish it. The simulator tells of each such load and store
-(`numbarnn.cuda.watching`). The number's place in its array says which layer, step and block it is of. Per block and
-step that gives
+Blocks of such a kernel meet only in numbers that they exchange (`numbarnn.kernels.persistent.exchange`): to look at one
+is to wait for it, to store one is to publish it. The simulator reports each such load and store
+(`numbarnn.cuda.watching`). The number's place in its array tells its layer, step and block. Per block and step that
+gives
 
     first look ... last look          it waits, if something was missing; else it goes on at once
     last look ... first store         it multiplies (and exchanges what its cell needs within a step, if it does)
@@ -18,7 +18,7 @@ These do not overlap: barriers stand between them. A record is a dict, as `numba
     seed      of the order in which threads take turns; error: how the run failed, or None
 
 Times are turns of threads. Steps are counted as they run: step 0 of a backward pass is the last time. `waits_for` are
-the steps that were missing, the one that came last last; `reads` are the steps whose numbers a product multiplies.
+the missing steps, the one that came last at the end; `reads` are the steps whose numbers a product multiplies.
 """
 
 import inspect
@@ -52,7 +52,8 @@ class Phase:
 
     begin: the turn of the first look or store. looked: of the last look; None: the block looks at nothing. missed: the
     Steps of which a number was missing; the one that was missed last stands last. reads: (layer, direction, step) of
-    what the block looked at. stored: turns of the first and the last store so far.
+    the
+    numbers that the block looked at. stored: turns of the first and the last store so far.
     """
 
     step: int
@@ -66,8 +67,9 @@ class Phase:
 class Exchanged(NamedTuple):
     """An array that blocks exchange: slots of rows, one for each sequence.
 
-    direction: None: numbers of both stand side by side in a row. hidden: H of the layer, of projections' h P. width:
-    elements of a row. before: slots before the one of time 0.
+    direction: None: both stand side by side in a row. hidden: H of the layer, for projections' h P. width: elements of
+    a
+    row. before: slots before time 0.
     """
 
     layer: int
@@ -88,10 +90,10 @@ class Recorder(watching.Watcher):
     def launched(self, launch, function, arguments):
         if function.__name__ not in KERNELS:
             return
-        given = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
+        named_arguments = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
         self._planned, self._launch = next(self._launches), launch
-        self._rows, self._warps = given["tables"]
-        self._directions, self._steps, self._batch, _ = map(int, given["sizes"])
+        self._rows, self._warps = named_arguments["tables"]
+        self._directions, self._steps, self._batch, _ = map(int, named_arguments["sizes"])
         self._owners, self._first_block, self._phases = {}, len(self.blocks), defaultdict(list)
         self._widths = {self._planned.first + int(row[BLOCK.layer]): int(row[BLOCK.width]) for row in self._rows}
         for number, row in enumerate(self._rows):
@@ -101,28 +103,28 @@ class Recorder(watching.Watcher):
             units = slice(row[BLOCK.unit], row[BLOCK.unit] + row[BLOCK.units])
             owner[units, row[BLOCK.sequence] : row[BLOCK.end]] = number
             self.blocks.append({"name": self._name(number, row, layer, direction)})
-        self._arrays = {id(array): place for array, place in self._exchanged(given)}
+        self._arrays = {id(array): place for array, place in self._exchanged(named_arguments)}
 
     def _name(self, number, row, layer, direction):
-        """Return what a lane is called."""
+        """Return the name of a lane."""
         arrow = ("", f" {'→←'[direction]}")[self._directions > 1]
         units = f"units {row[BLOCK.unit]}–{row[BLOCK.unit] + row[BLOCK.units] - 1}" if row[BLOCK.units] else "no units"
         part = f", sequences {row[BLOCK.sequence]}–{row[BLOCK.end] - 1}" if self._planned.slices > 1 else ""
         return f"block {self._first_block + number}: layer {layer}{arrow}, {units}{part}"
 
-    def _exchanged(self, given):
+    def _exchanged(self, named_arguments):
         """Yield (array, Exchanged) of each array that blocks exchange from step to step.
 
         Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
         pre-activations, an array for each layer and direction.
         """
         if self._planned.backward:
-            for arrays in (given["dah"], given["dax"]):
+            for arrays in (named_arguments["dah"], named_arguments["dax"]):
                 for (layer, direction), array in zip(self._planned.places, arrays, strict=False):
                     width = len(array) // (self._steps * self._batch)
                     yield array, Exchanged(layer, direction, len(self._owners[layer, direction]), width, 0)
             return
-        for arrays, before in ((given["h"], 1), (given["dropped"], 0)):
+        for arrays, before in ((named_arguments["h"], 1), (named_arguments["dropped"], 0)):
             for layer, array in zip(self._planned.layer_range, arrays, strict=False):  # the last drops nothing
                 width = self._widths[layer]
                 yield array, Exchanged(layer, None, width, self._directions * width, before)
@@ -154,13 +156,13 @@ class Recorder(watching.Watcher):
         if place is None:
             return
         source, _ = self._source(place, index)
-        if source.step >= 0:  # the initial state a block publishes as it loads its weights
+        if source.step >= 0:  # a block publishes the initial state as it loads its weights
             block, turn = self._launch.current.block.index[0], self._launch.turns
             phase = self._phase(block, source.step, begins=lambda phase: False)
             phase.stored = phase.stored[0] if phase.stored else turn, turn
 
     def _phase(self, block, step, begins):
-        """Return the block's phase at a step: its last one, or a new one if that is of another step or `begins`."""
+        """Return the block's phase at a step: its last one, or a new one for another step or if it `begins`."""
         phases = self._phases[block]
         if not phases or phases[-1].step != step or begins(phases[-1]):
             phases.append(Phase(step, self._launch.turns))
@@ -176,7 +178,7 @@ class Recorder(watching.Watcher):
         return Step(place.layer, direction, self._step_of(t, direction), self._first_block + block), t
 
     def _step_of(self, t, direction):
-        """Return the step of a time; where t is that of the initial state, -1."""
+        """Return the step of a time; -1 for the initial state."""
         return step_time(t, self._steps, direction, self._planned.backward)[0]
 
     # -- afterwards
@@ -185,31 +187,31 @@ class Recorder(watching.Watcher):
             return
         for block, phases in self._phases.items():
             row = self._rows[block]
-            about = {"layer": self._planned.first + int(row[BLOCK.layer]), "direction": int(row[BLOCK.direction])}
-            self._add(block, "load", 0, phases[0].begin, about)
+            fields = {"layer": self._planned.first + int(row[BLOCK.layer]), "direction": int(row[BLOCK.direction])}
+            self._add(block, "load", 0, phases[0].begin, fields)
             for phase in phases:
-                self._add_phase(block, phase, about | {"step": phase.step})
+                self._add_phase(block, phase, fields | {"step": phase.step})
         self._turns_before += launch.turns
         self._arrays = {}
 
-    def _add_phase(self, block, phase, about):
+    def _add_phase(self, block, phase, fields):
         """Add the events of a phase."""
         begin = phase.begin
         if phase.missed:
             waits_for = [step._asdict() for step in phase.missed]
-            self._add(block, "wait", begin, phase.looked, about | {"waits_for": waits_for})
+            self._add(block, "wait", begin, phase.looked, fields | {"waits_for": waits_for})
             begin = phase.looked
-        if phase.looked is not None:  # backward's last product, for the initial state, is followed by no store
+        if phase.looked is not None:  # no store follows backward's last product, for the initial state
             reads = [dict(zip(Step._fields, step, strict=False)) for step in sorted(phase.reads)]
             end = phase.stored[0] if phase.stored else phase.looked + 1
-            self._add(block, "multiply", begin, end, about | {"reads": reads})
+            self._add(block, "multiply", begin, end, fields | {"reads": reads})
         if phase.stored:
-            self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, about)
+            self._add(block, "publish", phase.stored[0], phase.stored[1] + 1, fields)
 
-    def _add(self, block, kind, start, end, about):
+    def _add(self, block, kind, start, end, fields):
         start, end = self._turns_before + start, self._turns_before + end
         event = {"block": self._first_block + block, "kind": kind, "start": start, "end": end}
-        self.events.append(event | {"waits_for": [], "reads": []} | about)
+        self.events.append(event | {"waits_for": [], "reads": []} | fields)
 
 
 def _unwritten(array, index):
@@ -219,7 +221,7 @@ def _unwritten(array, index):
 
 
 def record(title, cell, shape, backward, directions=1):
-    """Return the record of a pass of the persistent schedule, in this process, which is the simulator's.
+    """Record a pass of the persistent schedule in this process, which must be the simulator.
 
     shape: a `numbarnn.bench.shapes.Shape`.
     """
@@ -239,5 +241,5 @@ def record(title, cell, shape, backward, directions=1):
     if not recorder.events:
         raise RuntimeError(f"nothing to record: of {', '.join(KERNELS)} none was launched ({error})")
     sizes = {"backward": backward, "layers": shape.L, "directions": directions, "steps": shape.T}
-    found = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
-    return {"title": title} | sizes | found
+    details = {"blocks": recorder.blocks, "events": recorder.events, "seed": simulator.default_seed(), "error": error}
+    return {"title": title} | sizes | details

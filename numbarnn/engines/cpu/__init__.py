@@ -1,1 +1,1 @@
-"""The CPU engine: cells compiled for this CPU around products of its own and OpenBLAS's, on all cores."""
+"""The CPU engine: cells compiled for this CPU, with its own matrix products and OpenBLAS, on all cores."""

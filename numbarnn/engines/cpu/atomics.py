@@ -1,4 +1,4 @@
-"""What threads of the CPU engine use to wait for each other inside compiled code."""
+"""Atomics, barriers and sleeping for the CPU engine's threads inside compiled code."""
 
 import ctypes
 import platform
@@ -12,11 +12,11 @@ from numbarnn.compile.plain import plain
 from numbarnn.compile.translate import intrinsic
 
 _I64 = ir.IntType(64)
-SLOTS = 8  # int64 words between two threads' counters: one cache line, so that they do not disturb each other
-# Some 15 microseconds. Next to busy processes longer spins keep the other thread from running: calls of (100, 1, 256)
+SLOTS = 8  # int64 words between two threads' counters: one cache line, against false sharing
+# Some 15 microseconds. Under contention longer spins keep the other thread from running: calls of (100, 1, 256)
 # took 14 times as long with 160, and on idle processors 1.4 times as long with 5.
 POLLS_BEFORE_SLEEP = 50_000
-_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # the number of Linux' system call, by machine
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}  # number of Linux' futex system call, by machine
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # on memory that no other process shares
 #: Whether threads can sleep until a number in memory changes; where not, they yield between polls.
 SLEEPS = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() in _FUTEX_CALLS
@@ -24,7 +24,7 @@ SLEEPS = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() 
 
 @intrinsic
 def load_in_order(typingctx, address):
-    """The int64 at an address; what the thread that stored it wrote before is visible afterwards.
+    """Load the int64 at an address; the storing thread's earlier writes are then visible.
 
     All threads see all of these loads, stores and additions in one order.
     """
@@ -38,7 +38,7 @@ def load_in_order(typingctx, address):
 
 @intrinsic
 def store_in_order(typingctx, address, value):
-    """Store an int64 at an address; what this thread wrote before becomes visible with it."""
+    """Store an int64 at an address; this thread's earlier writes become visible with it."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
@@ -50,7 +50,7 @@ def store_in_order(typingctx, address, value):
 
 @intrinsic
 def add_in_order(typingctx, address, value):
-    """Add to the int64 at an address, as one step that no other thread comes between."""
+    """Add to the int64 at an address atomically."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
@@ -62,7 +62,7 @@ def add_in_order(typingctx, address, value):
 
 # ------------------------------------------------------------------------------------------ the operating system
 def _register(name, function):
-    """Make a function of the operating system's callable from compiled code, also from code of the disk cache."""
+    """Make a function of the operating system callable from compiled code, including cached code."""
     native.offer_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
     return name
 
@@ -75,7 +75,7 @@ if SLEEPS:
 
     @plain
     def sleep_while(address, value):
-        """Sleep until another thread calls `wake`, unless the int64 at an address is another one than `value` already.
+        """Sleep until another thread calls `wake`, unless the int64 at an address differs from `value` already.
 
         May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
         """
@@ -102,17 +102,16 @@ else:
 
     @plain
     def wake(address):
-        """Nobody sleeps."""
+        """Do nothing: no thread sleeps."""
 
 
 @plain
 def wait_until(place, turn):
-    """Wait until the int64 at an address is at least `turn`; in the next one stands how many sleep until it changes.
+    """Wait until the int64 at an address is at least `turn`; the next int64 counts the sleepers.
 
-    Polls for a while, as it often comes soon, then sleeps, as next to busy processes the other thread may need this
-    processor. It never yields: that gives away whole turns of the scheduler. A thread that is going to sleep adds
-    itself before it looks a last time, one that writes looks for sleepers afterwards (`announce`): one of the two sees
-    the other.
+    Polls first, as the value often comes soon. Then sleeps, as under contention the other thread may need this CPU.
+    Yielding instead would give away whole time slices. A thread registers as a sleeper before its last look, and a
+    writer looks for sleepers after writing (`announce`): one of the two sees the other.
     """
     polls = 0
     while load_in_order(place) < turn:
@@ -138,12 +137,12 @@ def barrier(counters, thread, threads):
     """Wait until all `threads` have called this as often as thread `thread` has.
 
     Args:
-        counters: address of int64 (threads * SLOTS,), zero before the first call: of each thread how often it came
-            here, and how many sleep until it comes.
+        counters: address of int64 (threads * SLOTS,), zero before the first call. For each thread they hold its number
+            of arrivals and of threads that sleep until it arrives.
     """
     if threads > 1:
-        own = counters + thread * SLOTS * 8
-        turn = load_in_order(own) + 1
-        announce(own, turn)
+        counter = counters + thread * SLOTS * 8
+        turn = load_in_order(counter) + 1
+        announce(counter, turn)
         for other in range(threads):
             wait_until(counters + other * SLOTS * 8, turn)

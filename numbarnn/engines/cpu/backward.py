@@ -1,11 +1,10 @@
-"""The CPU engine's backward loop, which walks through the steps of one layer and direction from the last; see
-`forward`."""
+"""The CPU engine's backward loop: all steps of one layer and direction, from the last to the first."""
 
 from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.panels import chain_of, takes_turns
+from numbarnn.engines.cpu.panels import has_accumulators, kc_of
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -16,7 +15,7 @@ from numbarnn.engines.cpu.records import (
     new_rows,
     product_at,
     rows_at,
-    run,
+    run_at,
     stage_at,
 )
 from numbarnn.engines.cpu.sharing import (
@@ -41,34 +40,35 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 # ------------------------------------------------------------------------------------------ products
 @plain
-def _pack(zero, call, own):
-    """R and W_hr in panels of their columns: the thread's share."""
+def _pack(zero, call, share):
+    """Pack the thread's columns of R and W_hr."""
     if call.packs:
-        own_columns = columns_before(zero, call, own)
+        own_columns = columns_before(zero, call, share)
         _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
         if call.W_hr:
-            own_units = units_before(zero, call, own, call.panel_row)
+            own_units = units_before(zero, call, share, call.panel_row)
             _pack_columns(zero, call, (call.W_hr, call.W_hr_panels), call.outputs, call.hidden, own_units)
 
 
 @plain
-def _pack_columns(zero, call, weights, terms, columns, own):
-    """Some columns of weights (terms, columns) in panels (columns / width, terms, width).
+def _pack_columns(zero, call, weights, terms, columns, span):
+    """Pack columns of weights (terms, columns) into panels (columns / width, terms, width).
 
     Args:
-        weights: addresses: theirs, and the panels'. own: [first, last).
+        weights: addresses of the weights and of the panels.
+        span: [first, last), the columns to pack.
     """
-    (source, panels), (first, last), item, address = weights, own, bytes_of(zero), new_product()
+    (source, panels), (first, last), item, address = weights, span, bytes_of(zero), new_product()
     width, at = call.panel_row // item, product_at(address)
     at.terms, at.b_row, at.out_row = terms, columns * item, call.panel_row
     for j in range(first, last, width):
         at.columns, at.b = min(width, columns - j), source + j * item
         at.out = panels + j // width * terms * call.panel_row
-        run(zero, call.pack_panel, address)
+        run_at(zero, call.pack_panel, address)
 
 
-class Weights(NamedTuple):
-    """What gradients go back through: the weights' address, that of their panels; all terms, all columns."""
+class PanelWeights(NamedTuple):
+    """Weights that gradients flow back through: addresses of the weights and their panels; all terms, all columns."""
 
     address: int
     panels: int
@@ -78,10 +78,12 @@ class Weights(NamedTuple):
 
 @plain
 def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
-    """out = a weights, or +=: some columns of the weights, of which some terms are multiplied.
+    """Compute out = a weights, or +=, for some terms and columns of the weights.
 
     Args:
-        weights: `Weights`. terms: (first, how many). sizes: (rows, first column, columns of out).
+        weights: `PanelWeights`.
+        terms: (first, how many).
+        sizes: (rows, first column, columns of out).
         a, out: (address, bytes between rows).
     """
     item, address, (rows, column, columns) = bytes_of(zero), new_product(), sizes
@@ -90,23 +92,23 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row, at.panel_row, at.chain = weights.terms * call.panel_row, call.panel_row, chain_of(terms[1])
-            at.turns = takes_turns(call.panel_row, call.batch)
+            at.b_row, at.panel_row, at.kc = weights.terms * call.panel_row, call.panel_row, kc_of(terms[1])
+            at.accumulators = has_accumulators(call.panel_row, call.batch)
             at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item
             at.b = weights.address + terms[0] * at.b_row + column * item
-        run(zero, call.product, address)
+        run_at(zero, call.product, address)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
-def _project(zero, call, own, at):
-    """dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0 but there; dm = dht[t] W_hr: the thread's columns."""
+def _project(zero, call, share, at):
+    """Set dht[t] = dy[t] + dh (0 for skipped steps, whose dh stays), dh = 0, dm = dht[t] W_hr: the thread's columns."""
     if call.W_hr:
-        (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, own.first_row
-        first, last = own.first_out, own.last_out
-        for row in range(b, own.last_row):
+        (t, before), item, P, H, b = at, bytes_of(zero), call.outputs, call.hidden, share.first_row
+        first, last = share.first_out, share.last_out
+        for row in range(b, share.last_row):
             place = t * call.batch + row
             dht, dh = call.dht + place * P * item, call.dh + row * call.dh_row
             if mask_at(call, 2 * (t + 1) - before, row) == RESET:
@@ -116,28 +118,27 @@ def _project(zero, call, own, at):
                 continue
             _add_to(zero, dht, dh, call.dy + place * call.dy_row, first, last)
             clear_units(zero, dh, ONE, P, first, last)
-        meet(call, own)
+        meet(call, share)
         a = call.dht + (t * call.batch + b) * P * item, P * item
-        out = call.own_dh + b * call.own_dh_row + own.first * item, call.own_dh_row
-        sizes = own.last_row - b, own.first, own.last - own.first
-        _multiply_back(zero, call, Weights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
+        out = call.own_dh + b * call.own_dh_row + share.first * item, call.own_dh_row
+        sizes = share.last_row - b, share.first, share.last - share.first
+        _multiply_back(zero, call, PanelWeights(call.W_hr, call.W_hr_panels, P, H), (ZERO, P), sizes, a, out, NO)
 
 
 @plain
 def _add_to(zero, total, one, other, first, last):
-    """total = one + other, of units [first, last)."""
+    """Set total = one + other for units [first, last)."""
     total, one, other = numbers_at(zero, total), numbers_at(zero, one), numbers_at(zero, other)
     for j in range(first, last):
         total[j] = other[j] + one[j]
 
 
 @plain
-def _mask_gradients(zero, call, own, at):
-    """Of a step after which a sequence begins anew nothing comes back; a skipped one has no part in the gradients of
-    parameters."""
+def _mask_gradients(zero, call, share, at):
+    """Stop gradients at resets, and keep skipped steps out of the parameters' gradients."""
     if call.step_mask:
-        (t, before), H, first, last = at, call.hidden, own.first, own.last
-        for b in range(own.first_row, own.last_row):
+        (t, before), H, first, last = at, call.hidden, share.first, share.last
+        for b in range(share.first_row, share.last_row):
             place = t * call.batch + b
             if mask_at(call, 2 * (t + 1) - before, b) == RESET:
                 clear_units(zero, call.dc + b * call.dc_row, call.private, H, first, last)
@@ -152,85 +153,90 @@ def _mask_gradients(zero, call, own, at):
 
 
 @plain
-def _add_state_gradients(zero, call, own, at):
-    """dc += the gradient of the step's own private states, where it is not skipped: the thread's units."""
+def _add_state_gradients(zero, call, share, at):
+    """Add the gradients of a step's own cell states to dc, unless the step is skipped: the thread's units."""
     if call.d_states:
         (t, _), width = at, call.hidden * bytes_of(zero)
-        for b in range(own.first_row, own.last_row):
+        for b in range(share.first_row, share.last_row):
             if mask_at(call, t + 1, b) != SKIP:
-                dc, given = call.dc + b * call.dc_row, call.d_states + (t * call.batch + b) * call.d_states_row
+                dc, d_states = call.dc + b * call.dc_row, call.d_states + (t * call.batch + b) * call.d_states_row
                 for number in range(call.private):
                     part = dc + number * width
-                    _add_to(zero, part, part, given + number * width, own.first, own.last)
+                    _add_to(zero, part, part, d_states + number * width, share.first, share.last)
 
 
 @plain
-def _stages(zero, call, own, address, at):
-    """The gradients of the cell's stages, from the last: of sums over all units, or of gates, and then of the vector
-    that the stage's rows of R multiplied."""
-    (t, _), item, H, b = at, bytes_of(zero), call.hidden, own.first_row
+def _stages(zero, call, share, address, at):
+    """Compute the gradients of the cell's stages, from the last: of sums over all units, or of gates.
+
+    For gates, multiply by the stage's rows of R to obtain the gradient of its vector.
+    """
+    (t, _), item, H, b = at, bytes_of(zero), call.hidden, share.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)
-        if stage.is_sums == LARGEST:  # no gradient flows through it
+        if stage.is_sums == LARGEST:  # no gradient flows through a maximum
             continue
         if stage.is_sums:
-            totals = call.totals + own.thread * call.batch * call.sums_count * item
-            sum_units(zero, call, own, address, at, stage, totals)
+            totals = call.totals + share.thread * call.batch * call.sums_count * item
+            sum_units(zero, call, share, address, at, stage, totals)
             continue
         first_row, start = call.dah + t * call.batch * call.dah_row, stage.first_gate * H
         rows = rows_at(address)
         rows.out, rows.out_row = first_row + start * item, call.dah_row
-        run_rows(zero, call, own, address, at, stage.step, YES)
-        meet(call, own)
+        run_rows(zero, call, share, address, at, stage.step, YES)
+        meet(call, share)
         a = first_row + b * call.dah_row + start * item, call.dah_row
-        out = call.d_v + b * call.d_v_row + (stage.product * H + own.first) * item, call.d_v_row
-        sizes = own.last_row - b, own.first, own.last - own.first
+        out = call.d_v + b * call.d_v_row + (stage.product * H + share.first) * item, call.d_v_row
+        sizes = share.last_row - b, share.first, share.last - share.first
         terms = start, (stage.end_gate - stage.first_gate) * H
-        weights = Weights(call.R, call.R_panels, call.ah_gates * H, H)
+        weights = PanelWeights(call.R, call.R_panels, call.ah_gates * H, H)
         _multiply_back(zero, call, weights, terms, sizes, a, out, NO)
 
 
 @plain
-def _cell(zero, call, own, address, step):
-    """The cell's part of a step: dah and the rest, from dh."""
+def _cell(zero, call, share, address, step):
+    """Compute the cell's part of a step from dh: dah and the other gradients."""
     at = find_step_time(step, call.steps, call.direction, YES)
-    _project(zero, call, own, at)
-    _mask_gradients(zero, call, own, at)
-    _add_state_gradients(zero, call, own, at)
-    _stages(zero, call, own, address, at)
-    run_rows(zero, call, own, address, at, call.step, YES)
+    _project(zero, call, share, at)
+    _mask_gradients(zero, call, share, at)
+    _add_state_gradients(zero, call, share, at)
+    _stages(zero, call, share, address, at)
+    run_rows(zero, call, share, address, at, call.step, YES)
 
 
 @plain
-def _through_R(zero, call, own, step):
-    """dh += dah R, of all units' dah."""
+def _through_R(zero, call, share, step):
+    """Add dah R to dh; it needs dah of all units."""
     t = find_step_time(step, call.steps, call.direction, YES)[0]
-    b, first, terms = own.first_row, own.first_out, call.recurrent * call.hidden
-    weights = Weights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
+    b, first, terms = share.first_row, share.first_out, call.recurrent * call.hidden
+    weights = PanelWeights(call.R, call.R_panels, call.ah_gates * call.hidden, call.outputs)
     dah = call.dah + (t * call.batch + b) * call.dah_row, call.dah_row
     dh = call.dh + b * call.dh_row + first * bytes_of(zero), call.dh_row
-    _multiply_back(zero, call, weights, (ZERO, terms), (own.last_row - b, first, own.last_out - first), dah, dh, YES)
+    _multiply_back(
+        zero, call, weights, (ZERO, terms), (share.last_row - b, first, share.last_out - first), dah, dh, YES
+    )
 
 
 # ------------------------------------------------------------------------------------------ the loop
 @by_address
-def backward_steps(zero, address):
-    """Steps of one direction's walk back: the cell's backward and the product with R.
+def backward_loop(zero, address):
+    """Run steps of one direction, backward: the cell's backward and the product with R.
 
-    The product comes at the begin of the next step: its units' dh need all units' dah, and nothing but them needs dh.
+    The product comes at the beginning of the next step: it needs dah of all units, and only that step needs dh.
 
     Args:
-        as those of `forward.forward_steps`; step 0 is the last one of forward.
+        zero: of the dtype.
+        address: of a `records.Job` that does a `records.Call`; step 0 is the last one of forward.
     """
     job, rows_address = job_at(address), new_rows()
-    call = call_at(job.what)
-    own = share_of(zero, call, job)
-    _pack(zero, call, own)
-    meet_packed(call, own)
+    call = call_at(job.record)
+    share = share_of(zero, call, job)
+    _pack(zero, call, share)
+    meet_packed(call, share)
     set_parameters(zero, call, rows_at(rows_address))
     for step in range(call.first, call.last + 1):
         if step > call.first:
-            meet(call, own)
-            _through_R(zero, call, own, step - 1)
+            meet(call, share)
+            _through_R(zero, call, share, step - 1)
         if step < call.last:
-            _cell(zero, call, own, rows_address, step)
+            _cell(zero, call, share, rows_address, step)

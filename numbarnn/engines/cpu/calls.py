@@ -10,20 +10,20 @@ _address_of_buffer, _byte_of = ctypes.addressof, ctypes.c_char.from_buffer
 
 
 def address(array):
-    """Where an array's first element stands; 0 for None."""
+    """Return the address of an array's first element; 0 for None."""
     if array is None:
         return 0
     try:
-        return _address_of_buffer(_byte_of(array))  # a tenth of the time of what works for all arrays
+        return _address_of_buffer(_byte_of(array))  # a tenth of the time of `ctypes.data`, which works for all arrays
     except (BufferError, ValueError, TypeError):  # read-only, not contiguous, or empty
         return array.ctypes.data
 
 
 def row_bytes(array):
-    """Bytes from one row to the next of an array (..., B, columns), whose rows follow each other; 0 for None.
+    """Return the bytes between two rows of an array (..., B, columns); 0 for None. Rows must be contiguous.
 
-    Of one sequence that is what is between two steps: NumPy gives a dimension of size 1 any stride, as nothing is that
-    far. At least a row's width, as BLAS wants it of a single row too.
+    For one sequence that is the distance between two steps, as NumPy may give an axis of size 1 any stride. It is at
+    least a row's width, which BLAS demands for a single row too.
     """
     if array is None:
         return 0
@@ -32,23 +32,24 @@ def row_bytes(array):
 
 
 class CompiledCell:
-    """A cell's functions for a dtype, compiled when they are asked for.
+    """A cell's functions for a dtype, compiled on first use.
 
     Args:
-        cell: the `Cell`. dtype: "float32" or "float64".
+        cell: the `Cell`.
+        dtype: "float32" or "float64".
     """
 
     def __init__(self, cell, dtype):
         self.cell, self._parts, self._known = cell, CellParts(cell, dtype), {}
 
     def new_call(self, kind):
-        """A `Call` that has what is the cell's own.
+        """Return a `Call` with the cell's fields set.
 
         Args:
             kind: "infer", "train" or "backward".
         """
         known = self._known.get(kind)
-        if known is None:  # another thread may have made it too: calls have the address of its stages, which must stay
+        if known is None:  # another thread may have made it; its stages must stay alive
             known = self._known.setdefault(kind, self._make(kind))
         return Call.from_buffer_copy(known[0])
 
@@ -82,11 +83,11 @@ class CompiledCell:
             stages=ctypes.addressof(stages),
             stages_count=len(stages),
         )
-        return call, stages  # which must stay where they are
+        return call, stages  # stages must stay alive and in place
 
 
 def _fill(call, buffers):
-    """What both loops are told: sizes, parameters, states, options."""
+    """Set the fields that both loops read: sizes, parameters, states, options."""
     p, states, direction = buffers.parameters, buffers.states, buffers.direction
     h, c, own_h, item = states.h, states.c, states.h if states.m is None else states.m, states.h.itemsize
     call.hidden = H = len(p.b_w) // call.gates
@@ -107,7 +108,7 @@ def _fill(call, buffers):
 
 
 def forward_call(call, buffers):
-    """The numbers of a `ForwardBuffers`, into a `Call`."""
+    """Set a `Call`'s fields from a `ForwardBuffers`."""
     _fill(call, buffers)
     saved, scratch, x = buffers.saved, buffers.scratch, buffers.x
     call.from_zero = buffers.from_zero
@@ -124,7 +125,7 @@ def forward_call(call, buffers):
 
 
 def backward_call(call, buffers):
-    """The numbers of a `BackwardBuffers`, into a `Call`."""
+    """Set a `Call`'s fields from a `BackwardBuffers`."""
     _fill(call, buffers)
     g, scratch, item = buffers.gradients, buffers.scratch, buffers.states.h.itemsize
     own_dh = g.dh if scratch.dm is None else scratch.dm

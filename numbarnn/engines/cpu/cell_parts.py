@@ -1,5 +1,4 @@
-"""What the functions of `cell_steps` read of a cell, such as `cell.num_gates` and `cell.forward`: sizes, and functions
-for compiled code, which are constants there."""
+"""The parts of a cell that `cell_steps` reads, as constants for the compiler: sizes and compiled functions."""
 
 import hashlib
 from functools import cache, cached_property
@@ -13,24 +12,26 @@ from numbarnn.compile.plain import Interleaved, inlined
 from numbarnn.compile.specialise import backward_function, forward_function, specialise
 from numbarnn.engines.cpu.vectors import VECTOR_BYTES
 
-# Vectors of units that loops over them work on at a time, and over units that are too few for that. AVX-512 has masks
-# for the last of these; without them two vectors would leave more of them to be done one by one.
+# Vectors of units per loop iteration, and whether masked loops do the rest. AVX-512 has masks for the last units;
+# without them two vectors would leave more units to a scalar loop.
 SHORT = Interleaved(4, 2, True) if VECTOR_BYTES == 64 else Interleaved(4, 1, False)
-# Of equations of that many bytes of Python's bytecode, some 500 operations, one vector at a time: with more LLVM's time
+# One vector at a time for equations of that many bytes of bytecode (some 500 operations): with more, LLVM's time
 # grows with the square of the length.
 LONG_BYTECODE, LONG = 16_000, Interleaved(1, 1, False)
 
 
 class CellParts:
-    """A cell that computes in a dtype; what it does not have itself, the cell has.
+    """A cell that computes in a dtype; other attributes come from the cell.
 
     Args:
-        cell: the `Cell`. dtype: "float32" or "float64".
+        cell: the `Cell`.
+        dtype: "float32" or "float64".
 
     Attributes:
-        values: the most numbers of a unit that a function of `cell_steps` computes.
-        interleaved: vectors that loops over units work on at a time. block: units of such a turn.
-        load_..: functions (row, j, H) -> a tuple of unit j's numbers. store_..: functions (row, j, H, tuple).
+        values: the most numbers per unit that a function of `cell_steps` computes.
+        interleaved: vectors per loop iteration. block: units per iteration.
+        load_..: functions (row, j, H) -> a tuple of unit j's numbers.
+        store_..: functions (row, j, H, tuple) that write them.
     """
 
     def __init__(self, cell, dtype):
@@ -54,7 +55,7 @@ class CellParts:
         return getattr(self.cell, name)
 
     def __repr__(self):
-        """Tells it from other cells, by its equations: files of compiled code are known by it."""
+        """Identify the cell by its equations: files of compiled code are named after this."""
         return self._digest
 
     @cached_property
@@ -63,19 +64,20 @@ class CellParts:
         functions = [(one.forward, one.backward) for one in (cell, *cell.stages)]
         stages = [(stage.gates, stage.sums, stage.largest) for stage in cell.stages]
         layout = cell.gates, cell.recurrent, stages, cell.states, cell.saved, cell.per_unit
-        about = [fingerprint(function) for pair in functions for function in pair]
-        about += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
-        return f"{self.dtype}, {hashlib.sha256(''.join(about).encode()).hexdigest()[:16]}"
+        texts = [fingerprint(function) for pair in functions for function in pair]
+        texts += [repr((layout, cell.noise_forms, cell.same_gradient, cell.general))]
+        return f"{self.dtype}, {hashlib.sha256(''.join(texts).encode()).hexdigest()[:16]}"
 
 
 class StageParts:
-    """A stage of a cell; what it does not have itself, its cell has.
+    """A stage of a cell; other attributes come from the cell's `CellParts`.
 
     Args:
-        whole: the `CellParts`. number: of the stage.
+        whole: the `CellParts`.
+        number: of the stage.
 
     Attributes:
-        count: its gates, or its sums.
+        count: its number of gates, or of sums.
     """
 
     def __init__(self, whole, number):
@@ -103,7 +105,7 @@ def _loader(count):
 
 @cache
 def _biased_loader(count):
-    """load(row, bias, j, H): each value with its bias added."""
+    """Return load(row, bias, j, H): each value plus its bias."""
 
     def load(row, bias, j, H):
         return tuple(row[k * H + j] + bias[k * H + j] for k in range(count))
@@ -122,7 +124,7 @@ def _storer():
 
 @cache
 def _sums_loader(count, dtype):
-    """load(row, H): `sums` as a cell's functions see it, from a row of all sums; H in units."""
+    """Return load(row, H): the `sums` that a cell's functions take, from a row of all sums; H in units."""
     number = np.dtype(dtype).type
 
     def load(row, H):
@@ -133,8 +135,10 @@ def _sums_loader(count, dtype):
 
 @cache
 def _noise_loader(forms, dtype):
-    """load(values, thresholds, words, position, t, training): as `units.noise_loader`, of chances that stand in two
-    rows; in inference the means."""
+    """Return load(values, thresholds, words, position, t, training): `units.noise_loader` for chances in two rows.
+
+    In inference it returns the means.
+    """
     draw, mean = units.noise_loader(forms, "cpu", dtype), units.mean_loader(forms, "cpu", dtype)
     load_row = _loader(len(forms))
 

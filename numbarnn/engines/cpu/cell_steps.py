@@ -1,9 +1,8 @@
-"""A cell on units of sequences in one step, compiled for the CPU: what is compiled anew for a cell and dtype.
+"""One step of a cell on the units of some sequences, compiled for each cell and dtype.
 
-The time loops call these functions by address, with that of a `records.Rows`; `cell` is a `cell_parts.CellParts`, or
-the parts of a stage, which compiled code has as constants. Results of TILE units are collected in memory of the
-function's own before they are stored: LLVM then sees that loads and stores of a loop cannot meet, and makes vectors of
-them.
+The time loops call these functions by address with a `records.Rows`. `cell` is a `cell_parts.CellParts` or a stage's
+parts, whose numbers are constants for the compiler. Results of TILE units are collected on the stack before they are
+stored: then LLVM knows that a loop's loads and stores do not overlap, and vectorizes it.
 """
 
 import numpy as np
@@ -18,7 +17,7 @@ TILE = 128  # units
 
 @inlined
 def _put(zero, address, first, H, tile, place, values, n):
-    """Numbers k H + first + i at an address = tile[(place + k) TILE + i], for n units i of each value k."""
+    """Store values of n units: number k H + first + i at the address = tile[(place + k) TILE + i]."""
     row = numbers_at(zero, address)
     for k in range(values):
         for i in range(n):
@@ -26,14 +25,14 @@ def _put(zero, address, first, H, tile, place, values, n):
 
 
 @inlined
-def _each(cell, unit, about, n):
-    """unit(about, i) for n units i: those of whole blocks in loops whose length LLVM knows, then the others."""
+def _each(cell, unit, context, n):
+    """Call unit(context, i) for n units: whole blocks in loops of a length known to LLVM, then the rest."""
     whole = n // cell.block * cell.block
     for block in range(0, whole, cell.block):
         for i in range(cell.block):
-            unit(about, block + i)
+            unit(context, block + i)
     for i in range(n - whole):
-        unit(about, whole + i)
+        unit(context, whole + i)
 
 
 @inlined
@@ -43,14 +42,14 @@ def _words_at(address):
 
 @inlined
 def _noise(cell, zero, rows, position, draws):
-    """The random numbers of the unit at that position; in inference their means."""
+    """Return the random numbers of the unit at a position; in inference their means."""
     values, thresholds = numbers_at(zero, rows.noise_values), _words_at(rows.noise_thresholds)
     return cell.load_noise(values, thresholds, _words_at(rows.noise), position, rows.t, draws)
 
 
 @inlined
 def _given(cell, zero, rows, b, j, draws):
-    """The `Given` of unit j of sequence b; random numbers are drawn, or the means."""
+    """Return the `Given` of unit j of sequence b; random numbers are drawn, or their means."""
     return Given(
         cell.load_per_unit(numbers_at(zero, rows.per_unit), j, rows.H),
         cell.load_sums(numbers_at(zero, rows.sums + b * rows.sums_row), rows.H),
@@ -61,7 +60,7 @@ def _given(cell, zero, rows, b, j, draws):
 # ------------------------------------------------------------------------------------------ forward
 @inlined
 def _forward_arguments(cell, zero, rows, b, j, save):
-    """What the cell's and its stages' forward functions take of unit j of sequence b."""
+    """Return the arguments of the cell's and its stages' forward functions for unit j of sequence b."""
     H = rows.H
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     return (
@@ -73,8 +72,8 @@ def _forward_arguments(cell, zero, rows, b, j, save):
 
 
 @inlined
-def _forward_unit(about, i):
-    (cell, zero, rows, tile, save), (b, first) = about
+def _forward_unit(context, i):
+    (cell, zero, rows, tile, save), (b, first) = context
     new_state, kept = cell.forward(*_forward_arguments(cell, zero, rows, b, first + i, save))
     cell.store_states(tile, i, TILE, new_state)
     if save:
@@ -97,25 +96,25 @@ def _forward(cell, address, save):
 
 @of_cell
 def infer_units(cell, address):
-    """One step of the units."""
+    """Compute one step of the units."""
     _forward(cell, address, False)
 
 
 @of_cell
 def train_units(cell, address):
-    """One step of the units, which keeps what backward needs."""
+    """Compute one step of the units and keep what backward needs."""
     _forward(cell, address, True)
 
 
 @inlined
-def _stage_unit(about, i):
-    (stage, zero, rows, tile, draws), (b, first) = about
+def _stage_unit(context, i):
+    (stage, zero, rows, tile, draws), (b, first) = context
     tile[i] = stage.forward(*_forward_arguments(stage.whole, zero, rows, b, first + i, draws))
 
 
 @of_cell
 def stage_units(stage, address):
-    """Forward of a stage of gates: what its rows of R multiply, of the units, into `out`."""
+    """Compute a stage of gates, forward: the vector that its rows of R multiply, into `out`."""
     zero, rows = stage.zero, rows_at(address)
     tile = own_numbers(zero, stage.values * TILE)
     for b in range(rows.rows):
@@ -126,16 +125,15 @@ def stage_units(stage, address):
 
 
 @inlined
-def _stage_term(about, i):
-    stage, zero, rows, tile = about
+def _stage_term(context, i):
+    stage, zero, rows, tile = context
     terms = stage.forward(*_forward_arguments(stage.whole, zero, rows, 0, rows.first + i, rows.noise != 0))
     stage.store_sums(tile, i, TILE, terms)
 
 
 @of_cell
 def stage_terms(stage, address):
-    """Forward of a stage of sums: its terms of the units of one sequence, at most TILE of them, into `out` (sums,
-    TILE)."""
+    """Compute a stage of sums, forward: the terms of one sequence's units, at most TILE, into `out` (sums, TILE)."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
     _each(stage, _stage_term, (stage, zero, rows, tile), n)
@@ -145,7 +143,7 @@ def stage_terms(stage, address):
 # ------------------------------------------------------------------------------------------ backward
 @inlined
 def _backward_arguments(cell, zero, rows, b, j):
-    """What the cell's and its stages' backward functions take of unit j of sequence b."""
+    """Return the arguments of the cell's and its stages' backward functions for unit j of sequence b."""
     H = rows.H
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     new_h, new_c = numbers_at(zero, rows.new_h + b * rows.new_h_row), numbers_at(zero, rows.new_c + b * rows.new_c_row)
@@ -162,8 +160,8 @@ def _backward_arguments(cell, zero, rows, b, j):
 
 
 @inlined
-def _backward_unit(about, i):
-    (cell, zero, rows, tile, places), (b, first) = about
+def _backward_unit(context, i):
+    (cell, zero, rows, tile, places), (b, first) = context
     of_gates, of_recurrent, of_parameters = places
     d_ax, d_ah, d_before, d_per_unit = cell.backward(*_backward_arguments(cell, zero, rows, b, first + i))
     cell.store_states(tile, i, TILE, d_before)
@@ -175,17 +173,17 @@ def _backward_unit(about, i):
 
 @of_cell
 def backward_units(cell, address):
-    """One step backward of the units."""
+    """Compute one step of the units, backward."""
     zero, rows = cell.zero, rows_at(address)
     tile = own_numbers(zero, cell.values * TILE)
     of_gates = cell.num_states
     of_recurrent = of_gates + cell.num_gates
     of_parameters = of_recurrent + (0 if cell.same_gradient else cell.num_recurrent)
-    about = cell, zero, rows, tile, (of_gates, of_recurrent, of_parameters)
+    context = cell, zero, rows, tile, (of_gates, of_recurrent, of_parameters)
     for b in range(rows.rows):
         for first in range(rows.first, rows.last, TILE):
             n = min(TILE, rows.last - first)
-            _each(cell, _backward_unit, (about, (b, first)), n)
+            _each(cell, _backward_unit, (context, (b, first)), n)
             H = rows.H
             _put(zero, rows.dh + b * rows.dh_row, first, H, tile, 0, 1, n)
             _put(zero, rows.dc + b * rows.dc_row, first, H, tile, 1, cell.num_private, n)
@@ -196,14 +194,14 @@ def backward_units(cell, address):
 
 
 @inlined
-def _stage_unit_back(about, i):
-    (stage, zero, rows, tile), (b, first) = about
+def _stage_unit_back(context, i):
+    (stage, zero, rows, tile), (b, first) = context
     stage.store_gates(tile, i, TILE, stage.backward(*_backward_arguments(stage.whole, zero, rows, b, first + i)))
 
 
 @of_cell
 def stage_units_back(stage, address):
-    """Backward of a stage of gates: their gradients, of the units, into dah."""
+    """Compute a stage of gates, backward: the gates' gradients, into dah."""
     zero, rows = stage.zero, rows_at(address)
     tile = own_numbers(zero, stage.values * TILE)
     for b in range(rows.rows):
@@ -214,15 +212,15 @@ def stage_units_back(stage, address):
 
 
 @inlined
-def _stage_term_back(about, i):
-    stage, zero, rows, tile = about
+def _stage_term_back(context, i):
+    stage, zero, rows, tile = context
     terms = stage.backward(*_backward_arguments(stage.whole, zero, rows, 0, rows.first + i))
     stage.store_sums(tile, i, TILE, terms)
 
 
 @of_cell
 def stage_terms_back(stage, address):
-    """Backward of a stage of sums: the terms of their gradients; as `stage_terms`."""
+    """Compute a stage of sums, backward: the gradients' terms of one sequence's units, at most TILE, into `out`."""
     zero, rows = stage.zero, rows_at(address)
     tile, n = own_numbers(zero, stage.values * TILE), rows.last - rows.first
     _each(stage, _stage_term_back, (stage, zero, rows, tile), n)

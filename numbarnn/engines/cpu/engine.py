@@ -1,4 +1,4 @@
-"""The CPU engine: the cells compiled for this CPU around products of its own and OpenBLAS's, on all cores."""
+"""The CPU engine: cells compiled for this CPU, with its own matrix products and OpenBLAS, on all cores."""
 
 import platform
 from functools import partial
@@ -17,37 +17,38 @@ from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
 from numbarnn.programs.backward import EVERY_ROW
 
-# Multiply-adds below which a product stays on the calling thread: waking the others takes tens of microseconds.
+# Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# Multiply-adds of all steps, and of one step, below which its threads do not share units, as they meet in each step.
+# Multiply-adds of all steps, and of one step, below which threads do not share units, as they meet in each step.
 SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
-SERIAL_SHARE = 800_000  # the same of one step in which they meet several times
-# Rows of all steps from which weights are packed: forward, of a large R, and backward. Packing takes as long as
-# multiplying some rows does.
+SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
+# Pack weights from so many rows of all steps: forward, forward with a large R, backward. Packing costs as much as
+# multiplying some rows.
 PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 32, 1 << 16
 PACKED_BACK_FROM = 8
-CHANCES = 256  # of problems that are remembered
-ROWS_OF_THREAD = 4  # sequences for each thread from which threads share sequences, not units
-# The same where R has fewer bytes: each thread then has all of it in its second cache, and none waits in each step.
+CHANCES = 256  # problems whose random numbers' chances are remembered
+ROWS_OF_THREAD = 4  # sequences per thread from which threads share sequences, not units
+# The same limit if R has fewer bytes: it then fits each thread's L2 cache, and no thread waits in each step.
 SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
-# The same where R has so many numbers that it is in the third cache: each thread then reads all of it in each step.
+# The same limit if R has at least so many numbers: it then lies in the L3 cache, and each thread reads all of it in
+# each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
-# Sequences of a step's share from which it multiplies its own x, and bytes of its ax up to which it does: these stay in
-# the second cache until the cell reads them. Fewer sequences read W too often; with AVX2 tiles of 6 rows, of which 16
-# make 3 low ones, lose more than memory gives.
+# Sequences of a step's share from which it multiplies its own x, and most bytes of its ax, which must stay in the L2
+# cache until the cell reads it. Fewer sequences read W too often; with AVX2, 16 sequences make 3 low tiles, which cost
+# more than they gain.
 ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
-FEW_BY_STEPS = 4  # the same of sequences, where the units are too few for x Wᵀ of all steps to be shared alike
+FEW_BY_STEPS = 4  # least sequences if there are too few units to share x Wᵀ of all steps evenly
 
 
 def packed_from(size, backward):
-    """Rows of all steps from which an R of so many numbers is packed."""
+    """Return the rows of all steps from which an R of `size` numbers is packed."""
     if backward:
         return PACKED_BACK_FROM
     return LARGE_PACKED_FROM if size >= LARGE_FROM else PACKED_FROM
 
 
 def _by_rows(batch, threads, R):
-    """Whether threads share the sequences, see `sharing.Share`."""
+    """Return whether threads share the sequences, see `sharing.Share`."""
     least = ROWS_OF_THREAD
     if threads > 1 and R.size >= LARGE_R:
         least = ROWS_OF_LARGE
@@ -57,8 +58,11 @@ def _by_rows(batch, threads, R):
 
 
 def _x_by_steps(call, threads):
-    """Whether each step multiplies its own x. Where threads share units, a step reads all of W once more, for few
-    sequences: then only if all steps' ax have the same memory, which in training they have not."""
+    """Return whether each step multiplies its own x.
+
+    If threads share units, a step reads all of W again for few sequences. This pays only if all steps' ax share memory,
+    which training rules out.
+    """
     rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
     few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
     least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
@@ -66,10 +70,10 @@ def _x_by_steps(call, threads):
 
 
 class CpuEngine(HostEngine):
-    """The cells compiled for this CPU. One pool of threads runs products and cells alike.
+    """The cells compiled for this CPU. One thread pool runs products and cells.
 
     Attributes:
-        keepers: objects that keep arrays for later calls, and whose `clear` forgets them; a weak set.
+        keepers: weak set of objects that keep arrays for later calls; their `clear` forgets them.
     """
 
     name = "cpu"
@@ -89,7 +93,7 @@ class CpuEngine(HostEngine):
 
     @property
     def num_threads(self):
-        """Threads a call may use."""
+        """Number of threads a call may use."""
         return self.thread_pool.available()
 
     def set_num_threads(self, threads):
@@ -107,7 +111,7 @@ class CpuEngine(HostEngine):
         self.thread_pool.join_pytorch(size)
 
     def _function(self, function, dtype):
-        """The address of a compiled function of the engine's for a dtype."""
+        """Return the address of a compiled function for a dtype."""
         key = function, dtype.char
         if key not in self._functions:
             self._functions[key] = function.address(from_dtype(dtype))
@@ -115,22 +119,22 @@ class CpuEngine(HostEngine):
 
     def _compiled(self, buffers):
         cell, dtype = buffers.cell, buffers.states.h.dtype
-        compiled = self._cells.get((id(cell), dtype.char))  # whose hash takes longer than all the rest
+        compiled = self._cells.get((id(cell), dtype.char))  # hashing the cell would take longer than the rest
         if compiled is None:
             compiled = self._cells.setdefault((id(cell), dtype.char), CompiledCell(cell, str(dtype)))
         return compiled
 
     def _threads(self, work, parts, enough=None):
-        """Threads for `work` multiply-adds that can be cut into `parts`, if it is enough: at least SERIAL_WORK."""
+        """Return the threads for `work` multiply-adds in `parts` parts: 1 below `enough`, default SERIAL_WORK."""
         if work < (SERIAL_WORK if enough is None else enough):
             return 1
         return max(1, min(self.thread_pool.available(), parts // products.UNITS))
 
     def _share_steps(self, call, parameters, x):
-        """Threads for a call's steps, which multiply its batch with R and W_hr, and before, where they have x, with W;
-        the call is told how they share them.
+        """Return the number of threads for a call's steps and set how they share them (`call.by_rows`).
 
-        Like all numbers of threads it depends on sizes alone.
+        The work is the batch's products with R and W_hr, and with W if the steps have x. The number depends on sizes
+        alone.
         """
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
@@ -162,18 +166,18 @@ class CpuEngine(HostEngine):
 
     def dropout(self, out, x, mask, scale, position=0):
         scale, position = np.array(scale, x.dtype), position + int(mask[5])
-        what = Dropout(
+        record = Dropout(
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
         )
-        function, threads = self._function(products.dropout, x.dtype), self._threads(20 * x.size, x.size)
-        self._fused([joined.Part(x.itemsize, function, what, threads, None)])()
+        function, threads = self._function(products.apply_dropout, x.dtype), self._threads(20 * x.size, x.size)
+        self._fused([joined.FusedPart(x.itemsize, function, record, threads, None)])()
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
         step_mask[...] = 0
-        about = np.array([address(resets), len(resets), *resets.strides], np.int64)
+        reset_array = np.array([address(resets), len(resets), *resets.strides], np.int64)
         products.fill_step_mask(
-            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(about)
+            address(step_mask) + batch, directions, times - 2, batch, address(lengths), address(reset_array)
         )
 
     def select(self, out, x, step_mask, dropped, fill):
@@ -200,10 +204,10 @@ class CpuEngine(HostEngine):
     def spread_blocks(self, out, x, gates):
         (rows, columns), width = out.shape, x.shape[1]
         heads = columns // width
-        blocks, given = (array.reshape(gates, heads, rows // gates // heads, -1) for array in (out, x))
+        blocks, x_blocks = (array.reshape(gates, heads, rows // gates // heads, -1) for array in (out, x))
         out[...] = 0
         for head in range(heads):
-            blocks[:, head, :, head * width : (head + 1) * width] = given[:, head]
+            blocks[:, head, :, head * width : (head + 1) * width] = x_blocks[:, head]
 
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         self._fused([self._product_parts.multiply(out, a, b, transpose_a, transpose_b, accumulate)])()
@@ -219,15 +223,15 @@ class CpuEngine(HostEngine):
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
-        return self._steps(forward.forward_steps, buffers, call, packing.pack_rows, buffers.x)
+        return self._steps(forward.forward_loop, buffers, call, packing.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
         call = self._compiled(buffers).new_call("backward")
         backward_call(call, buffers)
-        return self._steps(backward.backward_steps, buffers, call, packing.pack_columns)
+        return self._steps(backward.backward_loop, buffers, call, packing.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panel, x=None):
-        """The function f(first, last) that calls a compiled loop: `joined.Steps`."""
+        """Return the `joined.Steps` f(first, last) that runs a compiled loop."""
         p, dtype, kept, lent = buffers.parameters, buffers.states.h.dtype, [buffers], []  # kept: must live as long
         threads = self._share_steps(call, p, x)
 
@@ -243,7 +247,7 @@ class CpuEngine(HostEngine):
             call.product = self._function(products.blas_steps, dtype)
         elif packs:
             if (-(-call.batch // threads) if call.by_rows else call.batch) <= panels.FEW_ROWS:
-                call.panel_row = panels.WIDE_ROW
+                call.panel_row = panels.GEMV_ROW
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panel = self._function(pack_panel, dtype)
             lent = self._panels(call, p)
@@ -252,7 +256,7 @@ class CpuEngine(HostEngine):
             call.product = self._function(by_lines, dtype)
         if call.x and _x_by_steps(call, threads):
             call.x_by_steps = True
-            if not call.save:  # else what the cell saves takes the place of ax
+            if not call.save:  # else ax holds what the cell saves
                 call.ax_slot = 0
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
@@ -262,10 +266,10 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self._fused, joined.Part(dtype.itemsize, function, call, threads, kept, tuple(lent)))
+        return joined.Steps(self._fused, joined.FusedPart(dtype.itemsize, function, call, threads, kept, tuple(lent)))
 
     def _panels(self, call, parameters):
-        """The memory for packed weights that a `Call` needs while it runs, as `joined.Part` has it."""
+        """Yield the memory for packed weights that a `Call` needs while it runs, as entries of `Part.lent`."""
         for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
             if getattr(call, name):
                 weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row
@@ -273,7 +277,7 @@ class CpuEngine(HostEngine):
                 yield shape, weights.dtype, f"{name}_panels"
 
     def _addresses_of(self, chances, kept):
-        """Where the numbers of a problem's `Chances` stand as rows of compiled code, which are kept in the list."""
+        """Return the addresses of a problem's `Chances` as rows for compiled code; append the rows to `kept`."""
         known = self._chances.get(id(chances))  # each training call of the problem asks
         if known is None:
             if len(self._chances) >= CHANCES:
@@ -287,8 +291,8 @@ class CpuEngine(HostEngine):
         return joined.Fused(parts, self.thread_pool, self._memory.empty)
 
     def compile(self, operations):
-        """Neighbors that compiled code can do in one call become one function."""
-        functions, parts = [], []  # parts: of the last operations, which are not in `functions` yet
+        """Return functions for the operations; neighbors that compiled code can do in one call become one function."""
+        functions, parts = [], []  # parts: of the last operations, not in `functions` yet
         for operation in operations:
             part = self._part_of(*operation)
             if parts and (part is None or part.item != parts[0].item):
@@ -302,7 +306,7 @@ class CpuEngine(HostEngine):
         return [one.run if isinstance(one, joined.Fused) and not one.lent else one for one in functions]
 
     def _part_of(self, kind, operands, options):
-        """The `joined.Part` that does an operation; None if compiled code alone cannot."""
+        """Return the `joined.FusedPart` that does an operation; None if compiled code alone cannot."""
         if kind == "call":
             run, *arguments = operands
             return run.of(*arguments) if isinstance(run, joined.Steps) else None

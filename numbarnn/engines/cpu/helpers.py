@@ -9,14 +9,14 @@ from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_un
 from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run_job, step_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
-# A helper waits for turns at the address of its slot. Places of a slot: turn and sleepers; then in a line of the cache
-# of its own the turns that are done, and sleepers; then what is to do.
+# Byte offsets in a helper's slot: turn and sleepers at 0; completed turns and sleepers in a separate cache line;
+# then the work to do.
 _DONE, _FUNCTION, _ITEM, _JOB, _SLOT = 64, 128, 136, 144, 192
 
 
 @from_python
 def help_forever(slot):
-    """Do what each turn of a slot says; a turn without a function ends it."""
+    """Do the work of each turn of a slot until a turn has no function."""
     words, turn = numbers_at(np.int64(0), slot), 0
     while True:
         turn += 1
@@ -29,10 +29,11 @@ def help_forever(slot):
 
 @from_python
 def run_alone(item, steps, count):
-    """Do several things on this thread, one after another.
+    """Run steps on this thread, one after another.
 
     Args:
-        item: bytes of a number of the dtype. steps: address of `records.Step`s.
+        item: bytes of a number of the dtype.
+        steps: address of `count` `records.Step`s.
     """
     for number in range(count):
         _run_one(item, steps + number * STEP_BYTES)
@@ -40,16 +41,18 @@ def run_alone(item, steps, count):
 
 @from_python
 def run_together(item, steps, count, threads, slots, jobs, counters):
-    """Do several things one after another, each on as many threads as its `records.Step` says.
+    """Run steps one after another, each on as many threads as its `records.Step` says.
 
     Args:
-        item, steps, count: as above.
-        threads: the most there are. slots, jobs, counters: addresses of memory for as many threads.
+        item: bytes of a number of the dtype.
+        steps: address of `count` `records.Step`s.
+        threads: the most that a step uses.
+        slots, jobs, counters: addresses of memory for that many threads.
     """
     for number in range(count):
         step = step_at(steps + number * STEP_BYTES)
         if min(step.threads, threads) > 1:
-            _together(item, step.function, step.what, min(step.threads, threads), slots, jobs, counters)
+            _together(item, step.function, step.record, min(step.threads, threads), slots, jobs, counters)
         else:
             _run_one(item, steps + number * STEP_BYTES)
 
@@ -58,20 +61,20 @@ def run_together(item, steps, count, threads, slots, jobs, counters):
 def _run_one(item, step):
     step, address = step_at(step), new_job()
     job = job_at(address)
-    job.threads, job.what = 1, step.what
+    job.threads, job.record = 1, step.record
     run_job(item, step.function, address)
 
 
 @plain
-def _together(item, function, what, threads, slots, jobs, counters):
-    """Do one thing on this thread and on the helpers of the first slots, and wait for all of them."""
+def _together(item, function, record, threads, slots, jobs, counters):
+    """Run one function on this thread and the first helpers, and wait for all of them."""
     words = numbers_at(np.int64(0), counters)
     for k in range(threads * SLOTS):
         words[k] = 0
     for thread in range(threads - 1, -1, -1):
         address = jobs + thread * JOB_BYTES
         job = job_at(address)
-        job.thread, job.threads, job.counters, job.what = thread, threads, counters, what
+        job.thread, job.threads, job.counters, job.record = thread, threads, counters, record
         if thread > 0:
             slot = slots + (thread - 1) * _SLOT
             words = numbers_at(np.int64(0), slot)
@@ -85,7 +88,7 @@ def _together(item, function, what, threads, slots, jobs, counters):
 
 
 class Helpers:
-    """Threads that wait in compiled code: without Python's lock, which they would hand to each other."""
+    """Threads that wait for work in compiled code, where they need not take Python's lock from each other."""
 
     def __init__(self, count):
         self._memory = np.zeros((count + 1) * (_SLOT // 8 + JOB_BYTES // 8 + SLOTS), np.int64)
@@ -102,7 +105,7 @@ class Helpers:
         help_forever(slot)  # `self` keeps the memory
 
     def end(self):
-        """Let the threads end, which have nothing to do."""
+        """End the threads, which must be idle."""
         for number in range(self.count):
             words = self._memory[number * _SLOT // 8 :]
             words[_FUNCTION // 8] = 0
@@ -111,5 +114,5 @@ class Helpers:
 
 @from_python
 def tell(slot):
-    """Begin a turn of a slot whose words are written."""
+    """Begin a turn of a slot whose work has been written."""
     announce(slot, load_in_order(slot) + 1)

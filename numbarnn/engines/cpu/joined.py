@@ -1,7 +1,7 @@
-"""Fused calls: several things that a prepared call does one after another, as one call of compiled code.
+"""Fused calls: several steps of a prepared call as one call of compiled code.
 
-Python takes a microsecond or two for each call, which of a short pass is most of its time: its steps are a few
-microseconds, the copies of its states less than one.
+A Python call takes a microsecond or two, which is most of a short pass: its steps take a few microseconds, the
+copies of its states less than one.
 """
 
 from ctypes import addressof
@@ -16,17 +16,20 @@ from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, 
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
-class Part(NamedTuple):
-    """What compiled code does at a time.
+class FusedPart(NamedTuple):
+    """Work that one compiled function does.
 
     Attributes:
-        item: bytes of a number. function, what: the compiled function's address, its record. threads: for it.
-        kept: what must live as long. lent: [(shape, dtype, field of `what`)] of memory that it needs while it runs.
+        item: bytes of a number.
+        function, record: addresses of the compiled function and of its record.
+        threads: number of threads.
+        kept: objects that must live as long.
+        lent: [(shape, dtype, field of `record`)] of memory that it needs while it runs.
     """
 
     item: int
     function: int
-    what: Any
+    record: Any
     threads: int
     kept: Any
     lent: tuple = ()
@@ -36,11 +39,12 @@ class Steps:
     """The steps of a loop, as a function f(first, last).
 
     Args:
-        run: function of a list of `Part`s. part: of all steps.
+        run: f(parts), the `Fused` that runs a list of `FusedPart`s.
+        part: the `FusedPart` of all steps.
     """
 
     def __init__(self, run, part):
-        self._part, self._call, self._all = part, part.what, run([part])
+        self._part, self._call, self._all = part, part.record, run([part])
 
     def __call__(self, first, last):
         call = self._call
@@ -50,30 +54,32 @@ class Steps:
         self._all.run()
 
     def of(self, first, last):
-        """The `Part` that does these steps alone, and packs weights for them."""
+        """Return the `FusedPart` for these steps alone, which packs its own weights."""
         call = Call.from_buffer_copy(self._call)
         call.first, call.last, call.packs = first, last, call.pack
-        return self._part._replace(what=call)
+        return self._part._replace(record=call)
 
 
 class Fused:
-    """Does what several `Part`s do, one after another.
+    """Runs several `FusedPart`s one after another.
 
     Args:
-        parts: of one dtype. pool: of threads. empty: f(shape, dtype) allocates memory.
+        parts: of one dtype.
+        pool: the `ThreadPool`.
+        empty: f(shape, dtype), allocates memory.
     """
 
     def __init__(self, parts, pool, empty):
-        steps = (Step(function=one.function, what=addressof(one.what), threads=one.threads) for one in parts)
+        steps = (Step(function=one.function, record=addressof(one.record), threads=one.threads) for one in parts)
         steps = (Step * len(parts))(*steps)
         self._empty, self._memory = empty, []
-        self.lent = [(one.what, *lent) for one in parts for lent in one.lent]
-        threads, what = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
-        self.run = partial(run_alone.compiled, *what) if threads == 1 else partial(pool.run, *what, threads)
-        self.run.kept = steps, parts  # whose addresses it has
+        self.lent = [(one.record, *lent) for one in parts for lent in one.lent]
+        threads, work = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
+        self.run = partial(run_alone.compiled, *work) if threads == 1 else partial(pool.run, *work, threads)
+        self.run.kept = steps, parts  # keeps alive what its addresses point at
 
     def lend(self):
-        """Get the memory that the parts need while they run."""
+        """Allocate the memory that the parts need while they run."""
         self._memory = []
         for record, shape, dtype, field in self.lent:
             self._memory.append(self._empty(shape, dtype))
@@ -86,14 +92,14 @@ class Fused:
 
 
 def zero(out):
-    """out = 0."""
+    """Set out = 0."""
     out[...] = 0
 
 
 @by_address
 def copy_rows(zero, address):
-    """A `records.Copy`."""
-    copy = copy_at(job_at(address).what)
+    """Copy the rows of a `records.Copy`."""
+    copy = copy_at(job_at(address).record)
     for i in range(copy.rows):
         out, x = numbers_at(zero, copy.out + i * copy.out_row), numbers_at(zero, copy.x + i * copy.x_row)
         for j in range(copy.numbers):
@@ -101,7 +107,7 @@ def copy_rows(zero, address):
 
 
 def copy_part(operands, function_of_copies):
-    """The `Part` that does "copy" of (out, x) or "zero" of (out,); None if the arrays have no rows of floats.
+    """Return the `FusedPart` of a "copy" (out, x) or "zero" (out,); None if the arrays have no rows of floats.
 
     Args:
         function_of_copies: f(dtype), the address of `copy_rows`.
@@ -113,15 +119,17 @@ def copy_part(operands, function_of_copies):
     copy = Copy(rows=rows, numbers=numbers, out=address(out), out_row=row_bytes(out))
     if x:
         copy.x, copy.x_row = address(x[0]), row_bytes(x[0])
-    else:  # one row of zeros, again and again
+    else:  # one row of zeros serves all rows
         copy.zeros = np.zeros(numbers, out.dtype)
         copy.x = address(copy.zeros)
-    return Part(out.itemsize, function_of_copies(out.dtype), copy, 1, operands)
+    return FusedPart(out.itemsize, function_of_copies(out.dtype), copy, 1, operands)
 
 
 def _has_rows(array, like):
-    """Whether an array has the shape and dtype of another, floats, and rows without gaps within them, and without gaps
-    between them where it has three axes."""
+    """Return whether an array has another's shape and dtype, holds floats, and its rows are contiguous.
+
+    An array of three axes must be contiguous as a whole.
+    """
     of_two = array.ndim == 2 and array.strides[1] == array.itemsize
     in_rows = of_two or (array.ndim == 3 and array.flags.c_contiguous)
     of_floats = array.dtype.kind == "f" and array.itemsize > 2
@@ -129,5 +137,5 @@ def _has_rows(array, like):
 
 
 def _as_rows(array):
-    """Such an array as one of two axes."""
+    """Return an array that `_has_rows` accepts as one of two axes."""
     return array if array.ndim == 2 else array.reshape(array.shape[0] * array.shape[1], array.shape[2])

@@ -1,6 +1,6 @@
-"""Memory that calls use again: what an array leaves is kept for the next one of about its size.
+"""Array memory that later calls use again: freed memory serves the next array of about its size.
 
-The system gives large arrays new pages each time, and filling these with zeros takes as long as a tenth of a call.
+The system gives large arrays new pages each time; filling these with zeros takes as long as a tenth of a call.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ from numbarnn.common.forks import freed_in_forks
 
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
 MOST_KEPT = 1 << 28  # bytes kept at most
-LARGE = 1 << 21  # bytes of a large page
-_LINE = 64  # bytes of a line of the cache, at which arrays begin
+LARGE = 1 << 21  # bytes of a huge page
+_LINE = 64  # bytes of a cache line, at which arrays begin
 _HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def aligned(size):
-    """New bytes, a uint8 array of unspecified contents that begins with a line of the cache.
+    """Allocate `size` bytes, a uint8 array that begins at a cache line; contents are unspecified.
 
-    Much of it is in large pages, where the system has some: of small ones, a processor knows where too few are.
+    Large arrays use huge pages where the system has them: the processor's TLB covers only few small pages.
     """
     if size >= LARGE and _HAS_LARGE_PAGES:
         return _in_large_pages(size)
@@ -33,26 +33,28 @@ def aligned(size):
 
 
 def _in_large_pages(size):
-    """`aligned` of at least LARGE bytes, in memory of which the system may give large pages."""
+    """Allocate at least LARGE bytes in memory for which the system may use huge pages."""
     try:
         pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"the system has no {size} bytes for an array: {error}") from error
-    with suppress(OSError):  # from a system without large pages
+    with suppress(OSError):  # from a system without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
 
 
 def trim():
-    """Give back to the system what the C library keeps of freed memory, where it can (glibc)."""
+    """Return freed memory that the C library keeps to the system, where possible (glibc)."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def copied(array):
-    """A contiguous copy of an array that begins with a line where it is large: of two lines for each vector, large
-    weights are read a seventh slower."""
+    """Return a contiguous copy of an array, aligned to a cache line if large.
+
+    Vectors that straddle two lines make reading large weights a seventh slower.
+    """
     if array.nbytes < SMALL:
         return np.array(array, order="C")
     copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
@@ -61,7 +63,7 @@ def copied(array):
 
 
 class _Loan:
-    """Memory on loan: what arrays in it, and their views, hold; when none is left, it returns to its pool."""
+    """Memory on loan: arrays and their views hold it; when the last one is gone, it returns to its pool."""
 
     def __init__(self, pool, raw, shape, dtype):
         self.pool, self.raw = pool, raw
@@ -73,21 +75,21 @@ class _Loan:
 
 
 class MemoryPool:
-    """Makes arrays in memory of earlier ones.
+    """Allocates arrays in memory of earlier ones.
 
     Args:
-        give_back: function without arguments that frees all memory kept for later calls, this pool's included; it is
-            called where the system has no more.
+        give_back: function without arguments that frees all memory kept for later calls, this pool's included. It is
+            called when the system is out of memory.
     """
 
     def __init__(self, give_back=None):
         self._free, self._kept = {}, 0
         self._give_back = give_back or self.clear
-        # Reentrant: where it is held, Python may collect arrays, which give back theirs.
+        # Reentrant: while it is held, Python may collect arrays, which return their memory.
         self._lock = freed_in_forks(threading.RLock())
 
     def empty(self, shape, dtype):
-        """An array with unspecified contents, that begins with a line of the cache where it is large."""
+        """Allocate an array of unspecified contents, aligned to a cache line if large."""
         dtype, shape = np.dtype(dtype), shape if type(shape) is tuple else (shape,)
         size = dtype.itemsize
         for length in shape:
@@ -95,7 +97,7 @@ class MemoryPool:
         if size < SMALL:
             return np.empty(shape, dtype)
         if size <= MOST_KEPT:
-            step = 1 << (size.bit_length() - 3)  # sizes that are kept are rounded up, by at most a quarter
+            step = 1 << (size.bit_length() - 3)  # round kept sizes up, by at most a quarter
             size = -(-size // step) * step
         with self._lock:
             free = self._free[size] = self._free.pop(size, [])  # the last of the dict
@@ -111,13 +113,13 @@ class MemoryPool:
         return np.asarray(_Loan(self, raw, shape, dtype))
 
     def clear(self):
-        """Give back to the system what no array uses."""
+        """Return memory that no array uses to the system."""
         with self._lock:
             free, self._free, self._kept = self._free, {}, 0
         free.clear()
 
     def _take_back(self, raw):
-        """Keep memory, if it is not too much alone."""
+        """Keep memory for later, unless it alone exceeds the limit."""
         if raw.nbytes > MOST_KEPT:
             return
         with self._lock:
@@ -126,10 +128,9 @@ class MemoryPool:
             self._make_room()
 
     def _make_room(self):
-        """Keep less of the sizes that nobody has asked for the longest: an earlier problem's.
+        """Free memory of the sizes unused for the longest time until the rest fits the limit.
 
-        What is kept is counted anew: an interrupt, or arrays that Python collects meanwhile, may have come between
-        memory and its count.
+        Kept bytes are counted anew: an interrupt or a garbage collection may have separated memory from its count.
         """
         if self._kept <= MOST_KEPT:
             return

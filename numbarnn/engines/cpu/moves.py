@@ -1,4 +1,4 @@
-"""Numbers moved by vector instructions, for compiled code that works on addresses: transposed, copied, fetched."""
+"""Vector instructions that transpose, copy and prefetch numbers by address."""
 
 from llvmlite import ir
 
@@ -9,9 +9,9 @@ from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, Vectors
 
 @intrinsic
 def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
-    """out = source transposed, as many rows and columns as a vector has numbers; bytes between rows.
+    """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes.
 
-    Only the first `rows` of the source are read: after them comes the last one, again and again.
+    Only the first `rows` of the source are read; the last of them is repeated.
     """
 
     def generate(context, builder, signature, arguments):
@@ -30,35 +30,37 @@ def transpose_square(typing_context, zero, source, source_row, rows, out, out_ro
 
 @intrinsic
 def transpose_half(typing_context, zero, source, source_row, out):
-    """out = source transposed, as many columns as a vector has numbers, and half as many rows: two columns of these are
-    a vector. Rows of out follow each other."""
+    """Write out = the transposed source, with one vector's columns and half as many rows.
+
+    A vector holds two columns of the source. Rows of out are contiguous.
+    """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, source, source_row, out = arguments
         rows = [v.load(v.moved(source, i, source_row)) for i in range(v.length // 2)]
         _exchange(builder, rows)
-        beside = [i + column for column in range(2) for i in range(0, v.length, 2)]
-        beside = ir.Constant(ir.VectorType(ir.IntType(32), v.length), beside)
+        order = [i + column for column in range(2) for i in range(0, v.length, 2)]
+        order = ir.Constant(ir.VectorType(ir.IntType(32), v.length), order)
         for i, row in enumerate(rows):
-            v.store(builder.shuffle_vector(row, row, beside), v.moved(out, i, VECTOR_BYTES))
+            v.store(builder.shuffle_vector(row, row, order), v.moved(out, i, VECTOR_BYTES))
         return context.get_dummy_value()
 
     return types.void(zero, *[types.intp] * 3), generate
 
 
 def _exchange(builder, rows):
-    """Let the number of a row and the higher part of a number's place in it change places; the lower part stays."""
-    width, beside = len(rows) // 2, rows[0].type.count // len(rows)
+    """Swap a row's number with the high part of a number's position in it; the low part stays."""
+    width, numbers = len(rows) // 2, rows[0].type.count // len(rows)
     while width:  # swap halves of pairs of rows, quarters of pairs, and so on
         for i in range(len(rows)):
             if not i & width:
-                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width * beside)
+                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width * numbers)
         width //= 2
 
 
 def _swapped(builder, first, second, width):
-    """Two rows, the odd pieces of the first exchanged with the even ones of the second."""
+    """Return two rows after exchanging the first one's odd blocks with the second one's even blocks."""
     length = first.type.count
     even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
     mask_type = ir.VectorType(ir.IntType(32), length)
@@ -72,7 +74,7 @@ def _swapped(builder, first, second, width):
 
 
 def _copier(count_of):
-    """A function for compiled code: so many numbers, count_of(those of a vector), from one address to another."""
+    """Return a function for compiled code that copies count_of(numbers per vector) numbers between two addresses."""
 
     def generate(context, builder, signature, arguments):
         v, (_, source, out) = Vectors(context, builder, signature.args[0]), arguments
@@ -94,7 +96,7 @@ copy_panel_term = _copier(lambda length: 2 * length)
 
 @intrinsic
 def fetch(typing_context, zero, address):
-    """Let the second cache get the line at an address; nothing need be there."""
+    """Prefetch the line at an address into the L2 cache; the address may be invalid."""
 
     def generate(context, builder, signature, arguments):
         Vectors(context, builder, signature.args[0]).fetch(arguments[1])

@@ -1,4 +1,4 @@
-"""OpenBLAS for code compiled for the CPU: its gemm and gemv by address, one thread per call."""
+"""OpenBLAS for code compiled for the CPU: addresses of its gemm and gemv, one thread per call."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -9,12 +9,11 @@ _LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
 @cache
 def openblas():
-    """OpenBLAS as a ctypes library, this package's own copy, set to one thread per call.
+    """Load this package's own copy of OpenBLAS through ctypes, set to one thread per call.
 
-    The engine splits products over its own threads (two pools in one loop would fight), which is why the copies that
-    NumPy and SciPy use, with their threads, are left alone. Importing the package `scipy_openblas32` would not do: it
-    offers its functions to the whole process, where SciPy would find them under the names of its own. As every
-    OpenBLAS, this one reads OPENBLAS_CORETYPE when it is loaded.
+    The engine splits products over its own threads; two thread pools in one loop would compete. NumPy and SciPy keep
+    their own, multi-threaded copies. Importing `scipy_openblas32` would export its symbols to the whole process, where
+    SciPy would find them first. OPENBLAS_CORETYPE applies when the library loads.
 
     Raises:
         ImportError: scipy-openblas32 is not installed.
@@ -23,16 +22,16 @@ def openblas():
 
     package = find_spec("scipy_openblas32")
     folders = package.submodule_search_locations if package else ()
-    found = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
-    if not found:
+    paths = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
+    if not paths:
         raise ImportError("the CPU engine needs OpenBLAS: pip install scipy-openblas32")
-    library = ctypes.CDLL(str(found[0]))  # visible through this handle only
+    library = ctypes.CDLL(str(paths[0]))  # visible through this handle only
     library.scipy_openblas_set_num_threads(1)
     return library
 
 
 def core_name():
-    """Name of the CPU kernels that OpenBLAS chose, such as "SkylakeX"."""
+    """Return the name of the CPU kernels that OpenBLAS chose, such as "SkylakeX"."""
     import ctypes
 
     function = openblas().scipy_openblas_get_corename
@@ -42,13 +41,13 @@ def core_name():
 
 @cache
 def has_small_kernels():
-    """Whether it multiplies small matrices as they lie, where it would copy larger ones first."""
+    """Return whether OpenBLAS multiplies small matrices without packing them first."""
     return core_name() in ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
 @cache
 def blas_function(dtype, name="gemm"):
-    """CBLAS's gemm or gemv for a dtype as a function that compiled code can call.
+    """Return CBLAS's gemm or gemv for a dtype as a function that compiled code can call.
 
     Signatures as in CBLAS, addresses as integers:
         gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)

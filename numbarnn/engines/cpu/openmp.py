@@ -1,13 +1,12 @@
-"""PyTorch's threads as the CPU engine's.
+"""Run the engine's work on PyTorch's OpenMP threads.
 
-After each of PyTorch's operations its threads go on looking for work for some milliseconds, on the processors that
-numbarnn's own threads would run on: whole steps of a model became a fifth slower by that. So beside PyTorch its threads
-do the engine's work too. They are OpenMP's, and take what is called a parallel region: a function that all of them
-call, and the calling thread, which then waits until all are done. A compiler makes calls of GOMP_parallel of such
-regions; so does this, of the very library that PyTorch's own calls go to.
+After an operation PyTorch's threads spin for some milliseconds on the CPUs that numbarnn's threads would use; whole
+training steps became a fifth slower. With PyTorch loaded, its threads therefore do the engine's work. They run a
+parallel region: a function that all of them call together with the calling thread, which waits until all are done.
+Compilers enter such a region through GOMP_parallel; so does this module, in the library that PyTorch itself uses.
 
-OpenMP keeps threads for each thread that has begun a region. In a forked process they are not there, and its next
-region, PyTorch's or ours, would wait for them for ever: so they are ended ahead of forks, and made again when needed.
+OpenMP keeps threads for each thread that began a region. A forked process lacks them, and its next region would wait
+forever. They are therefore ended before a fork and created again when needed.
 """
 
 import ctypes
@@ -27,18 +26,17 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _NAMES = (
     "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all",
 )  # fmt: skip
-_SOFT = 1  # omp_pause_soft: threads end, what the program has set stays
+_SOFT = 1  # omp_pause_soft: end the threads, keep the program's settings
 
 
-def functions_of(library, mode=ctypes.DEFAULT_MODE):
-    """The functions of OpenMP in a library, name -> ctypes' function; None where it is not there, or older than OpenMP
-    5.
+def openmp_functions(library, mode=ctypes.DEFAULT_MODE):
+    """Return OpenMP's functions in a library, name -> ctypes function; None if it lacks them or is older than OpenMP 5.
 
     Args:
-        library: name or path; None for what the process has loaded for all.
+        library: name or path; None for symbols that are global in the process.
     """
     try:
-        loaded = ctypes.PyDLL(library, mode)  # keeps Python's lock: these functions only look
+        loaded = ctypes.PyDLL(library, mode)  # keeps Python's lock: these functions return at once
         return {name: getattr(loaded, name) for name in _NAMES}
     except (OSError, AttributeError):
         return None
@@ -46,19 +44,20 @@ def functions_of(library, mode=ctypes.DEFAULT_MODE):
 
 @cache
 def functions_of_pytorch():
-    """The functions of OpenMP that PyTorch calls, likewise; None where it has other threads.
+    """Return the OpenMP functions that PyTorch calls, name -> ctypes function; None if it uses other threads.
 
-    PyTorch must be loaded. Symbols are looked up in the linker's order: what is there for all, such as libraries of
-    LD_PRELOAD, then what PyTorch's library brings along.
+    PyTorch must be loaded. Symbols are looked up in the linker's order: global ones (LD_PRELOAD), then PyTorch's own.
     """
     if os.name != "posix":
         return None
-    return functions_of(None) or functions_of("libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", ctypes.DEFAULT_MODE))
+    return openmp_functions(None) or openmp_functions(
+        "libtorch_cpu.so", getattr(os, "RTLD_NOLOAD", ctypes.DEFAULT_MODE)
+    )
 
 
 @intrinsic
 def _ask(typing_context, function):
-    """What a C function without arguments answers, an int."""
+    """Return the int that a C function without arguments returns."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(_I32, []).as_pointer()
@@ -68,9 +67,12 @@ def _ask(typing_context, function):
 
 
 @intrinsic
-def _begin_region(typing_context, gomp_parallel, function, what):
-    """Let all threads call function(what), as many as OpenMP is set to. PyTorch's regions are of as many, and OpenMP
-    ends threads and makes new ones where the next region has another number."""
+def _begin_region(typing_context, gomp_parallel, function, record):
+    """Call function(record) on all of OpenMP's threads.
+
+    The region keeps OpenMP's current number of threads, as PyTorch's regions do: OpenMP ends and creates threads
+    whenever the number changes.
+    """
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32]).as_pointer()
@@ -82,21 +84,21 @@ def _begin_region(typing_context, gomp_parallel, function, what):
 
 @by_address
 def take_part(address):
-    """What each thread of a `records.Region` does: its part, if it is one of those that are wanted.
+    """Run one thread's part of a `records.Region`, if the region uses this thread.
 
-    There may be fewer than that: within another region, or beyond a limit of OpenMP's.
+    A team may be smaller than asked for: inside another region, or at a limit of OpenMP's.
     """
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
-    job.counters, job.what = region.counters, region.what
+    job.counters, job.record = region.counters, region.record
     if job.thread < job.threads:
         run_job(region.item, region.function, place)
 
 
 @from_python
 def run_region(address):
-    """Do what a `records.Region` says."""
+    """Run a `records.Region`."""
     region = region_at(address)
     words = numbers_at(np.int64(0), region.counters)
     for k in range(region.threads * SLOTS):
@@ -108,12 +110,12 @@ class OpenMP:
     """Runs compiled functions on PyTorch's threads, one at a time.
 
     Args:
-        functions: of `functions_of_pytorch`.
-        size: f(), of how many threads a region of the calling Python thread is: `torch.get_num_threads`. OpenMP itself
-            knows no number but all processors in a Python thread before PyTorch told it, as this does.
+        functions: those that `functions_of_pytorch` returned.
+        size: `torch.get_num_threads`, the number of threads of the calling Python thread's regions. Until PyTorch has
+            set it in a Python thread, which this call does, OpenMP would use all CPUs.
 
     Attributes:
-        size: the same.
+        size: the argument.
     """
 
     def __init__(self, functions, size):
@@ -125,16 +127,20 @@ class OpenMP:
         )  # fmt: skip
         self._counters = np.zeros(0, np.int64)
 
-    def run(self, item, function, threads, what):
-        """Let threads do something together: a function of (zero, address of a `records.Job`) does `what`; both are
-        addresses, `item` is the bytes of a number of the dtype."""
+    def run(self, item, function, threads, record):
+        """Run a compiled function of (zero, address of a `records.Job`) on several threads.
+
+        Args:
+            item: bytes of a number of the dtype.
+            function, record: addresses of the function and of its record.
+        """
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:
             self._counters = np.zeros(size, np.int64)
         region.counters = self._counters.ctypes.data
-        region.item, region.function, region.threads, region.what = item, function, threads, what
+        region.item, region.function, region.threads, region.record = item, function, threads, record
         run_region(ctypes.addressof(region))
 
     def end_threads(self):
-        """End those that the calling thread has; whether it has none now."""
+        """End the calling thread's OpenMP threads; return whether it has none now."""
         return self._functions["omp_pause_resource_all"](_SOFT) == 0

@@ -1,6 +1,6 @@
-"""The product of a tile of many rows with a panel, both packed: what takes most of the time of large products.
+"""The product of a tile of many rows with a panel, both packed: the innermost loop of large products.
 
-Its idea is `vectors.tile_product`'s; besides it fetches the next panel while it multiplies this one.
+The algorithm is that of `vectors.tile_product`; it also prefetches the next panel.
 """
 
 from llvmlite import ir
@@ -9,58 +9,61 @@ from numbarnn.compile import cgutils, types
 from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import INT, LINE, VECTOR_BYTES, Vectors, own_memory
 
-# Terms that are multiplied one after another, without a branch between, while one line of the next panel is fetched.
+# Terms to multiply without a branch while one cache line of the next panel is prefetched.
 UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
-def packed_tile(least, most, beside=2):
-    """A function for compiled code: out = tile panel, or +=, where out has `least` to `most` rows, and the panel's
-    columns, or with `beside` = 1 the first half of these.
+def packed_tile(least, most, vectors=2):
+    """Return a function for compiled code: out = tile panel, or +=, for `least` to `most` rows.
+
+    Args:
+        vectors: vectors of the panel per term: 2, or 1 for the first half of its columns only.
 
     Args of the function:
-        rows: how many.
-        tile: address of the rows, all of them at each term: (terms, rows), see `pack_tile`.
+        rows: number of rows.
+        tile: address of the packed rows (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
-        ahead: address of what is fetched meanwhile: a line of the caches for each UNROLLED terms. The machine does not
-            see which panel is next, and large weights are in the third cache.
-        terms, chain: how many, and of how many a sum is made; these are added up, which keeps rounding errors small.
-        out, out_row: address of the result, and bytes between its rows. add: add to out, to which the sums are added
-            one after another.
+        ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
+            and large weights lie in the L3 cache.
+        terms: number of terms.
+        kc: terms per partial sum; partial sums are then added, which keeps rounding errors small.
+        out, out_row: address of the result, and bytes between its rows.
+        add: add to out; the partial sums are added one after another.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, rows, *given = arguments
+        _, rows, *operands = arguments
         for count in cgutils.each_of(builder, rows, range(least, most + 1)):
-            _write_tile(v, count, beside, *given)
+            _write_tile(v, count, vectors, *operands)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, rows, tile, panel, ahead, terms, chain, out, out_row, add):
+    def product(typing_context, zero, rows, tile, panel, ahead, terms, kc, out, out_row, add):
         return types.void(zero, *[types.intp] * 8, types.boolean), generate
 
     return product
 
 
-def _write_tile(v, rows, beside, tile, panel, ahead, terms, chain, out, out_row, add):
-    """Write what `packed_tile` does with so many rows, of so many vectors side by side.
+def _write_tile(v, rows, vectors, tile, panel, ahead, terms, kc, out, out_row, add):
+    """Write `packed_tile`'s instructions for a fixed number of rows and vectors per term.
 
-    Between two chains their sum is in memory of the function's own: the first cache has it, where rows of out, some KB
-    apart, get into each other's way.
+    Between two partial sums the total lies on the stack, in the L1 cache: rows of out, some KB apart, would evict each
+    other.
     """
     builder = v.builder
-    sums = [[v.variable() for _ in range(beside)] for _ in range(rows)]
+    sums = [[v.variable() for _ in range(vectors)] for _ in range(rows)]
     total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)
-    last = builder.sdiv(builder.sub(terms, INT(1)), chain)  # 0, too, where there are no terms
+    last = builder.sdiv(builder.sub(terms, INT(1)), kc)  # 0 without terms, too
     with cgutils.for_range(builder, builder.add(last, INT(1))) as loop:
         begins, ends = (builder.icmp_signed("==", loop.index, number) for number in (INT(0), last))
-        start = builder.mul(loop.index, chain)
+        start = builder.mul(loop.index, kc)
         left = builder.sub(terms, start)
-        count = builder.select(builder.icmp_signed("<", left, chain), left, chain)
-        # Sums that are added to are far away; a store would wait for a line from there, and so would all after it.
+        count = builder.select(builder.icmp_signed("<", left, kc), left, kc)
+        # Prefetch the sums to add to: a store would wait for their line, and everything after it too.
         with builder.if_then(begins):
             for i in range(rows):
-                for j in range(max(1, beside * VECTOR_BYTES // LINE)):
+                for j in range(max(1, vectors * VECTOR_BYTES // LINE)):
                     v.fetch(v.moved(v.moved(out, i, out_row), j, LINE))
         at = v.moved(tile, start, rows * v.bytes), v.moved(panel, start, 2 * VECTOR_BYTES)
         _add_chain(v, sums, at, v.moved(ahead, builder.sdiv(start, INT(UNROLLED)), LINE), count)
@@ -72,14 +75,14 @@ def _write_tile(v, rows, beside, tile, panel, ahead, terms, chain, out, out_row,
 
 
 def _add_chain(v, sums, at, ahead, terms):
-    """sums = the products of so many terms: rows of a tile times a panel, which begin at two addresses."""
+    """Add the products of `terms` terms to sums: tile rows times a panel, read from the addresses `at`."""
     builder, rows = v.builder, len(sums)
     (tile, panel), zero = at, ir.Constant(v.type, None)
     for row in sums:
         for place in row:
             builder.store(zero, place)
 
-    def add_products(place, number):  # of the term so many after that at `place`
+    def add_products(place, number):  # of the term `number` terms after `place`
         first = v.moved(v.moved(panel, place, 2 * VECTOR_BYTES), number, 2 * VECTOR_BYTES)
         b = [v.load(v.moved(first, j, VECTOR_BYTES)) for j in range(len(sums[0]))]
         factors = v.moved(v.moved(tile, place, rows * v.bytes), number, rows * v.bytes)

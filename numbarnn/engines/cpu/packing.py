@@ -1,6 +1,6 @@
-"""Weights into panels, which `panels` multiplies.
+"""Pack weights into the panels that `panels` multiplies.
 
-It reads and writes all weights once, so it is worth it from a few steps on; inference keeps them (`packed`).
+Packing reads and writes all weights once, so it pays from a few steps on. Inference keeps packed weights (`packed`).
 """
 
 from numbarnn.compile.plain import plain
@@ -9,14 +9,15 @@ from numbarnn.engines.cpu.panels import PANEL_ROW, ZERO
 from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import LINE, VECTOR_BYTES, bytes_of, numbers_at
 
-AHEAD = 32  # terms by which columns are fetched before they are packed: these are pieces of rows far apart
+AHEAD = 32  # terms to prefetch ahead: a column panel is read from rows that lie far apart in memory
 
 
 def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
-    """The shape of weights (gates * H, terms) in panels of their rows, or (terms, columns) of their columns.
+    """Return the shape of panels that hold rows of weights (gates * H, terms), or columns of weights (terms, columns).
 
     Args:
-        panel_row: bytes of a panel's columns, PANEL_ROW or WIDE_ROW.
+        transposed: pack columns.
+        panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
     """
     (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:
@@ -27,10 +28,10 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
 
 @by_address
 def pack_rows(zero, address):
-    """A panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
+    """Pack a panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
 
-    Fewer columns than `width` are filled up with zeros. `out_row` is what is between two terms. With `rest`, so many
-    rows of several b.
+    Missing columns become zeros. `out_row` is the distance between two terms. With `rest`, the panel takes that many
+    rows from each of several b.
     """
     at, item, done = product_at(address), bytes_of(zero), ZERO
     while done < at.columns:
@@ -49,7 +50,7 @@ def pack_rows(zero, address):
 
 @plain
 def _pack_columns_of(zero, at, b, columns, out):
-    """Some columns of a panel, which are rows of weights that follow each other: squares of them, then one by one."""
+    """Pack consecutive rows of weights as columns of a panel: whole squares first, then single rows."""
     item = bytes_of(zero)
     square = VECTOR_BYTES // item
     terms, whole = at.terms // square * square, columns // square * square
@@ -65,7 +66,10 @@ def _pack_columns_of(zero, at, b, columns, out):
 
 @by_address
 def pack_columns(zero, address):
-    """A panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns); likewise."""
+    """Pack a panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns).
+
+    Missing columns become zeros. `out_row` is the distance between two terms.
+    """
     at = product_at(address)
     width = at.out_row // bytes_of(zero)
     if at.columns == width and at.out_row == PANEL_ROW:

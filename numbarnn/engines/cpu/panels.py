@@ -1,8 +1,8 @@
-"""Products with weights that are stored as they are read: in panels.
+"""Products with packed weights: panels hold them in the order in which they are read.
 
-A panel has all terms of `width` columns, as many as two vectors of the machine have numbers, one term after the other.
-Each gate's columns begin a panel; what is left of all gates, after whole panels, are columns of further ones together.
-Wide panels, of a few of these side by side, are for products of few rows. `packing` makes them.
+A panel has all terms of `width` columns (two vectors of the machine), one term after another. Each gate's columns
+begin a new panel; columns of all gates that fill no whole panel share further panels. GEMV panels, as wide as several
+of these, are for products of few rows. `packing` makes panels.
 """
 
 import numpy as np
@@ -14,71 +14,70 @@ from numbarnn.engines.cpu.records import by_address, product_at
 from numbarnn.engines.cpu.vectors import LINE, MOST_ROWS, VECTOR_BYTES, bytes_of, numbers_at, own_bytes, tile_product
 
 PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
-# The same of a wide one. A product of few rows takes as long as reading the panels does: one panel has too few sums to
-# read as fast as the second cache sends, and from several that lie apart it sends little more than half as much.
-WIDE_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
-# Terms added up one after another, of few terms or few rows; of others twice as many, see `chain_of`.
-CHAIN = 128
-# Of a block of rows, so many bytes of each: it stays in the second cache, beside the panels' stream. The more terms,
-# the fewer times are sums written, and the more rows, the fewer times are panels read. But it is on the stack, of which
-# some programs give their threads no more than 256 KB.
+# Bytes of a GEMV panel's columns. A product of few rows takes as long as reading the panels. One panel has too few
+# sums to read at the L2 cache's speed, and several that lie apart read little more than half as fast.
+GEMV_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
+# Terms of an accumulation block, for few terms or few rows; others have twice as many, see `kc_of`.
+KC = 128
+# Bytes of each row of a block of rows: the block stays in the L2 cache beside the panels' stream. More terms write
+# sums less often, more rows read panels less often. The block lies on the stack, which some programs limit to 256 KB.
 BLOCK_ROWS, BLOCK_ROW = 64, 1 << 11
-BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # of fewer rows more terms
-FEW_ROWS = 3  # that `multiply_few_rows` takes at most, and for which panels are wide
+BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # fewer rows have more terms
+FEW_ROWS = 3  # most rows of `multiply_few_rows`, which use GEMV panels
 _one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
 _LOWEST = min(MOST_ROWS // 2, FEW_ROWS + 1)  # `tile_of` makes no lower tiles
-_packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, beside) for beside in (2, 1))
-_ROW, _WIDE = np.intp(PANEL_ROW), np.intp(WIDE_ROW)
+_packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, vectors) for vectors in (2, 1))
+_ROW, _WIDE = np.intp(PANEL_ROW), np.intp(GEMV_ROW)
 ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
 _one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
 _three_by_2 = tile_product(3, 2)
-_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, where others have 16
-# Sums that a product with wide panels makes of each number, and adds up: short ones err less, and it waits for the
-# panels, not for sums, as long as these are in registers. Four take 2 % more time for one row.
-TURNS = 2 if _MANY_REGISTERS else 1
-_one_in_turns, _two_in_turns, _three_in_turns = (tile_product(rows, 2, TURNS) for rows in range(1, 4))
+_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, elsewhere 16
+# Accumulators for each number of a product with GEMV panels: shorter sums round less, and reading the panels takes
+# longer than the sums while these are in registers. Four take 2 % more time for one row.
+ACCUMULATORS = 2 if _MANY_REGISTERS else 1
+_one_row, _two_rows, _three_rows = (tile_product(rows, 2, ACCUMULATORS) for rows in range(1, 4))
 
 
 @plain
-def chain_of(terms):
-    """How many of so many terms are added up one after another.
+def kc_of(terms):
+    """Return the terms of an accumulation block for a product of that many terms.
 
-    PyTorch's products cut 256 terms in two, and err 1.4 times less than one sum; with other numbers they err as sums of
-    256 do, or up to a fifth less. Shorter ones would take 0.7 % more time.
+    PyTorch cuts 256 terms in two, and errs 1.4 times less than one sum there; elsewhere it errs as sums of 256 do, or
+    up to a fifth less. Shorter blocks would take 0.7 % more time.
     """
-    return CHAIN if terms <= 2 * CHAIN else 2 * CHAIN
+    return KC if terms <= 2 * KC else 2 * KC
 
 
 @plain
-def takes_turns(panel_row, batch):
-    """Whether a step's products with wide panels take turns: not by the rows of a share, as these depend on threads."""
-    return panel_row == WIDE_ROW and batch <= FEW_ROWS
+def has_accumulators(panel_row, batch):
+    """Return whether a step's products use several accumulators; it must not depend on the number of threads."""
+    return panel_row == GEMV_ROW and batch <= FEW_ROWS
 
 
 # ------------------------------------------------------------------------------------------ products
 @by_address
 def panel_product(zero, address):
-    """A `records.Product` whose b is in panels.
+    """Compute a `records.Product` whose b is in panels.
 
-    Sums of `chain` terms are added up, in the same order whatever the number of rows and panels; of few rows that take
-    `turns`, TURNS sums of CHAIN terms. With wide panels, all rows are read FEW_ROWS at once.
+    Accumulation blocks of `kc` terms are added up in the same order for any number of rows and panels. Few rows with
+    `accumulators` use ACCUMULATORS accumulators over KC terms. With GEMV panels, all rows are read FEW_ROWS at once.
     """
-    at, own, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * WIDE_ROW)
-    if at.rows <= FEW_ROWS or at.panel_row == WIDE_ROW:
+    at, scratch, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * GEMV_ROW)
+    if at.rows <= FEW_ROWS or at.panel_row == GEMV_ROW:
         _multiply_few_at_a_time(zero, at, own_out)
         return
     tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
-    blocks = (tiles + of_block - 1) // of_block  # of whole tiles, all but the last
+    blocks = (tiles + of_block - 1) // of_block  # all but the last are whole tiles
     for block in range(blocks):
         first, last = tiles * block // blocks * MOST_ROWS, min(at.rows, tiles * (block + 1) // blocks * MOST_ROWS)
-        most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.chain) * at.chain
+        most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.kc) * at.kc
         for start in range(0, max(1, at.terms), most):
-            _multiply_block(zero, at, (first, last - first), (start, min(most, at.terms - start)), (own, own_out))
+            _multiply_block(zero, at, (first, last - first), (start, min(most, at.terms - start)), (scratch, own_out))
 
 
 @plain
 def _multiply_few_at_a_time(zero, at, own_out):
-    """Rows, FEW_ROWS at once: with wide panels also more, where one thread does what was to be shared by several."""
+    """Multiply rows, FEW_ROWS at once. GEMV panels may meet more rows if one thread does the work of several."""
     rows, a, out = at.rows, at.a, at.out
     for first in range(0, rows, FEW_ROWS):
         at.rows, at.a, at.out = min(FEW_ROWS, rows - first), a + first * at.a_row, out + first * at.out_row
@@ -88,71 +87,75 @@ def _multiply_few_at_a_time(zero, at, own_out):
 
 @plain
 def _multiply_few(zero, at, own_out):
-    """At most FEW_ROWS rows.
+    """Multiply at most FEW_ROWS rows.
 
-    All of a panel is read before the next one, those of all matrices in turn, as they follow each other in memory: of
-    pieces that lie apart the second cache sends half as much.
+    All of a panel is read before the next one, in the order in which they lie in memory: reading blocks that lie apart
+    halves the L2 cache's speed.
 
     Args:
-        at: the `records.Product`. own_out: memory for the product with one panel.
+        at: the `records.Product`.
+        own_out: memory for the product with one panel.
     """
-    row, item, beside = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
+    row, item, panels = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
     for p in range(at.columns // width):
         for number in range(at.more + 1):
             panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
-            _multiply_all_terms(zero, at, panel, beside, (out, at.out_row))
+            _multiply_all_terms(zero, at, panel, panels, (out, at.out_row))
     if at.columns % width == 0:
         return
     first, end = _rest_of(at, width)
     for p in range(first // width, (end + width - 1) // width):
         if at.add:
             _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), YES)
-        beside = (min(width, end - p * width) * item + PANEL_ROW - 1) // PANEL_ROW
-        _multiply_all_terms(zero, at, _rest_panel(at, p, width), beside, (own_out, _WIDE))
+        panels = (min(width, end - p * width) * item + PANEL_ROW - 1) // PANEL_ROW
+        _multiply_all_terms(zero, at, _rest_panel(at, p, width), panels, (own_out, _WIDE))
         _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), NO)
 
 
 @inlined
-def _multiply_all_terms(zero, at, panel, beside, out):
-    """At most FEW_ROWS rows and so many panels side by side, a wide one; out: (address, bytes between rows)."""
-    rows, item, row, chain = at.rows, bytes_of(zero), at.panel_row, at.chain
-    if at.turns:
-        chain = CHAIN * TURNS
-    for start in range(0, max(1, at.terms), chain):
+def _multiply_all_terms(zero, at, panel, panels, out):
+    """Multiply at most FEW_ROWS rows by a GEMV panel of `panels` panels; out: (address, bytes between rows)."""
+    rows, item, row, kc = at.rows, bytes_of(zero), at.panel_row, at.kc
+    if at.accumulators:
+        kc = KC * ACCUMULATORS
+    for start in range(0, max(1, at.terms), kc):
         a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
-        terms = panel + start * row, min(chain, at.terms - start)
-        if at.turns and TURNS > 1:
-            _multiply_in_turns(zero, rows, a, terms, row, out, adds)
+        terms = panel + start * row, min(kc, at.terms - start)
+        if at.accumulators and ACCUMULATORS > 1:
+            _multiply_gemv(zero, rows, a, terms, row, out, adds)
         else:
-            multiply_few_rows(zero, rows, *a, terms[0], _ROW, row, beside, terms[1], *out, adds)
+            multiply_few_rows(zero, rows, *a, terms[0], _ROW, row, panels, terms[1], *out, adds)
 
 
 @plain
-def _multiply_in_turns(zero, rows, a, panel, row, out, add):
-    """The product of some terms of a wide panel, of two side by side, whose sums take turns.
+def _multiply_gemv(zero, rows, a, panel, row, out, add):
+    """Multiply some terms by a GEMV panel, two panels at once, with several accumulators.
 
     Args:
-        panel: (address, terms). row: bytes of its columns. a, out: (address, bytes between rows).
+        panel: (address, terms).
+        row: bytes of its columns.
+        a, out: (address, bytes between rows).
     """
     (a, a_row), (panel, terms), (out, out_row) = a, panel, out
     if rows == 1:
-        _one_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+        _one_row(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
     elif rows == 2:
-        _two_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+        _two_rows(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
     else:
-        _three_in_turns(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+        _three_rows(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
 
 
 @plain
-def _multiply_block(zero, at, rows, terms, own):
-    """Some terms of some rows; these are copied first, to where each panel finds them side by side.
+def _multiply_block(zero, at, rows, terms, scratch):
+    """Multiply some terms of some rows, which are first copied into packed tiles.
 
     Args:
-        at: the `records.Product`. rows, terms: (the first, how many).
-        own: addresses of memory for a block of rows, and for its product with one panel.
+        at: the `records.Product`.
+        rows, terms: (the first, how many).
+        scratch: addresses of memory for a block of rows, and for its product with one panel.
     """
-    (first, rows), (start, terms), (tiles, own_out), item = rows, terms, own, bytes_of(zero)
+    (first, rows), (start, terms), (tiles, own_out), item = rows, terms, scratch, bytes_of(zero)
     width, adds = PANEL_ROW // item, at.add != 0 or start > 0
     whole, a = at.columns // width, at.a + first * at.a_row + start * item
     _pack_tiles(zero, rows, a, at.a_row, terms, tiles)
@@ -169,36 +172,37 @@ def _multiply_block(zero, at, rows, terms, own):
             _multiply_panel(zero, at, (rows, width), tiles, (panel, ahead), terms, (out, at.out_row), adds)
     rest, end = _rest_of(at, width)
     for p in range(rest // width, (end + width - 1) // width):
-        panel, own = _rest_panel(at, p, width) + start * PANEL_ROW, (own_out, _WIDE)
+        panel, scratch = _rest_panel(at, p, width) + start * PANEL_ROW, (own_out, _WIDE)
         shape = rows, min(width, end - p * width)
         if adds:
-            _move_rest(zero, at, (p, width), (first, rows), own, YES)
-        _multiply_panel(zero, at, shape, tiles, (panel, panel + at.b_next), terms, own, adds)
-        _move_rest(zero, at, (p, width), (first, rows), own, NO)
+            _move_rest(zero, at, (p, width), (first, rows), scratch, YES)
+        _multiply_panel(zero, at, shape, tiles, (panel, panel + at.b_next), terms, scratch, adds)
+        _move_rest(zero, at, (p, width), (first, rows), scratch, NO)
 
 
 @plain
 def _rest_of(at, width):
-    """[first, end) of the columns of a `records.Product` that are no whole panel, among those that are in panels
-    together."""
+    """Return [first, end) of the columns of a `records.Product` in shared panels, among all columns of these."""
     rest = at.columns % width
     return at.rest_first * rest, (at.rest_first + at.more + 1) * rest
 
 
 @plain
 def _rest_panel(at, p, width):
-    """The address of one of these panels."""
+    """Return the address of shared panel p."""
     return (at.rest_panels if at.rest_panels else at.b + at.columns // width * at.b_row) + p * at.b_next
 
 
 @plain
-def _move_rest(zero, at, panel, rows, own, back):
-    """The columns of one of these panels, from memory of its own to where out has them, or `back`.
+def _move_rest(zero, at, panel, rows, scratch, back):
+    """Copy the columns of a shared panel from its memory `scratch` to their places in out, or `back`.
 
     Args:
-        panel: (its number, columns of one). rows: (the first, how many). own: (address, bytes between rows).
+        panel: (its number, columns of one).
+        rows: (the first, how many).
+        scratch: (address, bytes between rows).
     """
-    (p, width), (first_row, count), (own, own_row), item = panel, rows, own, bytes_of(zero)
+    (p, width), (first_row, count), (scratch, own_row), item = panel, rows, scratch, bytes_of(zero)
     first, end = _rest_of(at, width)
     out = at.out + first_row * at.out_row + at.columns // width * width * item
     column, end, rest = max(first, p * width), min(end, (p + 1) * width), at.columns % width
@@ -206,7 +210,7 @@ def _move_rest(zero, at, panel, rows, own, back):
         b, place = column // rest, column % rest
         columns = min(rest - place, end - column)
         of_out = out + (b - at.rest_first) * at.out_next + place * item, at.out_row
-        of_own = own + (column - p * width) * item, own_row
+        of_own = scratch + (column - p * width) * item, own_row
         if back:
             _copy_columns(zero, (count, columns), of_out, of_own)
         else:
@@ -216,10 +220,11 @@ def _move_rest(zero, at, panel, rows, own, back):
 
 @plain
 def _fetch_block(zero, at, rows, terms, part):
-    """Let the second cache get one part of several of the next block of a, which in memory is in many pieces.
+    """Prefetch one part of the next block of a into the L2 cache; the block's rows lie apart in memory.
 
     Args:
-        rows, terms: (the first, how many), of which there may be fewer. part: (its number, of how many).
+        rows, terms: (the first, how many), of which there may be fewer.
+        part: (its number, number of parts).
     """
     (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
     rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
@@ -230,7 +235,7 @@ def _fetch_block(zero, at, rows, terms, part):
 
 @plain
 def _copy_columns(zero, shape, source, out):
-    """out (rows, columns) = source; both: (address, bytes between rows)."""
+    """Copy columns: out (rows, columns) = source; both are (address, bytes between rows)."""
     for i in range(shape[0]):
         row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
         for j in range(shape[1]):
@@ -239,16 +244,16 @@ def _copy_columns(zero, shape, source, out):
 
 @plain
 def tile_of(rows, tile):
-    """[first, last) of a tile of so many rows: at most MOST_ROWS of them, all tiles of nearly the same height, as low
-    ones are slow."""
+    """Return [first, last) of a tile of at most MOST_ROWS rows; all tiles have nearly equal height, as low ones are
+    slow.
+    """
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
     return rows * tile // tiles, rows * (tile + 1) // tiles
 
 
 @plain
 def _pack_tiles(zero, rows, a, a_row, terms, tiles):
-    """Rows in tiles, of which each has all its rows at a term, then at the next; VECTOR_BYTES after them are
-    overwritten too."""
+    """Pack rows into tiles, each (terms, rows). Overwrites VECTOR_BYTES after them."""
     item = bytes_of(zero)
     square = VECTOR_BYTES // item
     whole = terms // square * square
@@ -259,7 +264,7 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
             if 2 * count == square:
                 transpose_half(zero, source + k * item, a_row, out + k * count * item)
                 continue
-            for part in range((count - 1) // square, -1, -1):  # what is written beyond the last row, the next overwrite
+            for part in range((count - 1) // square, -1, -1):  # the next one overwrites what lies beyond
                 i = part * square
                 at, into = source + i * a_row + k * item, out + (k * count + i) * item
                 transpose_square(zero, at, a_row, count - i, into, count * item)
@@ -272,8 +277,10 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
 
 @plain
 def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
-    """At most FEW_ROWS rows: several panels at once where that takes no more sums than there are registers, as one
-    panel's are too few to keep both multipliers busy."""
+    """Multiply at most FEW_ROWS rows by several panels at once, as many as registers hold sums for.
+
+    One panel has too few sums to keep both multipliers busy.
+    """
     p = 0
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
@@ -302,18 +309,21 @@ def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, ter
 
 @plain
 def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
-    """More than FEW_ROWS rows, which are packed in tiles, and one panel.
+    """Multiply more than FEW_ROWS rows, packed in tiles, by one panel.
 
     Args:
-        at: the `records.Product`. shape: (rows, columns that are asked for). packed: address of the tiles.
-        panel: (address, that of the next). out: (address, bytes between rows), of all of the panel's columns.
+        at: the `records.Product`.
+        shape: (rows, columns that are wanted).
+        packed: address of the tiles.
+        panel: (address, address of the next).
+        out: (address, bytes between rows), for all of the panel's columns.
     """
     (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel
     for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
         first, last = tile_of(rows, tile)
-        own, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
+        rows_of_tile, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
         if columns * bytes_of(zero) > VECTOR_BYTES:
-            _packed(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
+            _packed(zero, last - first, rows_of_tile, panel, fetched, terms, at.kc, own_out, out_row, add)
         else:
-            _packed_half(zero, last - first, own, panel, fetched, terms, at.chain, own_out, out_row, add)
-        fetched += terms // UNROLLED * LINE  # each tile fetches a part of the next panel
+            _packed_half(zero, last - first, rows_of_tile, panel, fetched, terms, at.kc, own_out, out_row, add)
+        fetched += terms // UNROLLED * LINE  # each tile prefetches a part of the next panel

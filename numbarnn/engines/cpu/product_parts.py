@@ -1,4 +1,4 @@
-"""An engine's products and sums of matrices as `joined.Part`s: their records, the function that multiplies, threads."""
+"""An engine's matrix products and column sums as `joined.FusedPart`s: their records, compiled functions and threads."""
 
 from ctypes import addressof
 
@@ -7,17 +7,17 @@ from numbarnn.engines.cpu import few_rows, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import Product, Sums, Work
 
-# Multiply-adds below which a product of few rows stays on the calling thread: it takes as long as reading so many
-# numbers does. Other products, and sums, ask the engine.
+# Multiply-adds below which a product of few rows runs on one thread: reading so many weights takes that long.
+# Other products and sums use the engine's own limit.
 SERIAL_READ = 700_000
-WRITING = 8  # multiply-adds that take as long as writing a number of a large matrix
+WRITING = 8  # multiply-adds that take as long as writing one number of a large matrix
 
 
 class ProductParts:
-    """Makes the `joined.Part` that does what a method of the engine does: that of the same name, and arguments.
+    """Makes a `joined.FusedPart` for each product method of the engine; names and arguments are the engine's.
 
     Args:
-        threads_for: f(work, parts, enough), threads for so many multiply-adds, `CpuEngine._threads`.
+        threads_for: f(work, parts, enough), the number of threads for that many multiply-adds (`CpuEngine._threads`).
         address_of: f(function, dtype), the address of a compiled function.
         are_one: f(a, b), whether two arrays are views of the same elements.
     """
@@ -28,7 +28,7 @@ class ProductParts:
     def multiply(self, out, a, b, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         m, n = out.shape
         enough, function = None, products.blas_product
-        if m <= panels.FEW_ROWS and not transpose_a:  # OpenBLAS's take a third longer
+        if m <= panels.FEW_ROWS and not transpose_a:  # OpenBLAS takes a third longer
             enough = SERIAL_READ * m
             function = few_rows.multiply_by_rows if transpose_b else few_rows.multiply_by_columns
         threads = self._threads_for(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n), enough)
@@ -40,33 +40,33 @@ class ProductParts:
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
         weights = sum(dw[name].size for name in ("W", "R") if name in dw)
-        given = [(dw["W"], dax, x)] if "W" in dw else []
+        gemms = [(dw["W"], dax, x)] if "W" in dw else []
         if "R" in dw:
-            given.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
-        given = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in given]
-        if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # of most cells
+            gemms.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
+        gemms = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in gemms]
+        if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # true for most cells
             sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
         else:
             sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
-        return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, given, sums)
+        return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, gemms, sums)
 
-    def _part(self, threads, dtype, given, sums, function=products.blas_product):
-        """The part of some `records.Product`s, by a compiled function, and `records.Sums`."""
+    def _part(self, threads, dtype, gemms, sums, function=products.blas_product):
+        """Return the `Part` for some `records.Product`s, which `function` multiplies, and some `records.Sums`."""
         has_small = openblas.has_small_kernels()
-        for one in given:
-            products.choose(one, dtype, has_small)
-        given, sums = (Product * len(given))(*given), (Sums * len(sums))(*sums)
-        what = Work(
-            products=addressof(given), products_count=len(given), sums=addressof(sums), sums_count=len(sums),
+        for one in gemms:
+            products.choose_pieces(one, dtype, has_small)
+        gemms, sums = (Product * len(gemms))(*gemms), (Sums * len(sums))(*sums)
+        record = Work(
+            products=addressof(gemms), products_count=len(gemms), sums=addressof(sums), sums_count=len(sums),
             function=self._address_of(function, dtype), has_small=has_small, pieces=threads,
         )  # fmt: skip
         work = self._address_of(products.multiply_and_add, dtype)
-        return joined.Part(dtype.itemsize, work, what, threads, (given, sums))
+        return joined.FusedPart(dtype.itemsize, work, record, threads, (gemms, sums))
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):
-    """A `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
+    """Return a `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
     rows, columns = out.shape
     return Product(
         rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=row_bytes(a),
@@ -76,7 +76,7 @@ def _product(out, a, b, transpose_a, transpose_b, add):
 
 
 def _sums(out, x, add, also=None):
-    """A `records.Sums`: out (columns,) = the sums of the columns of x, or +=; likewise another array."""
+    """Return a `records.Sums`: out (columns,) = column sums of x, or +=. The array `also` receives the same sums."""
     rows, columns = x.shape[0], min(out.shape[0], x.shape[1])
     return Sums(
         rows=rows, columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), also=address(also), add=add

@@ -1,7 +1,6 @@
-"""The CPU engine's compiled code that knows no cell: products by OpenBLAS, sums, dropout, each on several threads.
+"""Compiled code of the CPU engine without cells: products by OpenBLAS, sums, dropout, each on several threads.
 
-Of arrays they get the addresses, in `records`; what threads do together is a function of a `records.Job`, cut into
-pieces, which threads share.
+It takes addresses of arrays in `records`. Threads share a function of a `records.Job`, cut into pieces.
 """
 
 from typing import NamedTuple
@@ -22,21 +21,21 @@ from numbarnn.engines.cpu.records import (
     job_at,
     new_product,
     product_at,
-    run,
+    run_at,
     sums_at,
     work_at,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
-SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies matrices as they lie
-SMALL_OUT = 1200  # m n up to which it does so of rows by rows
-CHAIN = 128  # terms that a product adds up one after another; of 384 dR errs up to 6 times as PyTorch's on AVX-512
-FEW_TERMS = 3  # up to which columns are multiplied by rows, as by `_few_terms`
-# Columns from which OpenBLAS does not multiply in small pieces; with kernels for small products from WIDE_OF_SMALL, or
-# of columns that are no whole vectors, and of few rows or terms, from WIDER.
+SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies unpacked matrices
+SMALL_OUT = 1200  # m n up to which it does so for a bᵀ
+KC = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
+FEW_TERMS = 3  # terms up to which `_few_terms` multiplies
+# Columns from which OpenBLAS does not get small pieces. With kernels for small products: from WIDE_OF_SMALL, or, with
+# columns that fill no whole vectors or few rows or terms, from WIDER.
 WIDE, WIDE_OF_SMALL, WIDER = 128, 176, 320
-ROWS_ALIKE = 12  # of float32, and twice as many of float64: rows before one that is a multiple change none of its bits
+ROWS_ALIKE = 12  # rows (float64: twice as many) of OpenBLAS's block: a cut at a multiple changes no row's bits
 PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 256  # columns added up together
@@ -53,7 +52,7 @@ _one = of_types(lambda zero: getattr(np, str(zero))(1))
 def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c, ldc):
     one, gemm, gemv = _one(zero), _gemm(zero), _gemv(zero)
     beta = one if accumulate else zero
-    if m == 1:  # c = op(b)ᵀ a: not copied anywhere, up to 6 times faster
+    if m == 1:  # c = op(b)ᵀ a, without packing: up to 6 times faster
         gemv(
             _ROW_MAJOR, _NO_TRANS if transpose_b else _TRANS, n if transpose_b else k, k if transpose_b else n,
             one, b, ldb, a, lda if transpose_a else 1, beta, c, 1,
@@ -66,16 +65,18 @@ def _blas(zero, transpose_a, transpose_b, m, n, k, a, lda, b, ldb, accumulate, c
 
 
 @plain
-def share(size, piece, pieces):
-    """[first, last) of a piece of `size` units, cut at multiples of UNITS."""
+def slice_of_piece(size, piece, pieces):
+    """Return [first, last) of a piece of `size` units, cut at multiples of UNITS."""
     blocks = (size + UNITS - 1) // UNITS
     return min(size, blocks * piece // pieces * UNITS), min(size, blocks * (piece + 1) // pieces * UNITS)
 
 
 @plain
 def _few_terms(zero, at):
-    """A `records.Product` aᵀ b of few terms or none, which is written once, a row after another: OpenBLAS writes zeros
-    first, and then reads and writes all of it once more."""
+    """Compute a `records.Product` aᵀ b of few or no terms, row by row.
+
+    It writes out once. OpenBLAS would write zeros first, then read and write everything again.
+    """
     item = bytes_of(zero)
     for i in range(at.rows):
         out = numbers_at(zero, at.out + i * at.out_row)
@@ -94,7 +95,7 @@ def _few_terms(zero, at):
 
 @plain
 def _multiply_in_calls(zero, at):
-    """A `records.Product` of matrices as they are, in so many calls of OpenBLAS as it says (`_set_calls`)."""
+    """Compute a `records.Product` of unpacked matrices in the calls of OpenBLAS that `_set_calls` planned."""
     item = bytes_of(zero)
     if at.transpose_a != 0 and at.transpose_b == 0 and at.terms <= FEW_TERMS:
         _few_terms(zero, at)
@@ -107,8 +108,8 @@ def _multiply_in_calls(zero, at):
         if at.rows - m - rows == 1:  # OpenBLAS multiplies one row in another way
             rows -= ROWS_ALIKE
         for n in range(0, at.columns, max(1, at.call_columns)):
-            for number in range(at.chains):
-                (k, end), columns = share(at.terms, number, at.chains), min(at.call_columns, at.columns - n)
+            for number in range(at.k_blocks):
+                (k, end), columns = slice_of_piece(at.terms, number, at.k_blocks), min(at.call_columns, at.columns - n)
                 a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
                 b = at.b + (n * ldb + k if transpose_b else k * ldb + n) * item
                 out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
@@ -118,16 +119,15 @@ def _multiply_in_calls(zero, at):
 
 @by_address
 def blas_product(zero, address):
-    """A `records.Product` of matrices as they are, which says in how many calls of OpenBLAS."""
+    """Compute a `records.Product` of unpacked matrices by OpenBLAS."""
     _multiply_in_calls(zero, product_at(address))
 
 
 @by_address
 def blas_steps(zero, address):
-    """A `records.Product` of steps with weights as they lie, and with `more` others, by OpenBLAS; changes the record.
+    """Compute a step's `records.Product`, and its `more` others, with unpacked weights by OpenBLAS; changes the record.
 
-    For processors that LLVM does not know and OpenBLAS may: its vectors may be longer than those here, or it may have
-    fused multiply-adds.
+    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds.
     """
     at = product_at(address)
     _set_calls(at, at, 0)
@@ -137,81 +137,84 @@ def blas_steps(zero, address):
         at.out += at.out_next
 
 
-def choose(product, dtype, has_small):
-    """Let a `records.Product` know whether OpenBLAS multiplies it in small pieces, as it has few columns (`narrow`)."""
+def choose_pieces(product, dtype, has_small):
+    """Decide whether OpenBLAS gets a `records.Product` in small pieces, as it has few columns (`narrow`)."""
     rows, columns, terms = product.rows, product.columns, product.terms
     product.narrow = columns < WIDE
     if has_small and not product.transpose_b and columns < WIDER:
-        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= CHAIN
+        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= KC
         product.narrow = columns < WIDE_OF_SMALL or spare or few
 
 
 # ------------------------------------------------------------------------------------------ parts of a product
-# There are as many parts as threads, and what a part is must not change its bits. OpenBLAS adds up columns by where the
-# last ones are, rows by which they are of ROWS_ALIKE, small products in another order than others. So it gets parts cut
-# at multiples of ROWS_ALIKE, and what is small, the whole product says.
+# A product has as many parts as threads, and its bits must not depend on the parts. OpenBLAS's order of additions
+# depends on where the last columns are, on rows modulo ROWS_ALIKE, and on whether a product is small. So parts are cut
+# at multiples of ROWS_ALIKE, and the whole product decides what is small.
 @plain
 def _is_pieced(whole):
-    """Whether OpenBLAS gets a `records.Product` in small pieces, of so few rows."""
+    """Return whether OpenBLAS gets a `records.Product` in small pieces, as it has few rows."""
     return whole.rows <= PIECED_ROWS and whole.transpose_a == 0
 
 
 @plain
 def _columns_of_piece(whole):
-    """How many columns each of these pieces has."""
+    """Return the columns of such a piece."""
     return 2 * UNITS if whole.transpose_b else 4 * UNITS
 
 
 @plain
-def _chains(terms, most):
-    """Into how many sums of at most so many terms a sum is cut; of at least one."""
+def _k_blocks(terms, most):
+    """Return the number of blocks, at least one, into which a sum is cut so that each has at most `most` terms."""
     return max(1, (terms + most - 1) // most)
 
 
 @plain
 def _is_small(whole, has_small):
-    """Whether OpenBLAS gets the rows of a `records.Product` in small pieces.
+    """Return whether OpenBLAS gets the rows of a `records.Product` in small pieces.
 
-    Unless a product is small, it first copies both matrices into a layout of its own. With few columns that takes
-    longer than it saves, if the processor has kernels for small products: up to half of the time.
+    OpenBLAS packs both matrices of a product that is not small. With few columns packing costs up to half of the time,
+    if the processor has kernels for small products.
     """
     return has_small != 0 and not whole.transpose_b and whole.narrow != 0
 
 
 @plain
 def _set_calls(at, whole, has_small):
-    """How many rows and columns of a part of a `records.Product` OpenBLAS gets at a time, and how it cuts the terms.
+    """Plan OpenBLAS's calls for a part of a `records.Product`: rows and columns per call, and blocks of terms.
 
-    It adds up as many as 500 terms one after another; sums of CHAIN terms, added up, have half the rounding error and
-    cost nothing. Of few rows small pieces, for which it copies nothing, are up to 3 times faster.
+    OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost. With few
+    rows, small pieces need no packing and are up to 3 times faster.
     """
-    at.call_rows, at.call_columns, at.chains = at.rows, at.columns, _chains(at.terms, CHAIN)
+    at.call_rows, at.call_columns, at.k_blocks = at.rows, at.columns, _k_blocks(at.terms, KC)
     if whole.rows == 1:
-        at.chains = 1
+        at.k_blocks = 1
     elif _is_pieced(whole):
-        lanes = 8 if whole.transpose_b else 1  # rows by rows: OpenBLAS adds the terms up in several lanes anyway
+        lanes = 8 if whole.transpose_b else 1  # a bᵀ: OpenBLAS adds the terms up in several lanes anyway
         at.call_columns = _columns_of_piece(whole)
-        most = min(lanes * CHAIN, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
-        at.chains = _chains(at.terms, most)
+        most = min(lanes * KC, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
+        at.k_blocks = _k_blocks(at.terms, most)
     elif _is_small(whole, has_small):
-        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * CHAIN * ROWS_ALIKE) * ROWS_ALIKE
+        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * KC * ROWS_ALIKE) * ROWS_ALIKE
 
 
 @plain
 def _least_rows(whole, has_small):
-    """Rows of which a part that OpenBLAS multiplies has at least so many, not to be small where the whole is not."""
+    """Return the least rows of a part: enough that OpenBLAS does not treat it as small when the whole is not."""
     if has_small == 0 or _is_small(whole, has_small):
         return 1
     if whole.transpose_b:
         return SMALL_OUT // max(1, whole.columns) + 1
-    chains = _chains(whole.terms, CHAIN)  # of which the first or the last is the shortest
-    terms = min(share(whole.terms, 0, chains)[1], whole.terms - share(whole.terms, chains - 1, chains)[0])
+    k_blocks = _k_blocks(whole.terms, KC)  # the first or the last is the shortest
+    terms = min(
+        slice_of_piece(whole.terms, 0, k_blocks)[1],
+        whole.terms - slice_of_piece(whole.terms, k_blocks - 1, k_blocks)[0],
+    )
     return SMALL_PRODUCT // max(1, whole.columns * terms) + 1
 
 
 @plain
 def share_of_product(size, alike, least, piece, pieces):
-    """[first, last) of a piece: cut at multiples of `alike`, and at least `least` of them or nothing."""
+    """Return [first, last) of a piece, cut at multiples of `alike`, with at least `least` elements or none."""
     count = size // alike
     pieces = max(1, min(pieces, count // ((least + alike - 1) // alike)))
     first, end = (count * piece + pieces - 1) // pieces * alike, (count * (piece + 1) + pieces - 1) // pieces * alike
@@ -220,7 +223,7 @@ def share_of_product(size, alike, least, piece, pieces):
 
 @plain
 def _multiply_piece(zero, address, piece, pieces, work):
-    """A piece of a product of a `records.Work`."""
+    """Compute a piece of a product of a `records.Work`."""
     whole, place, item = product_at(address), new_product(), bytes_of(zero)
     at = product_at(place)
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
@@ -239,19 +242,19 @@ def _multiply_piece(zero, address, piece, pieces, work):
         at.out += first * whole.out_row
     if first < last:
         _set_calls(at, whole, work.has_small)
-        run(zero, work.function, place)
+        run_at(zero, work.function, place)
 
 
 # ------------------------------------------------------------------------------------------ sums
 @plain
 def _add_column_sums(zero, address, piece, pieces):
-    """A piece of a `records.Sums`.
+    """Compute a piece of a `records.Sums`.
 
-    In three levels, so that the rounding error hardly grows with the number of rows: sums of SUM_ROWS rows, sums of so
-    many of these, and the sum of those.
+    Three levels keep the rounding error almost independent of the number of rows: sums of SUM_ROWS rows, sums of
+    SUM_ROWS of these, and their sum.
     """
     at, item = sums_at(address), bytes_of(zero)
-    n0, n1 = share(at.columns, piece, pieces)
+    n0, n1 = slice_of_piece(at.columns, piece, pieces)
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
         n = min(SUM_COLUMNS, n1 - start)
@@ -271,7 +274,7 @@ def _add_column_sums(zero, address, piece, pieces):
 
 @plain
 def _add_rows(zero, total, x, x_row, rows, n):
-    """total += the sum of rows of n numbers, at most SUM_ROWS; that of so many stays in registers."""
+    """Add the sum of at most SUM_ROWS rows of n numbers to total; the sum of exactly SUM_ROWS stays in registers."""
     if rows == SUM_ROWS:
         for j in range(n):
             part = zero
@@ -291,7 +294,7 @@ def _add_rows(zero, total, x, x_row, rows, n):
 
 @plain
 def _move_sums(zero, total, part):
-    """total += part, part = 0."""
+    """Add part to total and set part = 0."""
     for j in range(SUM_COLUMNS):
         total[j] += part[j]
         part[j] = zero
@@ -299,9 +302,9 @@ def _move_sums(zero, total, part):
 
 @by_address
 def multiply_and_add(zero, address):
-    """A thread's part in a `records.Work`."""
+    """Compute a thread's part in a `records.Work`."""
     job = job_at(address)
-    work = work_at(job.what)
+    work = work_at(job.record)
     for piece in range(job.thread, work.pieces, job.threads):  # one thread does all pieces: the same bits
         for number in range(work.products_count):
             _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, work.pieces, work)
@@ -318,8 +321,7 @@ _BYTE, _LENGTH, _NUMBER = np.uint8(0), np.int32(0), np.int64(0)
 
 
 class _Resets(NamedTuple):
-    """The array (T, B) of what `mask_of_step` reads: its address, shape, and bytes between neighbors of either
-    axis."""
+    """The resets (T, B) that `mask_of_step` reads: address, shape, and bytes between neighbors along either axis."""
 
     address: int
     shape: tuple
@@ -327,40 +329,40 @@ class _Resets(NamedTuple):
 
     @plain
     def number_at(self, t, b):
-        """Whether it is true there."""
+        """Return whether sequence b is reset at time t."""
         return numbers_at(_BYTE, self.address + t * self.strides[0] + b * self.strides[1])[0] != 0
 
 
 @from_python
 def fill_step_mask(step_mask, directions, times, batch, lengths, resets):
-    """A step mask (D, T, B) from what else stands at addresses: see `Engine.fill_step_mask`.
+    """Fill a step mask (D, T, B) from lengths and resets at addresses, see `Engine.fill_step_mask`.
 
     Args:
-        step_mask: of the direction's first time, after which there is room for two more than T.
+        step_mask: of the direction's first time; the mask has room for two more times than T.
         lengths: (B,).
-        resets: four int64: address of (times, B), those times, bytes from a row to the next, and in it.
+        resets: four int64: address of (times, B), `times`, bytes between rows, bytes between columns.
     """
-    mask, given = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
+    mask, length_of = numbers_at(_BYTE, step_mask), numbers_at(_LENGTH, lengths)
     numbers = numbers_at(_NUMBER, resets)
-    about = _Resets(numbers[0], (numbers[1], batch), (numbers[2], numbers[3]))
+    reset_array = _Resets(numbers[0], (numbers[1], batch), (numbers[2], numbers[3]))
     for direction in range(directions):
         for t in range(times):
             for b in range(batch):
                 place = (direction * (times + 2) + t) * batch + b
-                mask[place] = _mask_of_step(t, direction, int(given[b]), about, b)
+                mask[place] = _mask_of_step(t, direction, int(length_of[b]), reset_array, b)
 
 
 @by_address
-def dropout(zero, address):
-    """A thread's part in a `records.Dropout`, element by element as `kernels.arrays.dropout` does it."""
+def apply_dropout(zero, address):
+    """Compute a thread's part in a `records.Dropout`, with the numbers of `kernels.arrays.dropout`."""
     job = job_at(address)
-    at = dropout_at(job.what)
-    _drop_piece(zero, at, share(at.size, job.thread, job.threads))
+    at = dropout_at(job.record)
+    _drop_piece(zero, at, slice_of_piece(at.size, job.thread, job.threads))
 
 
 @plain
 def _drop_piece(zero, at, elements):
-    """Dropout of elements [first, last)."""
+    """Apply dropout to elements [first, last)."""
     (first, last) = elements
     mask, scale = numbers_at(np.uint64(0), at.mask), numbers_at(zero, at.scale)[0]
     out, x, position = numbers_at(zero, at.out), numbers_at(zero, at.x), at.position

@@ -1,8 +1,7 @@
-"""The CPU engine's tables of numbers: what a call's loop reads, and what a cell's compiled functions read.
+"""Tables of numbers for the CPU engine: what a call's loop reads, and what a cell's compiled functions read.
 
-Every array is an address; what a cell or call does not have is 0. Strides are in bytes. All rows are those of one layer
-and direction; letters as in `numbarnn.kernels.step.groups`. Compiled code reads a table by the names of its fields, and
-knows nothing of arrays.
+Every array is an address; an absent one is 0. Strides are in bytes. All rows belong to one layer and direction;
+letters as in `numbarnn.kernels.step.groups`. Compiled code reads a table by the names of its fields.
 """
 
 import ctypes
@@ -16,43 +15,42 @@ from numbarnn.compile.translate import intrinsic
 from numbarnn.engines.cpu.vectors import own_memory
 
 _CALL = (
-    # the cell, the problem, and what of it is to do; `pack`: weights in panels, which this call `packs`, or an earlier
-    # one of the same loop has; `by_rows`: threads share the sequences,
-    # not the units
+    # The cell, the problem, and the steps to do. `pack`: weights in panels, which this call `packs`, or an earlier call
+    # of the same loop did. `by_rows`: threads share the sequences, not the units.
     "hidden gates recurrent ah_gates private per_unit_values sums_count same_gradient",
-    # `input_gates`: those of x Wᵀ that are products, the others are x itself
+    # `input_gates`: gates with a product x Wᵀ; the others take x itself
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack packs by_rows",
-    # parameters; places for panels; `panel_row` is that of R's and W_hr's panels, those of W have PANEL_ROW
+    # parameters; memory for panels; `panel_row` holds for R and W_hr, panels of W have PANEL_ROW
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels panel_row",
-    # states; own_h is h as the cell computes it, ahead of a projection; `x_by_steps`: each step multiplies its own x;
-    # `ax_slot` is from one time to the next, 0 where all times have the same memory
+    # states; own_h is h before a projection; `x_by_steps`: each step multiplies its own x; `ax_slot`: distance between
+    # two times, 0 if all times share memory
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
     "x x_row x_by_steps ax ax_row ax_slot ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask",
     "noise noise_thresholds noise_values",
-    # gradients; own_dh is that of own_h
+    # gradients; own_dh is the gradient of own_h
     "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
-    # addresses of functions: the cell's, that which multiplies by weights, and packs; of a `Stage` for each stage
+    # addresses of functions: the cell's, the product's, the packing's; of a `Stage` for each stage
     "step stages stages_count product pack_panel",
 )
 
 
 def _table(name, *fields):
-    """A type of records: in Python `record = Name(field=number)`, `record.field`; others are 0."""
+    """Return a type of records: in Python `record = Name(field=number)`, `record.field`; unset fields are 0."""
     fields = " ".join(fields).split()
     return type(name, (ctypes.Structure,), {"_fields_": [(field, ctypes.c_int64) for field in fields]})
 
 
-# A call of a loop. Addresses of states and gradients are where the direction's columns begin.
+# A call of a loop. Addresses of states and gradients point at the direction's first column.
 Call = _table("Call", *_CALL)
 
-# A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward. Where the
-# largest terms stand in place of their sums, `is_sums` is this.
+# A stage of a cell: its gates, or its sums; `step` is the compiled function, forward or backward. `is_sums` is LARGEST
+# if the stage takes the largest term instead of the sum.
 LARGEST = 2
 Stage = _table("Stage", "is_sums first_gate end_gate first_sum end_sum product step")
 
-# What a cell's function works on: some sequences in one step, units [first, last) of H. Addresses are those of unit 0
-# of the first sequence, `.._row` is from one sequence to the next.
+# Arguments of a cell's function: some sequences in one step, units [first, last) of H. Addresses point at unit 0 of
+# the first sequence; `.._row` is the distance between sequences.
 Rows = _table(
     "Rows",
     "rows first last H t position noise noise_thresholds noise_values",
@@ -62,63 +60,62 @@ Rows = _table(
     "out out_row",
 )
 
-# out (rows, columns) = a b, `terms` each, or +=. Of panels, `b_row` is what is between two, and `panel_row` between two
-# terms of one; sums of `chain` terms are added up, or of few rows and wide panels several side by side, which take
-# `turns`. With panels and few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R's of further
-# gates, and as many parts of out; `.._next` is what is between two.
-# Columns that are no whole panel are in panels together, those of all b one after another, at `rest_panels` (0: after
-# the others); `rest_first` is the number of the first of these b that is multiplied. Such a panel is packed of `rest`
-# rows of each b, and begins with row number `rest_first` of all of them.
-# `narrow`: `products.choose`.
+# out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
+# `panel_row` between two terms of one. Blocks of `kc` terms are added up; a GEMV panel may have several
+# `accumulators`. With panels or few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R of
+# further gates, and as many parts of out; `.._next` is the distance between them.
+# Columns that fill no whole panel are in panels together, in the order of the b, at `rest_panels` (0: after the
+# others); `rest_first` is the number of the first of these b to multiply. Such a panel is packed from `rest` rows of
+# each b, and begins with row number `rest_first` of all of them.
+# `narrow`: see `products.choose_pieces`.
 Product = _table(
     "Product",
-    "rows columns terms chain a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
-    "rest rest_first rest_panels turns",
-    "call_rows call_columns chains narrow",
+    "rows columns terms kc a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
+    "rest rest_first rest_panels accumulators",
+    "call_rows call_columns k_blocks narrow",
 )
 
-# out (columns,) = the sums of the columns of x (rows, columns), or +=; and the same at `also`, unless it is 0.
+# out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
 Sums = _table("Sums", "rows columns x x_row out also add")
 
-# Products and sums, so many of each, that follow each other in memory; `function` multiplies. Cut into `pieces`.
+# Consecutive products and sums, cut into `pieces`; `function` multiplies.
 Work = _table("Work", "products products_count sums sums_count function has_small pieces")
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
 
-# out = x: rows of so many numbers.
+# out = x: `rows` rows of that many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
-# One of several things to do after another: a function of (zero, address of a Job), what it does, and on how many
-# threads.
-Step = _table("Step", "function what threads")
+# One step of a fused call: a function of (zero, address of a Job), its record, and its number of threads.
+Step = _table("Step", "function record threads")
 
-# A thread's part of something that threads do together: a function of (zero, address of its Job) does `what`.
-Job = _table("Job", "thread threads counters what")
+# A thread's part of shared work: a function of (zero, address of its Job) does `record`.
+Job = _table("Job", "thread threads counters record")
 
-# The same of threads of OpenMP: addresses of its functions, and of that which each of them calls with this record's.
-Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters what")
+# A parallel region of OpenMP: addresses of OpenMP's functions, and of the function that each thread calls.
+Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters record")
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 
-_WHAT = "the CPU engine's loops and products"  # as `notice` calls them
+_WHAT = "the CPU engine's loops and products"  # its name in notices
 
 
 def by_address(function):
-    """A plain function of (zero, address of a record) that others call by its address (`run`)."""
+    """Make a plain function of (zero, address of a record) callable by its address (`run_at`)."""
     return Entry(function, _WHAT)
 
 
 def from_python(function):
-    """A plain function of integers that Python calls."""
+    """Make a plain function of integers callable from Python."""
     return FromPython(function, _WHAT)
 
 
 def of_cell(function):
-    """A plain function of (`cell_parts.CellParts`, address of a `Rows`) that others call by its address.
+    """Make a plain function of (`cell_parts.CellParts`, address of a `Rows`) callable by its address.
 
-    exp and a division take fifty cycles from argument to result, so that a loop over single vectors mostly waits for
-    them: several at a time take 0.6 to 0.8 of the time, although they need more registers than there are.
+    exp and division have a latency of fifty cycles, so a loop over single vectors mostly waits. Several vectors at a
+    time take 0.6 to 0.8 of the time, although they need more registers than there are.
     """
     return Entry(
         function,
@@ -128,7 +125,7 @@ def of_cell(function):
 
 
 def _viewer(kind):
-    """A function for compiled code: an address -> the record there."""
+    """Return a function for compiled code: an address -> the record there."""
     record = types.Record(kind)
 
     @intrinsic
@@ -142,7 +139,7 @@ def _viewer(kind):
 
 
 def _maker(kind):
-    """A function for compiled code: () -> the address of a record of the calling function's own, all 0 at first."""
+    """Return a function for compiled code: () -> the address of a zeroed record on the stack."""
 
     @intrinsic
     def make(typing_context):
@@ -162,21 +159,21 @@ new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
 
 
 @intrinsic
-def run(typing_context, about, function, record):
+def run_at(typing_context, zero, function, record):
     """Call a compiled function by its address.
 
     Args:
-        about: its first argument: a number, or None if it is one of a cell, which has none.
-        record: its other one, an address.
+        zero: its first argument: a number, or None for a function of a cell, which has none.
+        record: its last argument, an address.
     """
 
     def generate(context, builder, signature, arguments):
-        given = arguments[2:] if about == types.none else [arguments[0], arguments[2]]
-        kind = ir.FunctionType(ir.VoidType(), [one.type for one in given])
-        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), given)
+        values = arguments[2:] if zero == types.none else [arguments[0], arguments[2]]
+        kind = ir.FunctionType(ir.VoidType(), [one.type for one in values])
+        builder.call(builder.inttoptr(arguments[1], kind.as_pointer()), values)
         return context.get_dummy_value()
 
-    return types.void(about, types.intp, types.intp), generate
+    return types.void(zero, types.intp, types.intp), generate
 
 
 @plain
@@ -187,6 +184,6 @@ def run_job(item, function, job):
         item: bytes of a number of the dtype.
     """
     if item == 4:
-        run(np.float32(0), function, job)
+        run_at(np.float32(0), function, job)
     else:
-        run(np.float64(0), function, job)
+        run_at(np.float64(0), function, job)

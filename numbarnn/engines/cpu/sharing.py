@@ -1,4 +1,4 @@
-"""A thread's share of a call of the CPU engine's loops, and what loops do there apart from the cell and R."""
+"""A thread's share of a call, and what the CPU engine's loops do apart from the cell and the product with R."""
 
 from typing import NamedTuple
 
@@ -8,23 +8,24 @@ from numbarnn.common.order import RESET, SKIP, step_time
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
-from numbarnn.engines.cpu.records import LARGEST, rows_at, run
+from numbarnn.engines.cpu.records import LARGEST, rows_at, run_at
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
 find_step_time = plain(step_time)
-FEW_TILES = 8  # sums of TILEs of units added up one after another
+FEW_TILES = 8  # sums of TILE units that are added up one after another
 _BYTE = np.uint8(0)
-# For arguments that are always the same.
+# Arguments that never change.
 ZERO, ONE, NO, YES = np.intp(0), np.intp(1), np.bool_(False), np.bool_(True)
 
 
 class Share(NamedTuple):
-    """What a thread does of a call: some sequences, or some units of all of them.
+    """A thread's share of a call: some sequences, or some units of all sequences.
 
     Attributes:
-        thread, threads, counters: the fields of the same names in the thread's `records.Job`.
-        first_row, last_row: its sequences. first, last: its units of H.
-        first_out, last_out: its columns of h, which with a projection are not its units.
+        thread, threads, counters: the fields of the thread's `records.Job`.
+        first_row, last_row: its sequences.
+        first, last: its units of H.
+        first_out, last_out: its columns of h, which differ from its units if there is a projection.
     """
 
     thread: int
@@ -40,19 +41,19 @@ class Share(NamedTuple):
 
 @plain
 def cut(size, part, thread, threads):
-    """[first, last) of the thread's share of `size`, cut at multiples of `part`."""
+    """Return [first, last) of the thread's share of `size`, cut at multiples of `part`."""
     parts = (size + part - 1) // part
     return min(size, parts * thread // threads * part), min(size, parts * (thread + 1) // threads * part)
 
 
 @plain
 def share_of(zero, call, job):
-    """The thread's share of a call."""
+    """Return the thread's share of a call."""
     thread, threads, counters = job.thread, job.threads, job.counters
     if call.by_rows:
         b0, b1 = cut(call.batch, ONE, thread, threads)
         return Share(thread, threads, counters, b0, b1, 0, call.hidden, 0, call.outputs)
-    # Sums over units are made of those of TILE units, so that they are the same for any number of threads.
+    # Cut sums over units at multiples of TILE: they are then the same for any number of threads.
     width = TILE if call.sums_count else call.panel_row // bytes_of(zero)
     first, last = cut(call.hidden, width, thread, threads)
     p0, p1 = (first, last) if call.W_hr == 0 else cut(call.outputs, width, thread, threads)
@@ -60,47 +61,48 @@ def share_of(zero, call, job):
 
 
 @plain
-def units_before(zero, call, own, panel_row):
-    """[first, last) of the units whose weights a share packs, and multiplies by x, before its first step: its own, or
-    where each needs all of them, a part.
+def units_before(zero, call, share, panel_row):
+    """Return [first, last) of the units whose weights a share packs and multiplies by x before its first step.
+
+    They are the share's own units; if each thread needs all weights, they are a part of all units.
 
     Args:
-        panel_row: bytes of the weights' panels, to which it is cut.
+        panel_row: bytes of the weights' panels; the units are cut at whole panels.
     """
     if call.by_rows:
-        return cut(call.hidden, panel_row // bytes_of(zero), own.thread, own.threads)
-    return own.first, own.last
+        return cut(call.hidden, panel_row // bytes_of(zero), share.thread, share.threads)
+    return share.first, share.last
 
 
 @plain
-def columns_before(zero, call, own):
-    """The same of columns of h, where they are not units."""
+def columns_before(zero, call, share):
+    """Return [first, last) of the columns of h whose projection a share packs before its first step."""
     if call.by_rows:
-        return cut(call.outputs, call.panel_row // bytes_of(zero), own.thread, own.threads)
-    return own.first_out, own.last_out
+        return cut(call.outputs, call.panel_row // bytes_of(zero), share.thread, share.threads)
+    return share.first_out, share.last_out
 
 
 # ------------------------------------------------------------------------------------------ threads and each other
-# Threads share the sequences of a call, and then meet once, after packing. Or they share the units, and then meet in
-# each step, as its product with R needs all of h; cells with sums, stages or a projection meet within a step too.
+# Threads share a call's sequences, and meet once, after packing. Or they share its units, and meet in each step, as
+# its product with R needs all of h; cells with sums, stages or a projection meet within a step too.
 @plain
-def meet(call, own):
-    """Wait until all threads have come here, where they share the units."""
-    if own.threads > 1 and not call.by_rows:
-        barrier(own.counters, own.thread, own.threads)
+def meet(call, share):
+    """Wait until all threads have come here, if they share the units."""
+    if share.threads > 1 and not call.by_rows:
+        barrier(share.counters, share.thread, share.threads)
 
 
 @plain
-def meet_packed(call, own):
-    """Wait until all threads have packed their parts of the weights, where each needs all of them."""
-    if own.threads > 1 and call.by_rows:
-        barrier(own.counters, own.thread, own.threads)
+def meet_packed(call, share):
+    """Wait until all threads have packed their parts of the weights, if each needs all of them."""
+    if share.threads > 1 and call.by_rows:
+        barrier(share.counters, share.thread, share.threads)
 
 
 # ------------------------------------------------------------------------------------------ masks and rows
 @plain
 def mask_at(call, slot, b):
-    """The mask of a sequence's step, by the slot after it; 0, an ordinary step, in a call without masks."""
+    """Return the mask of a sequence's step, indexed by the slot after it; 0 (an ordinary step) without masks."""
     if call.step_mask == 0:
         return 0
     return int(numbers_at(_BYTE, call.step_mask)[slot * call.batch + b])
@@ -108,7 +110,7 @@ def mask_at(call, slot, b):
 
 @plain
 def clear_units(zero, address, values, H, first, last):
-    """0 for units [first, last) of `values` values of H units each."""
+    """Set units [first, last) of `values` rows of H units to 0."""
     row = numbers_at(zero, address)
     for k in range(values):
         for j in range(first, last):
@@ -117,7 +119,7 @@ def clear_units(zero, address, values, H, first, last):
 
 @plain
 def copy_units(zero, address, source, values, H, first, last):
-    """The same numbers as at the source, likewise."""
+    """Copy units [first, last) of `values` rows of H units."""
     row, other = numbers_at(zero, address), numbers_at(zero, source)
     for k in range(values):
         for j in range(first, last):
@@ -126,15 +128,15 @@ def copy_units(zero, address, source, values, H, first, last):
 
 @plain
 def c_slot(call, slot):
-    """The address of the private states in a slot; there may be but two, which take turns."""
+    """Return the address of the cell states in a slot; two slots may alternate."""
     return call.c + slot % call.c_slots * call.c_slot
 
 
 @plain
-def set_rows(zero, call, own, rows, b, count, t, before):
-    """Let `rows` be `count` sequences from number b in time t, whose step starts from slot `before`.
+def set_rows(zero, call, share, rows, b, count, t, before):
+    """Point `rows` at `count` sequences from number b at time t, whose step starts from slot `before`.
 
-    Of a sequence that begins anew, alone, the state before is zero.
+    A sequence that is reset comes alone; its state before is zero.
     """
     place, sums = t * call.batch + b, rows.sums_row
     reset = mask_at(call, t + 1, b) == RESET
@@ -144,7 +146,7 @@ def set_rows(zero, call, own, rows, b, count, t, before):
     rows.new_h = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row
     rows.new_c = c_slot(call, t + 1) + b * call.c_row
     rows.saved = call.saved + place * call.saved_row
-    totals = call.totals + (own.thread * call.batch + b) * sums
+    totals = call.totals + (share.thread * call.batch + b) * sums
     if call.backward:
         rows.sums, rows.d_sums = call.all_sums + place * sums, totals
         rows.dy = call.dy + place * call.dy_row if call.W_hr == 0 else call.zeros
@@ -158,7 +160,7 @@ def set_rows(zero, call, own, rows, b, count, t, before):
 
 @plain
 def set_parameters(zero, call, rows):
-    """What `rows` has in all steps."""
+    """Set the fields of `rows` that are the same in all steps."""
     rows.H = call.hidden
     rows.b_w, rows.b_r, rows.per_unit = call.b_w, call.b_r, call.per_unit
     rows.noise = call.noise
@@ -175,7 +177,7 @@ def set_parameters(zero, call, rows):
 # ------------------------------------------------------------------------------------------ sums over units
 @plain
 def _add_lanes(zero, out, lanes, count, n):
-    """out[q] = the sum of n numbers of row q of lanes (count, TILE): added up in pairs, those in pairs, and so on."""
+    """Set out[q] = the sum of n numbers of row q of lanes (count, TILE), added pairwise."""
     sums = numbers_at(zero, out)
     for q in range(count):
         row, width = numbers_at(zero, lanes + q * TILE * bytes_of(zero)), TILE // 2
@@ -190,45 +192,46 @@ def _add_lanes(zero, out, lanes, count, n):
 
 @plain
 def _largest_of_lanes(zero, out, lanes, count, n):
-    """out[q] = the largest of n numbers of row q of lanes (count, TILE), NaN if one is."""
-    found = numbers_at(zero, out)
+    """Set out[q] = the largest of n numbers of row q of lanes (count, TILE), NaN if one is."""
+    largest = numbers_at(zero, out)
     for q in range(count):
         row = numbers_at(zero, lanes + q * TILE * bytes_of(zero))
         total = row[0]
         for i in range(1, n):
             total = row[i] if row[i] > total or row[i] != row[i] else total
-        found[q] = total
+        largest[q] = total
 
 
 @plain
-def sum_units(zero, call, own, address, at, stage, totals):
-    """The sums of a stage over all units: those of each TILE of units, then their sum, in the order of the units. Or
-    the largest terms likewise.
+def sum_units(zero, call, share, address, at, stage, totals):
+    """Sum a stage's terms over all units, or take the largest: first within each TILE of units, then in order.
 
     Args:
-        address: of the `Rows`. at: (t, before). totals: address (B, Q) of the thread's sums.
+        address: of the `Rows`.
+        at: (t, before).
+        totals: address (B, Q) of the thread's sums.
     """
     Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
-    count, lanes = stage.end_sum - stage.first_sum, call.lanes + own.thread * Q * TILE * item
+    count, lanes = stage.end_sum - stage.first_sum, call.lanes + share.thread * Q * TILE * item
     rows.out = lanes
-    for first in range(own.first, own.last, TILE):
-        rows.first, rows.last = first, min(own.last, first + TILE)
-        for b in range(own.first_row, own.last_row):
+    for first in range(share.first, share.last, TILE):
+        rows.first, rows.last = first, min(share.last, first + TILE)
+        for b in range(share.first_row, share.last_row):
             if not (call.backward and mask_at(call, at[0] + 1, b) == SKIP):
-                set_rows(zero, call, own, rows, b, ONE, at[0], at[1])
-                run(None, stage.step, address)
+                set_rows(zero, call, share, rows, b, ONE, at[0], at[1])
+                run_at(None, stage.step, address)
                 out = call.parts + ((first // TILE * B + b) * Q + stage.first_sum) * item
                 if stage.is_sums == LARGEST:
                     _largest_of_lanes(zero, out, lanes, count, rows.last - first)
                 else:
                     _add_lanes(zero, out, lanes, count, rows.last - first)
-    meet(call, own)
+    meet(call, share)
     parts, sums = numbers_at(zero, call.parts), numbers_at(zero, totals)
     tiles = (call.hidden + TILE - 1) // TILE
-    for b in range(own.first_row, own.last_row):
+    for b in range(share.first_row, share.last_row):
         for q in range(stage.first_sum, stage.end_sum):
             total = parts[b * Q + q] if stage.is_sums == LARGEST else zero
-            for start in range(0, tiles, FEW_TILES):  # few, then the sums of few: each rounds less than a long sum
+            for start in range(0, tiles, FEW_TILES):  # sum few, then sums of few: rounds less than one long sum
                 part = zero
                 for tile in range(start, min(tiles, start + FEW_TILES)):
                     term = parts[(tile * B + b) * Q + q]
@@ -241,7 +244,7 @@ def sum_units(zero, call, own, address, at, stage, totals):
 
 
 @plain
-def run_rows(zero, call, own, address, at, step, skip):
+def run_rows(zero, call, share, address, at, step, skip):
     """Call a function of the cell on the thread's sequences: once for all, or once per sequence with a step mask.
 
     Args:
@@ -251,13 +254,13 @@ def run_rows(zero, call, own, address, at, step, skip):
         skip: leave out sequences whose step is skipped.
     """
     (t, before), rows = at, rows_at(address)
-    b, count, out = own.first_row, own.last_row - own.first_row, rows.out
-    rows.first, rows.last = own.first, own.last
+    b, count, out = share.first_row, share.last_row - share.first_row, rows.out
+    rows.first, rows.last = share.first, share.last
     if call.step_mask:
         count = 1
-    while b < own.last_row:
+    while b < share.last_row:
         if not (skip and mask_at(call, t + 1, b) == SKIP):
-            set_rows(zero, call, own, rows, b, count, t, before)
+            set_rows(zero, call, share, rows, b, count, t, before)
             rows.out = out + b * rows.out_row
-            run(None, step, address)
+            run_at(None, step, address)
         b += count

@@ -1,4 +1,4 @@
-"""The CPU engine's threads: the caller and some others run one compiled function together."""
+"""The CPU engine's threads: the calling thread and helpers run one compiled function together."""
 
 import os
 import threading
@@ -15,22 +15,21 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def default_threads():
-    """How many threads calls use at first: what the environment says, else as many as there are processors for them.
+    """Return NUMBARNN_NUM_THREADS, else the number of usable CPUs.
 
     Raises:
         ValueError: NUMBARNN_NUM_THREADS is set, and not to a positive int.
     """
-    given = os.environ.get(VARIABLE)
-    if given is None:
+    text = os.environ.get(VARIABLE)
+    if text is None:
         return usable_cpus()
-    if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"{VARIABLE} must be a positive int, not {given!r}: unset it to use all processors")
-    return int(given)
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{VARIABLE} must be a positive int, not {text!r}: unset it to use all processors")
+    return int(text)
 
 
 def usable_cpus(cgroup=_CGROUP):
-    """Number of processors that this process may use at a time: those it may run on, or fewer where its control group,
-    such as a container's, gets less of their time.
+    """Return the number of CPUs this process may use at a time, limited by its control group (such as a container's).
 
     Args:
         cgroup: where Linux shows the control group.
@@ -42,9 +41,9 @@ def usable_cpus(cgroup=_CGROUP):
     ):
         try:
             numbers = [*quota.read_text().split(), *(period.read_text().split() if period else ())]
-        except OSError:  # no control groups, or of the other version
+        except OSError:  # no control groups, or the other version
             continue
-        if numbers[0].isdecimal():  # else without a limit: max, or -1
+        if numbers[0].isdecimal():  # else "max" or -1: no limit
             return max(1, min(allowed, int(numbers[0]) // int(numbers[1])))
     return allowed
 
@@ -52,12 +51,11 @@ def usable_cpus(cgroup=_CGROUP):
 class ThreadPool:
     """Runs compiled functions on several threads at once.
 
-    They are real threads, so that waiting for each other inside cannot deadlock, as it could if a pool ran two parts
-    after another on one thread.
+    All threads of a run exist at the same time, so they may wait for each other without deadlock.
     """
 
     def __init__(self, threads=None):
-        self.threads, self._told = threads or default_threads(), bool(threads) or VARIABLE in os.environ
+        self.threads, self._is_set = threads or default_threads(), bool(threads) or VARIABLE in os.environ
         self._helpers, self._busy, self.openmp = None, threading.RLock(), None
         if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
             this = weakref.ref(self)
@@ -67,7 +65,7 @@ class ThreadPool:
             )
 
     def join_pytorch(self, size):
-        """Use PyTorch's threads from now on, where they are OpenMP's; PyTorch must be loaded.
+        """Use PyTorch's OpenMP threads from now on, if it has them; PyTorch must be loaded.
 
         Args:
             size: `torch.get_num_threads`.
@@ -80,23 +78,26 @@ class ThreadPool:
         with self._busy:
             if self._helpers is not None:
                 self._helpers.end()
-            self._helpers, self.threads, self._told = None, threads, True
+            self._helpers, self.threads, self._is_set = None, threads, True
 
     def available(self):
-        """How many threads a call from this Python thread may use: as many as the pool was told; if it was not, no more
-        than PyTorch may, once its threads are used."""
-        if self.openmp is None or self._told:
+        """Return how many threads a call from this Python thread may use.
+
+        A number that the user set counts; else, once PyTorch's threads are in use, at most PyTorch's number.
+        """
+        if self.openmp is None or self._is_set:
             return self.threads
         return min(self.threads, self.openmp.size())
 
     def run(self, item, steps, count, threads):
-        """Do several things one after another, each on as many threads as it says, and return when all are done.
+        """Run steps one after another, each on its number of threads, and return when all are done.
 
         The calling thread does them alone while another Python thread's call runs.
 
         Args:
             item: bytes of a number of the dtype.
-            steps: address of so many `records.Step`s. threads: the most that one of them says.
+            steps: address of `count` `records.Step`s.
+            threads: the most that a step uses.
         """
         if min(threads, self.available()) == 1:
             run_alone(item, steps, count)
@@ -105,24 +106,24 @@ class ThreadPool:
             if not self._busy.acquire(blocking=False):
                 run_alone(item, steps, count)
                 return
-            threads = min(threads, self.available())  # another thread may have set a smaller number until now
+            threads = min(threads, self.available())  # another thread may have lowered the number meanwhile
             if self.openmp is not None and self.openmp.size() >= threads:
                 for step in (Step * count).from_address(steps):
                     if step.threads > 1:
-                        self.openmp.run(item, step.function, min(step.threads, threads), step.what)
+                        self.openmp.run(item, step.function, min(step.threads, threads), step.record)
                     else:
                         run_alone(item, addressof(step), 1)
             else:
                 at = self._helpers = self._helpers or Helpers(self.threads - 1)
                 run_together(item, steps, count, threads, at.slots, at.jobs, at.counters)
-        finally:  # an interrupt may have come when the lock was held already, but `acquire` had not returned
-            try:  # not contextlib.suppress: an interrupt could come while that is called
+        finally:  # an interrupt may arrive after the lock is held but before `acquire` returns
+            try:  # not contextlib.suppress: an interrupt could arrive during that call
                 self._busy.release()
-            except RuntimeError:  # another thread has it: this one did all alone
+            except RuntimeError:  # another thread holds it: this one did all the work alone
                 pass
 
     def _end_openmp(self):
-        """In a process that is going to fork."""
+        """End OpenMP's threads in a process that is about to fork."""
         if self.openmp is not None and not self.openmp.end_threads():
             self.openmp = None
 

@@ -1,18 +1,18 @@
-"""Vector instructions of the machine at hand, for compiled code that works on addresses.
+"""Vector instructions for this machine, for compiled code that works on addresses.
 
-LLVM's own language has vectors of any length, and turns them into what the machine has: AVX-512, AVX2, SSE2, NEON. So
-the few functions here of which LLVM would not make such vectors by itself are written in it, once for all machines and
-dtypes. The main one is `tile_product`, whose idea is this, with v numbers to a vector:
+LLVM's language has vectors of any length and maps them to AVX-512, AVX2, SSE2 or NEON. The functions here are those
+that LLVM would not vectorize by itself; they serve all machines and dtypes. The main one is `tile_product`, with v
+numbers to a vector:
 
     sums = zeros((rows, 2))                       # of vectors: 6 or 8 rows of 2, all in registers
     for k in range(terms):
-        b = panel[k, :v], panel[k, v:]            # two vectors; a panel is a piece of R, stored as it is read
+        b = panel[k, :v], panel[k, v:]            # two vectors of packed R
         for i in range(rows):
             factor = a[i, k]                      # one number, copied to all v places
             sums[i, 0] += factor * b[0]           # one instruction each: multiply and add
             sums[i, 1] += factor * b[1]
 
-Addresses are in bytes. A first argument `zero` of the dtype says what is there.
+Addresses are in bytes. A first argument `zero` carries the dtype.
 """
 
 from itertools import chain
@@ -29,40 +29,41 @@ INT = ir.IntType(64)
 
 
 def _vector_bytes():
-    """Bytes in a vector register."""
+    """Return the bytes of a vector register."""
     features = host_features()
     return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
 
 
 VECTOR_BYTES = _vector_bytes()
 _IS_ARM = llvm.get_default_triple().startswith(("aarch64", "arm64"))  # 128 bits and fused multiply-adds, all of them
-KNOWN = _IS_ARM or bool(host_features())  # whether LLVM knows what this processor has
-LINE = 64  # bytes of a line of the caches
-# Of a tile: 6 x 2 sums, 2 vectors of the panel and a factor are 15 registers, of 16. AVX-512 has 32,
-# but 12 rows are no faster there than 8, and take longer to compile.
+KNOWN = _IS_ARM or bool(host_features())  # whether LLVM knows this processor's features
+LINE = 64  # bytes of a cache line
+# A tile of 6 x 2 sums, 2 vectors of the panel and a factor take 15 of 16 registers. AVX-512 has 32, but 12 rows are
+# no faster there than 8, and take longer to compile.
 MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
 
 
 def panel_width(dtype):
-    """Columns of a panel: two vectors."""
+    """Return the columns of a panel: two vectors."""
     return 2 * VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
 def description():
-    """What products are compiled for, for people."""
-    features, about = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
+    """Describe in words what products are compiled for."""
+    features, text = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
     if features.get("fma") or _IS_ARM:
-        about += ", fused multiply-add"
+        text += ", fused multiply-add"
     if not KNOWN:
-        about += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
+        text += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
     elif VECTOR_BYTES == 16 and not _IS_ARM:
-        about += ", slower, as this processor has no AVX"
-    return about
+        text += ", slower, as this processor has no AVX"
+    return text
 
 
 def own_memory(builder, kind, count):
-    """The address of memory of the function's own, for `count` values of a kind, not set to anything: one store of
-    so many zeros takes LLVM a second to take apart."""
+    """Return the address of stack memory for `count` values, uninitialized: LLVM takes a second to compile its
+    clearing.
+    """
     with builder.goto_entry_block():
         return builder.alloca(ir.ArrayType(kind, count))
 
@@ -80,7 +81,7 @@ class Vectors:
         return self.builder.inttoptr(address, (type_ or self.type).as_pointer())
 
     def moved(self, address, count, step):
-        """The address, `count` (a number or a value) steps of so many bytes on."""
+        """Return the address plus `count` (an int or a value) steps of `step` bytes."""
         builder = self.builder
         count, step = (INT(n) if isinstance(n, int) else n for n in (count, step))
         return builder.add(address, builder.mul(count, step))
@@ -94,7 +95,7 @@ class Vectors:
         self.builder.store(vector, self.at(address)).align = self.bytes
 
     def load_first(self, address, count):
-        """The first `count` numbers of a vector, zeros after them; nothing else is read."""
+        """Load the first `count` numbers of a vector, with zeros after them; nothing else is read."""
         builder, places = self.builder, ir.VectorType(INT, self.length)
         all_alike = ir.Constant(ir.VectorType(ir.IntType(32), self.length), None)
         counts = builder.insert_element(ir.Constant(places, ir.Undefined), count, ir.IntType(32)(0))
@@ -106,14 +107,14 @@ class Vectors:
         return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
 
     def sums(self, vectors):
-        """The sum of each vector's numbers: of its halves, of their halves, and so on.
+        """Return the sum of each vector's numbers, added pairwise: upper half to lower half, and so on.
 
         Args:
             vectors: a power of two.
 
         Returns:
-            vectors with the sums in order, side by side. What is left of two vectors goes into one before it is halved,
-            so that several sums take little longer than one.
+            vectors with the sums in order. Two partly summed vectors share one before the next halving, so several sums
+            take little longer than one.
         """
         add, width, starts = self.builder.fadd, self.length, [0]  # of what is left of each, and where it begins
         while width > 1:
@@ -129,37 +130,37 @@ class Vectors:
         return [self._picked(vector, vector, list(starts)) for vector in vectors]
 
     def _picked(self, one, other, places):
-        """The numbers in some places of two vectors, of which the second's come after the first's."""
+        """Return the numbers at some positions of two vectors; the second's positions follow the first's."""
         places = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
         return self.builder.shuffle_vector(one, other, places)
 
     def same(self, address):
-        """The number at an address, in all places of a vector."""
+        """Load the number at an address into all places of a vector."""
         builder, undefined = self.builder, ir.Constant(self.type, ir.Undefined)
         number = builder.load(self.at(address, self.number))
         first = builder.insert_element(undefined, number, ir.IntType(32)(0))
         return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), self.length), None))
 
     def multiply_add(self, x, y, z):
-        """x y + z: one instruction where the machine has it."""
+        """Return x y + z, one instruction if the machine has it."""
         of_all = ir.FunctionType(self.type, [self.type] * 3)
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
     def fetch(self, address, soon=False):
-        """Let the second cache get the line at an address, or the first one, to read it soon; nothing need be there."""
+        """Prefetch the line at an address into the L2 cache, or with `soon` into L1; the address may be invalid."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(3 if soon else 2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
-        """sums += factor vectors, one by one; `sums` are variables."""
+        """Add factor times each vector to the variables in `sums`."""
         for place, vector in zip(sums, vectors, strict=True):
             self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
 
     def put_sums(self, sums, out, add, other=None):
-        """out = sums, rows of variables, or with `add` out = other + sums.
+        """Store sums, rows of variables, in out; with `add` store other + sums.
 
         Args:
             out, other: (address, bytes between rows); other: None: out itself.
@@ -172,7 +173,7 @@ class Vectors:
             self.store(builder.load(place), address)
 
     def _places(self, sums, matrix):
-        """(Variable, where it stands in a matrix) of each of the sums."""
+        """Return (variable, its address in a matrix) for each of the sums."""
         first, row_bytes = matrix
         rows = [self.moved(first, i, row_bytes) for i in range(len(sums))]
         return [
@@ -182,7 +183,7 @@ class Vectors:
         ]
 
     def put_totals(self, vectors, out, adds):
-        """out = the vectors' numbers, side by side, or += where `adds` is true."""
+        """Store the vectors' numbers side by side in out, or add them if `adds` is true."""
         builder = self.builder
         for vector in vectors:
             place = self.at(out, vector.type)
@@ -193,47 +194,48 @@ class Vectors:
             out = self.moved(out, vector.type.count, self.bytes)
 
     def variable(self):
-        """A vector that changes; registers, in the end. Zero now."""
+        """Return a vector variable, zero at first; LLVM keeps it in a register."""
         place = cgutils.alloca_once(self.builder, self.type)
         self.builder.store(ir.Constant(self.type, None), place)
         return place
 
 
-def tile_product(rows, panels, turns=1):
-    """A function for compiled code: out = a panel, or +=, where out has so many rows, and as many columns as the
-    panels together.
+def tile_product(rows, panels, accumulators=1):
+    """Return a function for compiled code: out = a panels, or +=.
 
     Args:
-        turns: sums that the terms go to in turn, and which are added up in the end: of so many times as many terms the
-            rounding error is that of one sum.
+        rows: rows of out.
+        panels: number of panels, whose columns are those of out.
+        accumulators: number of partial sums, which take the terms in turn: the rounding error is that of a sum with
+            so many times fewer terms.
 
     Args of the function:
         a, a_row: address of the rows (rows, terms), and bytes between them.
         panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
             between two terms of one.
-        terms, out, out_row, add: as `packed_tile.packed_tile` has them.
+        terms, out, out_row, add: see `packed_tile.packed_tile`.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
         _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
-        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(turns)]
+        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(accumulators)]
 
-        def add_products(term, turn):
+        def add_products(term, accumulator):
             b = []
             for p in range(panels):
                 first = v.moved(v.moved(panel, p, panel_bytes), term, term_bytes)
                 b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
             for i in range(rows):
-                v.add_products(sums[turn][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
+                v.add_products(sums[accumulator][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
 
         done = INT(0)
-        if turns > 1:
-            groups = builder.sdiv(terms, INT(turns))
+        if accumulators > 1:
+            groups = builder.sdiv(terms, INT(accumulators))
             with cgutils.for_range(builder, groups) as loop:
-                for turn in range(turns):
-                    add_products(builder.add(builder.mul(loop.index, INT(turns)), INT(turn)), turn)
-            done = builder.mul(groups, INT(turns))
+                for accumulator in range(accumulators):
+                    add_products(builder.add(builder.mul(loop.index, INT(accumulators)), INT(accumulator)), accumulator)
+            done = builder.mul(groups, INT(accumulators))
         with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
             add_products(builder.add(done, loop.index), 0)
         for place, *others in zip(*(chain(*of_turn) for of_turn in sums), strict=True):
@@ -250,25 +252,29 @@ def tile_product(rows, panels, turns=1):
 
 
 def dot_tiles(most, columns, fetches=False):
-    """A function for compiled code: out (rows, count * columns) = a bᵀ, or +=, where both have their terms side by
-    side, of one to `most` rows.
+    """Return a function for compiled code: out (rows, count * columns) = a bᵀ, or +=, for row-major a and b.
 
-    Each product of two rows adds up as many sums as a vector has numbers, which are added up in the end: those of a row
-    of a and so many columns together.
+    Each dot product has one vector of partial sums, which are added at the end. A row of a meets several columns at
+    once.
 
     Args:
-        fetches: the next tile's rows of b, as these come from the third cache: a tenth faster there, elsewhere slower.
+        most: most rows of a.
+        columns: columns of a tile.
+        fetches: prefetch the next tile's rows of b: a tenth faster if b is in the L3 cache, else slower.
 
     Args of the function:
-        rows: how many. a, a_row; b, b_row; out, out_row: addresses, and bytes between rows.
-        count: of tiles, so many `columns` each. terms: of a row. add: add to out.
+        rows: number of rows.
+        a, a_row; b, b_row; out, out_row: addresses, and bytes between rows.
+        count: number of tiles of `columns` columns.
+        terms: terms of a row.
+        add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, rows, *given = arguments
+        _, rows, *operands = arguments
         for number in cgutils.each_of(builder, rows, range(1, most + 1)):
-            _write_dot_tiles(v, (number, columns), fetches, *given)
+            _write_dot_tiles(v, (number, columns), fetches, *operands)
         return context.get_dummy_value()
 
     @intrinsic
@@ -279,7 +285,7 @@ def dot_tiles(most, columns, fetches=False):
 
 
 def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, out_row, add):
-    """Write what `dot_tiles` does with tiles of a shape (rows, columns)."""
+    """Write `dot_tiles`'s instructions for tiles of a shape (rows, columns)."""
     builder, (rows, columns) = v.builder, shape
     sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
     adds, whole = builder.icmp_signed("!=", add, add.type(0)), builder.sdiv(terms, INT(v.length))
@@ -299,7 +305,7 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         tile = v.moved(b, loop.index, tile_bytes)
         for place in chain(*sums):
             builder.store(ir.Constant(v.type, None), place)
-        # Turns one after another need more addresses than there are registers: a short row's take longer than it.
+        # Unrolling needs more addresses than there are registers, which costs a short row more than it saves.
         with cgutils.for_range(builder, whole, unrolled=False) as vectors:
             add_products(tile, builder.mul(vectors.index, INT(v.length)), v.load)
         with builder.if_then(builder.icmp_signed("<", done, terms)):
@@ -312,7 +318,7 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
 
 @intrinsic
 def numbers_at(typing_context, zero, address):
-    """A pointer to numbers of the dtype of `zero`, for `pointer[i]`."""
+    """Return a pointer to numbers of the dtype of `zero`, for `pointer[i]`."""
     pointer = types.CPointer(zero)
 
     def generate(context, builder, signature, arguments):
@@ -323,7 +329,7 @@ def numbers_at(typing_context, zero, address):
 
 @intrinsic
 def own_numbers(typing_context, zero, count):
-    """A pointer to memory of the calling function's own, for so many numbers, a constant."""
+    """Return a pointer to stack memory for `count` numbers, a constant."""
     if not isinstance(count, types.IntegerLiteral):
         raise TypeError("count must be known when compiling")
     pointer, size = types.CPointer(zero), count.literal_value
@@ -337,13 +343,13 @@ def own_numbers(typing_context, zero, count):
 
 @intrinsic
 def bytes_of(typing_context, zero):
-    """Bytes of a number."""
+    """Return the bytes of a number."""
     return types.intp(zero), lambda context, builder, signature, arguments: INT(zero.bitwidth // 8)
 
 
 @intrinsic
 def own_bytes(typing_context, count):
-    """The address of memory of the calling function's own, so many bytes, a constant."""
+    """Return the address of `count` bytes of stack memory, a constant."""
     size = count.literal_value
 
     def generate(context, builder, signature, arguments):

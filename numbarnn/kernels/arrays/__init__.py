@@ -1,1 +1,1 @@
-"""Kernels about arrays alone: copies, masks, dropout, column sums."""
+"""Kernels on plain arrays: copies, masks, dropout, column sums."""

@@ -8,23 +8,23 @@ from numbarnn.cuda.backend import is_tiny, per_backend
 from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
-SUM_ROWS = 32  # rows a thread adds up before it adds their sum to others
+SUM_ROWS = 32  # rows a thread adds up into one partial sum
 
 
 def threads():
-    """Rows and columns of a block's threads."""
+    """Return the rows and columns of a block's threads."""
     return (2, 4) if is_tiny() else (16, 32)
 
 
 @per_backend
 def make_add_column_sums(dtype):
-    """The kernel for one dtype."""
+    """Make the kernel for one dtype."""
     scalar, (ROWS, COLUMNS) = np.dtype(compute_dtype(dtype)).type, threads()
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit
     def add_column_sums_kernel(out, x):
-        """out += x.sum(axis=0)
+        """Add column sums: out += x.sum(axis=0).
 
         Writes   out (N,)
         Reads    out; x (M, N), rows at any stride
@@ -55,7 +55,7 @@ def make_add_column_sums(dtype):
 
 
 def add_column_sums(out, x):
-    """out (N,) += x.sum(axis=0) for x (M, N)."""
+    """Add column sums: out (N,) += x.sum(axis=0) for x (M, N)."""
     ROWS, COLUMNS = threads()
     blocks = min(-(-out.shape[0] // COLUMNS), 2 if is_tiny() else 1024)
     config = LaunchConfig(grid=blocks, block=(COLUMNS, ROWS))

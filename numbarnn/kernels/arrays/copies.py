@@ -1,4 +1,4 @@
-"""Copies between layouts and dtypes; x once per gate (CUDNN_SKIP_INPUT: x stands for W x); blocks on the diagonal.
+"""Copy between layouts and dtypes, repeat x for each gate (CUDNN_SKIP_INPUT: x replaces W x), place diagonal blocks.
 
 Every kernel is 2-D: grid-stride over columns (x) and rows (y), so that any grid is correct.
 """
@@ -15,16 +15,16 @@ from numbarnn.kernels.grid import launch_config
 
 @per_backend
 def make_copy(out_dtype=None, x_dtype=None):
-    """The kernel from one dtype to another, of which one has 16 bits and one is float32; without, for any one dtype."""
+    """Make the kernel that converts between a 16-bit dtype and float32, or copies within any one dtype."""
     same = out_dtype == x_dtype
     widen = units.unchanged(backend()) if same else storage.widen(x_dtype)
     narrow = units.unchanged(backend()) if same else storage.narrow(out_dtype)
 
     @cuda.jit
     def copy_kernel(out, x):
-        """out = x
+        """Copy: out = x.
 
-        Writes   out (X, Y, Z), any strides; rounded to nearest even where it has 16 bits and x has 32
+        Writes   out (X, Y, Z), any strides; 32-bit x is rounded to nearest even for 16-bit out
         Reads    x (X, Y, Z), any strides: a transpose is a copy of a view
         """
         X, Y, Z = x.shape
@@ -37,7 +37,7 @@ def make_copy(out_dtype=None, x_dtype=None):
 
 
 def copy(out, x):
-    """out = x, arrays of one shape with up to 3 axes and any strides, of one dtype or as `make_copy` says."""
+    """Copy out = x: one shape of up to 3 axes, any strides, one dtype or a pair that `make_copy` converts."""
     if not x.size:
         return
     dtypes = () if out.dtype == x.dtype else (out.dtype.name, x.dtype.name)
@@ -48,11 +48,11 @@ def copy(out, x):
 
 @per_backend
 def make_spread():
-    """The kernel for any dtype."""
+    """Make the kernel for any dtype."""
 
     @cuda.jit
     def spread_kernel(out, x, gates):
-        """out[m, g H + j] = x[m, j]
+        """Repeat x for each gate: out[m, g H + j] = x[m, j].
 
         Writes   out (M, G*H), rows at any stride
         Reads    x (M, H), rows at any stride; gates = G
@@ -67,19 +67,19 @@ def make_spread():
 
 
 def spread(out, x, gates):
-    """out (M, G*H) = x (M, H) for each of G gates."""
+    """Repeat x (M, H) for each of G gates: out (M, G*H)."""
     make_spread().bind(launch_config(*x.shape), storage.stored(out), storage.stored(x))(gates)
 
 
 @per_backend
 def make_sum_gates(dtype, accumulate):
-    """The kernel for one dtype."""
+    """Make the kernel for one dtype."""
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
     def sum_gates_kernel(out, x, gates):
-        """out[m, j] = sum over g of x[m, g H + j], or += with `accumulate`
+        """Sum over gates: out[m, j] = sum over g of x[m, g H + j], or += with `accumulate`.
 
         Writes   out (M, H), contiguous
         Reads    x (M, G*H), rows at any stride; gates = G
@@ -96,18 +96,18 @@ def make_sum_gates(dtype, accumulate):
 
 
 def sum_gates(out, x, gates, accumulate):
-    """out (M, H) = the sum over gates of x (M, G*H), or +=."""
+    """Sum x (M, G*H) over its gates into out (M, H), or add the sum to out."""
     kernel = make_sum_gates(x.dtype.name, accumulate)
     kernel.bind(launch_config(*out.shape), storage.stored(out), storage.stored(x))(gates)
 
 
 @per_backend
 def make_spread_blocks():
-    """The kernel for any dtype."""
+    """Make the kernel for any dtype."""
 
     @cuda.jit
     def spread_blocks_kernel(out, x, gates):
-        """out[g H + j, k P/n + i] = x[g H + j, i] for head k = j div (H/n), and 0 for the other heads
+        """Set out[g H + j, k P/n + i] = x[g H + j, i] for head k = j div (H/n), and 0 for the other heads.
 
         Writes   out (G*H, P), contiguous
         Reads    x (G*H, P/n), contiguous; gates = G; n divides H and P
@@ -126,5 +126,5 @@ def make_spread_blocks():
 
 
 def spread_blocks(out, x, gates):
-    """out (G*H, P) = the dense matrix of x (G*H, P/n), for each of G gates the blocks of n heads."""
+    """Fill out (G*H, P) with the dense matrix of x (G*H, P/n): for each of G gates a block diagonal of n heads."""
     make_spread_blocks().bind(launch_config(*out.shape), storage.stored(out), storage.stored(x))(gates)

@@ -16,16 +16,16 @@ MAX_BLOCKS = 4096
 
 @per_backend
 def make_dropout(dtype):
-    """The kernel for one dtype."""
+    """Make the kernel for one dtype."""
     random_words = specialise(philox, compute_dtype(dtype), backend())
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
     def dropout_kernel(out, x, mask, scale, position):
-        """out = x * mask; an element is kept, times `scale`, where its random word is at least `threshold`.
+        """Apply dropout: out = x * mask. An element whose random word is at least `threshold` is kept, times `scale`.
 
-        Writes   out (n,), of the whole the n elements from number `first` + position
+        Writes   out (n,): elements from number `first` + position of the whole array
         Reads    x (n,); mask (6,) uint64: threshold = p 2^32, two key and two stream words, first; scale = 1 / (1 - p);
                  position: uint64. Random words 4 k to 4 k + 3 of the whole are Philox of (k mod 2^32, k div 2^32,
                  stream words)
@@ -49,11 +49,11 @@ def make_dropout(dtype):
 
 
 def dropout(out, x, mask, scale, position=0):
-    """out = dropout of x, contiguous arrays of one shape.
+    """Apply dropout to x, contiguous arrays of one shape.
 
     Args:
         mask, scale: a row of the array that `numbarnn.common.philox.dropout_masks` returns, and its scale.
-        position: index of x's first element in the pass's flat output of the layer, where x is a part of it.
+        position: index of x's first element in the flat output of the layer, if x is a part of it.
     """
     n, dtype = x.size, x.dtype.name
     blocks = 2 if is_tiny() else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))

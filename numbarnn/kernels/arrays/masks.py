@@ -1,4 +1,4 @@
-"""Sequences of different lengths, and sequences that begin anew: the step mask, and rows selected by it."""
+"""Step masks for sequence lengths and resets, and rows selected by them."""
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from numbarnn.kernels.grid import launch_config
 
 @per_backend
 def make_step_mask_kernel():
-    """The kernel that fills the step mask."""
+    """Make the kernel that fills the step mask."""
     code_of = jit(mask_of_step, backend())
 
     @cuda.jit
     def step_mask_kernel(step_mask, lengths, resets):
-        """The code of every step of every sequence, in each direction.
+        """Compute the mask code of every step of every sequence, in each direction.
 
         Writes   step_mask (D, T+2, B) uint8: slot t + 1 is time t, as in h; slots 0 and T + 1 are 0
-        Reads    lengths (B,) int32; resets (T, B) uint8, any strides; (0, B) if no sequence begins anew
+        Reads    lengths (B,) int32; resets (T, B) uint8, any strides; (0, B) without resets
         Launch   2-D, grid-stride over sequences (x) and slots (y); any grid is correct
         """
         D, slots, B = step_mask.shape
@@ -44,15 +44,15 @@ def fill_step_mask(step_mask, lengths, resets):
 
 @per_backend
 def make_select(dtype):
-    """The kernel for one dtype of x."""
+    """Make the kernel for one dtype of x."""
     narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
 
     @cuda.jit
     def select_kernel(out, x, step_mask, fill, dropped):
-        """out = x, but `fill` in the rows whose code has a bit of `dropped`.
+        """Copy out = x, but write `fill` in the rows whose code has a bit of `dropped`.
 
         Writes   out (X, Y, Z), any strides
-        Reads    x (X, Y, Z), any strides; step_mask (X, Y) uint8, any strides; fill, a number as x is computed in
+        Reads    x (X, Y, Z), any strides; step_mask (X, Y) uint8, any strides; fill, in x's compute dtype
         Launch   2-D, grid-stride over z (x of the grid) and y (y of the grid), loop over x; any grid is correct
         Aliases  out may be x
         """
@@ -67,7 +67,7 @@ def make_select(dtype):
 
 
 def select(out, x, step_mask, dropped, fill):
-    """out = x, but `fill` in the rows whose code has a bit of `dropped`; arrays of one dtype, step_mask (X, Y)."""
+    """Copy out = x, but write `fill` in the rows whose code in step_mask (X, Y) has a bit of `dropped`."""
     kernel, number = make_select(x.dtype.name)
     config = launch_config(*x.shape[1:])
     kernel.bind(config, storage.stored(out), storage.stored(x), step_mask, number(fill))(dropped)
@@ -75,15 +75,15 @@ def select(out, x, step_mask, dropped, fill):
 
 @per_backend
 def make_gather(dtype):
-    """The kernel for one dtype."""
+    """Make the kernel for one dtype."""
     narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
 
     @cuda.jit
     def gather_kernel(out, x, index, fill):
-        """out[i] = x[index[i]], or `fill` where index[i] is negative: packing and unpacking sequences.
+        """Gather rows: out[i] = x[index[i]], or `fill` if index[i] is negative. Packs and unpacks sequences.
 
         Writes   out (N, Z)
-        Reads    x (M, Z); index (N,) int64; fill, a number as x is computed in
+        Reads    x (M, Z); index (N,) int64; fill, in x's compute dtype
         Launch   2-D, grid-stride over z (x of the grid) and rows (y); any grid is correct
         """
         N, Z = out.shape
@@ -96,7 +96,7 @@ def make_gather(dtype):
 
 
 def gather(out, x, index, fill):
-    """out (N, Z) = the rows of x (M, Z) that index (N,) names; `fill` where it is negative."""
+    """Gather the rows of x (M, Z) that index (N,) names into out (N, Z); write `fill` for negative indices."""
     if not out.size:
         return
     kernel, number = make_gather(x.dtype.name)

@@ -1,20 +1,17 @@
-"""How blocks of a persistent kernel add up numbers over the units of a sequence, within a step: numbers that say of
-which step they are.
+"""Add up numbers over the units of a sequence, across the blocks of a persistent kernel, within a step.
 
-Each block of a layer adds up the terms of its own units and publishes the sum, one number for each sum and sequence;
-each reads those of all blocks of its layer, and adds them up in the same order, so that all have the same total to the
-bit. These few numbers would take much memory if every step had a place of its own for them, as h has. So they have two
-places, for even and for odd steps, and each number stands in one word of 64 bits with the number of its step beside it:
-who finds another step's number there looks again. All words are
-UNWRITTEN before the launch, which is no step's number.
+Each block of a layer adds up the terms of its own units and publishes the sum, one number for each sum and sequence.
+Each block then reads all blocks' sums of its layer and adds them in the same order, so all totals agree to the bit.
+A place per step, as h has, would take too much memory. Sums have two places, for even and odd steps, and each number
+shares a 64-bit word with the number of its step; a reader that finds another step's number looks again. All words are
+UNWRITTEN, which is no step's number, before the launch.
 
-Nothing has to be in any order for that, as a word is written and read at once, by relaxed accesses of 64 bits: whoever
-sees the step's number sees the number beside it. Nor can a number be lost that somebody still waits for. A block writes
-over its word of step s at step s + 2, after it has read all blocks' words of the same sum and sequence of step s + 1.
-Each of those was published by a block that had read all words of step s before: what it publishes at step s + 1 depends
-on what it read at step s, by barriers of the block and by a branch (it goes on only when all has come). No execution
-that PTX allows has a load return what a store wrote that depends on that load. And if one had, the reader would see a
-number of step s + 2, keep waiting and end with an error, never with a wrong sum.
+No memory order is needed: a word is written and read at once, by relaxed 64-bit accesses, so step number and number
+arrive together. No number is lost while somebody waits for it. A block overwrites its word of step s at step s + 2,
+after it has read all blocks' words of step s + 1. The block that published such a word
+had read all words of step s before: its word of step s + 1 depends on them, by the block's barriers and by a branch.
+No execution that PTX allows lets a load return what a store wrote that depends on that load. If one did, the reader
+would see step s + 2, keep waiting and end with an error, never with a wrong sum.
 """
 
 from typing import NamedTuple
@@ -31,18 +28,18 @@ from numbarnn.kernels.persistent.exchange import POLLS_BEFORE_SLEEP, SLEEP_NS, m
 from numbarnn.kernels.step.unit_sums import make_add
 
 LOOKS = 4  # words that a lane asks for before it waits for the first of them
-_STEP_BITS, _NUMBER = np.int64(32), np.int64(0xFFFFFFFF)  # of a word: the step stands above a float32
+_STEP_BITS, _NUMBER = np.int64(32), np.int64(0xFFFFFFFF)  # the step lies above a float32 in a word
 
 
 class Words(NamedTuple):
-    """The words of a layer and direction, of one turn of a step.
+    """The words of a layer and direction in one turn of a step.
 
     Attributes:
         array: (2, Q, B, blocks) int64, flat.
-        step: number of the step in the pass, of any direction.
-        blocks: of the layer that have the same sequences, each with its own units.
-        number: of the own block among them.
-        b0, end, batch: sequences from b0 on, as many as are multiplied at once, before `end`; B.
+        step: number of the step in the pass, in either direction.
+        blocks: number of the layer's blocks that have the same sequences; each has its own units.
+        number: this block's number among them.
+        b0, end, batch: first sequence of the turn; end of the block's sequences; B.
 
     All numbers are int32.
     """
@@ -57,8 +54,10 @@ class Words(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The sums of a stage: the number of the first of them among the cell's, how many; whether in place of the sum of
-    the terms it is the largest of them. int32, and a bool."""
+    """The sums of a stage: the cell's number of the first one, how many, whether they take the largest term.
+
+    int32, and a bool.
+    """
 
     first: Number
     count: Number
@@ -67,7 +66,7 @@ class Part(NamedTuple):
 
 @device_function
 def make_publish_sum():
-    """Make publish(array, index, value, step): a float32 with the number of its step beside it."""
+    """Make publish(array, index, value, step), which stores a float32 with its step's number in one word."""
     store, as_word = ptx.store, ptx.as_word
 
     def publish(array, index, value, step):
@@ -78,8 +77,10 @@ def make_publish_sum():
 
 @device_function
 def make_wait_for_word():
-    """Make wait(thread, role, turn, found, n, index, step): wait until the n-th of the words that were looked for,
-    which stands at `index` of `Role.words`, is all of that step, or time out; until then look again."""
+    """Make wait(thread, role, turn, found, n, index, step), which waits until the n-th loaded word is of that step.
+
+    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out.
+    """
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
     sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
@@ -100,8 +101,9 @@ def make_wait_for_word():
 
 @device_function
 def make_across(tile, of_all):
-    """Make across(thread, role, turn, at, part, words), which publishes the block's part of a stage's sums and waits
-    for those of all blocks. All threads of the block call it together; before it and after it there must be a barrier.
+    """Make across(thread, role, turn, at, part, words), which publishes the block's part of a stage's sums.
+
+    It then waits for all blocks' parts. All threads of the block call it together, between two barriers.
 
     Args:
         of_all: Q.
@@ -110,12 +112,13 @@ def make_across(tile, of_all):
         at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u stands in
             place (k * tile.sequences + b) * tile.units + u from `terms` on; the total of the cell's sum q goes to place
             q * tile.sequences + b from `totals` on.
-        part: `Part`. words: `Words`.
+        part: `Part`.
+        words: `Words`.
     """
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
     zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
-    looks, place = LOOKS if backend() == "cuda" else 1, np.uint64  # known not to count from the end
+    looks, place = LOOKS if backend() == "cuda" else 1, np.uint64  # unsigned: no negative indices
     row, add = _make_row(SEQUENCES, of_all), _make_add()
 
     def across(thread, role, turn, at, part, words):
@@ -129,7 +132,7 @@ def make_across(tile, of_all):
                 publish(words.array, row(part, words, item) + words.number, total, words.step)
         warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
         found = cuda.local.array(looks, np.int64)
-        # A warp has every WARPS-th of the sums and sequences, of those a lane every 32nd block's words.
+        # A warp has every WARPS-th sum and sequence, a lane every 32nd block's words of these.
         for item in range(warp, part.count * SEQUENCES, WARPS):
             total, begin_of_row = none, row(part, words, item)
             for begin in range(lane, words.blocks, 32 * looks):
@@ -151,8 +154,10 @@ def make_across(tile, of_all):
 
 @device_function
 def _make_row(sequences, of_all):
-    """Make row(part, words, item): where the words of a sum and sequence begin; of a sequence beyond the last one those
-    of the last."""
+    """Make row(part, words, item): the index at which the words of a sum and sequence begin.
+
+    Sequences beyond the last one take the last one's words.
+    """
     short = np.int32
 
     def row(part, words, item):

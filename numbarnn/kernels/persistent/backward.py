@@ -1,7 +1,7 @@
 """The backward kernel: `forward`'s walk in reverse, with the transposed weights.
 
-A block owns the same units; what it waits for, multiplies and publishes are gradients of pre-activations. The gradient
-of its units' state stays in shared memory from step to step.
+A block owns the same units; it waits for, multiplies and publishes gradients of pre-activations. The gradient of its
+units' state stays in shared memory from step to step.
 """
 
 import numpy as np
@@ -22,18 +22,18 @@ from numbarnn.kernels.persistent.context import Outputs, Role, Rows, Thread, Tur
 
 @device_function
 def _make_fetch_step(tile, K, N, Q):
-    """Make fetch_step(thread, role, rows, outputs, direction, t, b0), which loads what the cell needs of a turn besides
-    products.
+    """Make fetch_step(thread, role, rows, outputs, direction, t, b0), which loads what the cell needs besides products.
 
     Args of fetch_step:
-        rows: `Rows` of what the cell saved, of h and of c. outputs: `Owned` of those of the block, whose dy is read.
+        rows: `Rows` of what the cell saved, of h and of c.
+        outputs: the block's outputs, `Owned`, whose dy is read.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
     fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0
 
     def fetch_step(thread, role, rows, outputs, direction, t, b0):
         (saved, h, c), owned = rows, role.owned
-        slot = t + 2 * direction  # of the states before the step; those after it are in slot t + 1
+        slot = t + 2 * direction  # of the states before the step; slot t + 1 has those after it
         fetch_saved(thread.saved, saved, owned, t, b0)
         fetch_h(thread.h_before, h, owned, slot, b0)
         fetch_h(thread.h_after, h, owned, t + 1, b0)
@@ -49,7 +49,10 @@ def _make_fetch_step(tile, K, N, Q):
 
 @per_backend
 def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
-    """The backward kernel. Arguments as for `forward.make_forward`; `exact`: of the gradients of all states."""
+    """Make the backward kernel.
+
+    Arguments as for `forward.make_forward`; `exact` concerns the gradients of all states.
+    """
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
@@ -61,7 +64,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     words, n8, on_the_way = max(1, tile.fragment_words), tile.n8, tile.chunks_on_the_way
     stored_number, PK, PN, PV = block.stored_number(dtype), max(1, P * K), max(1, P * N), max(1, P * V)
     PQ, P_CAME, PS = P * Q, P * (2 + N), P * cell.num_products
-    of_h = cell.num_recurrent  # gates of ah that are not a stage's
+    of_h = cell.num_recurrent  # gates of ah outside the stages
 
     kinds = cell, tile, inputs, drops, masked
     product, decode = products.make_product(tile), context.make_decode()
@@ -87,13 +90,13 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     def persistent_backward_kernel(
         dah, dax, saved, gradients, within_step, states, leaving, weights, options, tables, sizes, error_flag
     ):
-        """All steps of some layers backward.
+        """Compute all steps of some layers backward.
 
-        Writes   dah[l D + d] (T, B, A*H), the gradient of h Rᵀ; dax[l D + d] (T, B, G*H), that of x Wᵀ, if the cell's
-                 two differ; of gradients d_per_unit[l D + d] (T, B, V*H); the gradients of the initial states in
+        Writes   dah[l D + d] (T, B, A*H), the gradient of h Rᵀ; dax[l D + d] (T, B, G*H), the gradient of x Wᵀ, if the
+                 cell's two differ; of gradients d_per_unit[l D + d] (T, B, V*H); the gradients of the initial states in
                  states, an `ends.States`; of within_step, a `context.WithinStep`, what stages exchange; error_flag (1,)
                  if it timed out; the last block what `ends.Leaving` says
-        Reads    of gradients dy (T, B, D*H) of the last layer; those of the final states in states; what forward left
+        Reads    of gradients dy (T, B, D*H) of the last layer; the final states' gradients in states; forward's results
                  in saved, h[l], c[l] and gates[l D + d], and in within_step; weights; options, tables, sizes: as of the
                  forward kernel
         Launch   cooperative, one block per row of `blocks`; all arrays but the tables flat; dah, dax and what stages
@@ -156,7 +159,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                 slots = direction * (steps + 2)
                 look_up(thread.code_of, options.step_mask, (slots + t + 1) * batch, b0, owned.end)
                 look_up(thread.code_after, options.step_mask, (slots + t + 2 - 2 * direction) * batch, b0, owned.end)
-            # 1. The products, each warp its part: none from later steps at first, none from above at last
+            # 1. Multiply, each warp its part: none from later steps at first, none from above at last.
             works = multiplies and warp.columns > 0 and not ((has_products or projects) and warp.kind >= STAGE)
             if works and (step > 0 if warp.kind == RECURRENT else step < steps):
                 multiply(thread, role, turn)
@@ -167,7 +170,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                 gather(thread, role, turn)
             if staged and step < steps:
                 within(thread, role, turn)
-            # 2. The cell, for the block's units
+            # 2. Run the cell for the block's units.
             for i in range(P):
                 pair, unit, b, valid = pair_of(owned, b0, i)
                 d_ax, d_ah, at_state = no_gates(), no_recurrent(), state_at(owned, b0, pair)
@@ -185,7 +188,7 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                             store_private(shared, at_state + 1, 1, d_before[1:])
                         else:
                             store_state(shared, at_state, 1, d_before)
-                    elif masked:  # nothing reaches an initial state that counted as zero
+                    elif masked:  # no gradient reaches an initial state that counted as zero
                         store_private(shared, at_state + 1, 1, d_state[1:])
                 if step < steps:
                     at = t * batch + b
@@ -193,10 +196,10 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
                         publish_ah(dah[place], at * A * hidden + unit0 + unit, hidden, d_ah, valid)
                     if separate:
                         publish_ax(dax[place], at * G * hidden + unit0 + unit, hidden, d_ax, valid)
-            # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+            # After the cell, which would wait for this read. Results of a failed call are overwritten.
             if timed_out[0] != 0:
                 break
-            # 3. What the cell will need next besides products
+            # 3. Fetch what the cell needs next besides products.
             b0 += SEQUENCES
             if b0 >= owned.end:
                 step, t, b0 = step + 1, t + move, owned.begin

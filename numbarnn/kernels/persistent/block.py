@@ -1,4 +1,4 @@
-"""What blocks do besides products, forward and backward alike: loading what their pairs need, and dropping out."""
+"""A block's work besides products, forward and backward: loading its pairs' numbers, and dropout."""
 
 from types import SimpleNamespace
 
@@ -14,20 +14,20 @@ from numbarnn.cuda.language import cuda
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent.context import make_pair
 
-PREFETCH_STEPS = 2  # rows that later steps read are asked for this many steps ahead
+PREFETCH_STEPS = 2  # how many steps ahead rows are prefetched
 
 
 def stored_number(dtype):
-    """The type of numbers as they are stored: uint16 for halves."""
+    """Return the type of numbers as they are stored: uint16 for float16 and bfloat16."""
     return np.uint16 if is_half(dtype) else np.dtype(compute_dtype(dtype)).type
 
 
 def make_states(cell, dtype):
-    """Device functions for the states of a unit in memory: h, then the private ones, as numbers.
+    """Make device functions for the states of a unit in memory: h, then the other states, as numbers.
 
     Returns:
-        A namespace of load, store: of all of them; load_private, store_private: of all but h (see `units`); whole(h,
-        private): both together; zero(), no_private().
+        A namespace of load, store: all states; load_private, store_private: all but h (see `units`); whole(h, private):
+        joins both; zero(), no_private().
     """
     N, number = cell.num_private, compute_dtype(dtype)
     return SimpleNamespace(
@@ -43,7 +43,7 @@ def make_states(cell, dtype):
 
 @device_function
 def make_state_at(cell, tile):
-    """Make state_at(owned, b0, number): where a pair's states stand in shared memory, of the sequences from b0 on."""
+    """Make state_at(owned, b0, number): the place of a pair's states in shared memory, for sequences from b0 on."""
     STATES, U, size = tile.states, tile.units, cell.num_states
     return lambda owned, b0, number: STATES + ((b0 - owned.begin) * U + number) * size
 
@@ -51,10 +51,11 @@ def make_state_at(cell, tile):
 # ---- biases and parameters per unit, once per call
 @device_function
 def make_share_biases(tile, G, A):
-    """Make share_biases(shared, weights, bias_w, bias_r, owned): the biases of the block's units, of G gates of W x and
-    then of A gates of R h, to shared memory.
+    """Make share_biases(shared, weights, bias_w, bias_r, owned), which copies the units' biases to shared memory.
 
-    bias_w, bias_r: where the layer's biases begin in weights; below 0 there are none, and zeros stand for them.
+    They are the biases of G gates of W x, then of A gates of R h.
+
+    bias_w, bias_r: where the layer's biases begin in weights; negative: there are none, and zeros take their place.
     """
     U, THREADS, BIASES, widen = tile.units, tile.threads, tile.biases, storage.widen(tile.dtype)
     zero = np.dtype(compute_dtype(tile.dtype)).type(0)
@@ -72,8 +73,10 @@ def make_share_biases(tile, G, A):
 
 @device_function
 def make_own_biases(tile):
-    """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs from shared memory to a local
-    array, where they stay: all biases of the first pair, then of the next."""
+    """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs to a local array.
+
+    The array holds all biases of the first pair, then of the next.
+    """
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
     load, store = units.loader(count, backend()), units.storer(count, backend())
 
@@ -88,17 +91,21 @@ def make_own_biases(tile):
 
 @device_function
 def make_load_biases(tile, count):
-    """Make load(shared, at): the biases of a unit's `count` gates, the first of which stands at `at`. With
-    `Tile.keeps_biases` `shared` is the local array of `make_own_biases`."""
+    """Make load(shared, at): the biases of a unit's `count` gates, from `at` on.
+
+    With `Tile.keeps_biases` `shared` is the local array that `make_own_biases` fills.
+    """
     load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
 
 @device_function
 def make_own_parameters(cell, tile):
-    """Make own_parameters(thread, weights, start, owned): the cell's parameters per unit, which begin at `start` of
-    weights, to where `make_load_parameters`' function finds them, as they are the same in every step: in registers, or
-    with `Tile.unit_parameters` in shared memory, those of the block's units."""
+    """Make own_parameters(thread, weights, start, owned), which loads the cell's per-unit parameters once.
+
+    They begin at `start` of weights, and stay in registers, or with `Tile.unit_parameters` in shared memory, where
+    `make_load_parameters` finds them.
+    """
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
     load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters
@@ -118,7 +125,7 @@ def make_own_parameters(cell, tile):
 
 @device_function
 def make_load_parameters(cell, tile):
-    """Make load(thread, unit, i): the parameters of the thread's i-th pair, of a unit of the block."""
+    """Make load(thread, unit, i): the per-unit parameters of the thread's i-th pair, of a unit of the block."""
     V, U, PARAMETERS, load = cell.num_per_unit, tile.units, tile.parameters, units.loader(cell.num_per_unit, backend())
     if tile.unit_parameters:
         return lambda thread, unit, i: load(thread.shared, PARAMETERS + unit, U)
@@ -128,8 +135,10 @@ def make_load_parameters(cell, tile):
 # ---- what a turn needs of its pairs, loaded in the turn before
 @device_function
 def make_fetch(tile, count):
-    """Make fetch(into, rows, owned, t, b0): load `count` numbers of each of the thread's pairs, as they are stored,
-    from the `Rows` of time or slot t, and do nothing with them, so that nothing waits for them."""
+    """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs.
+
+    They come from the `Rows` of time or slot t. It computes nothing from them, so nothing waits for the loads.
+    """
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -149,8 +158,10 @@ def make_fetch(tile, count):
 
 @device_function
 def make_fetch_sums(tile, count):
-    """Make fetch(into, sums, owned, t, b0), as `make_fetch`'s: `count` sums over units, which are the same for all
-    units of a sequence, of sums (T, B, count), flat."""
+    """Make fetch_sums(into, sums, owned, t, b0), which loads `count` sums over units for each of the thread's pairs.
+
+    sums (T, B, count) is flat; all units of a sequence have the same sums.
+    """
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -169,8 +180,10 @@ def make_fetch_sums(tile, count):
 
 @device_function
 def make_prefetch(tile, count):
-    """Make prefetch(rows, owned, t, b0, steps), which brings the numbers of `make_fetch` to the L2 cache, if there is
-    such a time."""
+    """Make prefetch(rows, owned, t, b0, steps), which brings `make_fetch`'s numbers to the L2 cache.
+
+    It does nothing unless time t exists.
+    """
     if count == 0:
         return lambda rows, owned, t, b0, steps: None
     ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
@@ -189,8 +202,10 @@ def make_prefetch(tile, count):
 
 @device_function
 def make_look_up(tile):
-    """Make look_up(into, step_mask, slot, b0, end): the step mask of the thread's pairs; step_mask (slots, B), flat, a
-    slot begins at `slot`."""
+    """Make look_up(into, step_mask, slot, b0, end), which loads the step mask of the thread's pairs.
+
+    step_mask (slots, B) is flat; a slot begins at `slot`.
+    """
     U, P, THREADS, SEQUENCES = tile.units, tile.pairs, tile.threads, tile.sequences
 
     def look_up(into, step_mask, slot, b0, end):
@@ -206,7 +221,7 @@ def make_look_up(tile):
 # ---- dropout
 @device_function
 def make_dropout_factor(dtype):
-    """Make factor(position, options, mask): 0 or the scale, as `numbarnn.kernels.arrays.dropout` has it.
+    """Make factor(position, options, mask): 0 or the scale, equal to `numbarnn.kernels.arrays.dropout`'s.
 
     options: `columns.Options`, with masks and scale. mask: the row.
     """

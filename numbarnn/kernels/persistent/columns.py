@@ -1,22 +1,23 @@
-"""What a launch is told besides arrays: its options, and the columns of the two tables that tell blocks and warps their
-parts of it, in one place.
+"""A launch's options, and the columns of the two tables that assign work to blocks and warps.
 
 `numbarnn.schedules.persistent.tables` makes rows by name, `Block(layer=0, ...)`; kernels read
-`blocks[block, BLOCK.layer]`. A new column is a line here, one where it is filled, one where it is read.
+`blocks[block, BLOCK.layer]`. A new column needs one line here, one where it is filled, and one where it is read.
 """
 
 from typing import Any, NamedTuple
 
-# Kinds of products: with the own layer's previous step, with another layer's same time, with what was there before, and
-# for the cell's p-th product stage (STAGE + p) with what blocks of the layer exchange within the step; a projection is
-# one more of these, the last.
+# Kinds of products: with the previous step of the own layer, with another layer at the same time, with given input,
+# and (STAGE + p) for the cell's p-th product stage with what its blocks exchange within the step. A projection is the
+# last of these.
 RECURRENT, INPUT, GIVEN, STAGE = 0, 1, 2, 3
 STAGE_BITS = 8  # of `Block.stage_warps` for each product stage
 
 
 class Options(NamedTuple):
-    """What is out of the ordinary in a launch; None is what is not. A new one is a line here, one in
-    `numbarnn.schedules.persistent.tables.make_options`, and where kernels read it.
+    """A launch's options; an unused one is None.
+
+    A new option needs one line here, one in `numbarnn.schedules.persistent.tables.make_options`, and one where kernels
+    read it.
 
     Attributes:
         step_mask: (D * (T + 2) * B,) uint8, of all directions (`numbarnn.common.order`).
@@ -36,23 +37,25 @@ class Block(NamedTuple):
     """A row of `blocks` (blocks, columns) int64: what a block owns.
 
     Attributes:
-        layer: among the layers of this launch. direction: 0 or 1.
+        layer: among the layers of this launch.
+        direction: 0 or 1.
         unit, units: the block's first unit of the layer, and how many it owns.
-        hidden: H of the layer. width: of its h: P with a projection, else H.
-        outputs: how many of h's numbers it owns, from its first unit's on: as many as units but for projections.
+        hidden: H of the layer.
+        width: of its h: P with a projection, else H.
+        outputs: how many of h's numbers it owns, from its first unit's on: as many as units without a projection.
         sequence, end: the block's sequences [sequence, end) of the batch.
-        recurrent_warps: the first warps multiply the state before, the next ones the layer's input.
-        working_warps: both together; those of product stages follow, then come some that idle.
+        recurrent_warps: the first warps multiply the previous state, the next ones the layer's input.
+        working_warps: both together; warps of product stages follow, then idle ones.
         gates_width: elements of a row of `gates`.
-        reads_gates: whether, forward, x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward, dy
-            in `dy`.
+        reads_gates: forward: x Wᵀ stands in `gates`, as in the first layer without `Tile.given`; backward: dy stands in
+            `dy`.
         timeout: `error_flag.timeout_of` the block.
         bias_w, bias_r: where its layer's biases begin in `weights`; -1: there are none.
-        per_unit: where the cell's parameters per unit begin in `weights`, if it has any.
+        per_unit: where the cell's per-unit parameters begin in `weights`, if it has any.
         mask: row of the masks for dropout between the layer and the next of this launch; -1: none.
         noise: row of `noise`, if there is any.
-        stage_warps: for each product stage, and then a projection, the first one's in the lowest `STAGE_BITS` bits, the
-            end of its warps, which begin where those of the stage before it end.
+        stage_warps: ends of the warps of each product stage and then of a projection, `STAGE_BITS` bits each from the
+            lowest on; a stage's warps begin where those of the previous stage end.
     """
 
     layer: int
@@ -87,7 +90,7 @@ class Warp(NamedTuple):
         width: elements of a row of that array.
         column, columns: its first column, and how many.
         weights: where the weight of its first row and column stands.
-        units: of the block's units, or of its outputs, how many have rows in its matrix.
+        units: how many of the block's units, or outputs, have rows in its matrix.
         rows_per_unit: how many each of them has: `Tile.rows_per_unit` or fewer, the others are zero.
         gate_stride, unit_stride, column_stride: elements from gate to gate, unit to unit, column to column.
     """
@@ -106,5 +109,5 @@ class Warp(NamedTuple):
     column_stride: int = 0
 
 
-# Where each column stands: BLOCK.layer is 0, BLOCK.direction 1, ... Constants, to kernels too.
+# Numbers of the columns: BLOCK.layer is 0, BLOCK.direction 1, ... Kernels see constants.
 BLOCK, WARP = (record(*range(len(record._fields))) for record in (Block, Warp))

@@ -1,8 +1,7 @@
-"""The arguments of a step's functions, f(thread, role, turn). `thread` is the memory that a thread works on, `role` is
-what its block and warp do in all steps, and `turn` is the step.
+"""The arguments of a step's functions, f(thread, role, turn): a thread's memory, its constant work, the step.
 
 A block works on *pairs* of a unit that it owns and a sequence, `tile.units * tile.sequences` of them in a turn; a
-thread has up to `tile.pairs` of these. What a kernel does not have is () in place of an array.
+thread has up to `tile.pairs` of these. Arrays that a kernel lacks are ().
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ Array = Number = Any
 
 
 class Turn(NamedTuple):
-    """A step, its time t, and the sequences from b0 on: as many as are multiplied at once."""
+    """A step, its time t, and b0, the first of the sequences that are multiplied at once."""
 
     step: Number
     t: Number
@@ -25,7 +24,7 @@ class Turn(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """What a block owns of its layer and direction.
+    """A block's part of its layer and direction.
 
     Attributes:
         unit, units: its first unit, and how many.
@@ -57,13 +56,13 @@ class Rows(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a block has of its layer's h, or of h's gradient, where h is a projection.
+    """A block's part of its layer's h, or of h's gradient, if h is a projection.
 
     Attributes:
         owned: of outputs in place of units.
         rows: forward of h, backward of its gradient in each step.
-        before: forward, the state before the step at time t is in slot t + before.
-        dropped: forward, what is dropped out of the layer's h, in rows like h's.
+        before: forward: the state before the step at time t is in slot t + before.
+        dropped: forward: the layer's h after dropout, in rows like h's.
     """
 
     owned: Owned
@@ -73,8 +72,9 @@ class Outputs(NamedTuple):
 
 
 class WithinStep(NamedTuple):
-    """What blocks exchange within a step, and what of it is kept: tuples of flat arrays, one for each layer and
-    direction; empty where the cell has none.
+    """Arrays that blocks exchange within a step, and what is kept of them: a flat array for each layer and direction.
+
+    The tuples are empty if the cell lacks the feature.
 
     Attributes:
         words: of sums over units, `across.Words.array`.
@@ -91,25 +91,25 @@ class WithinStep(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """Arrays that a thread works on: its block's shared memory, and local ones.
+    """A thread's arrays: its block's shared memory, and local ones.
 
     Attributes:
         shared: shared memory, laid out as `Tile` says.
-        timed_out: shared (1,) int32, whether a warp of the block has waited too long.
+        timed_out: shared (1,) int32, whether a warp of the block timed out.
         registers: (fragment_words,), the lane's weights.
         loaded: (n8, chunks on the way, 4), what the thread's warp multiplies, see `exchange.make_look`.
-        code_of: the step mask of the thread's pairs; code_after: backward, that of the step after.
-        per_unit: the pairs' parameters per unit.
+        code_of: the step mask of the thread's pairs; code_after: backward, the step mask of the next step.
+        per_unit: the pairs' per-unit parameters.
         now: forward, x Wᵀ of the pairs, as stored.
-        gates: forward, cells with stages: pre-activations with biases, those of ax and then those of ah, of each pair.
-        biases: forward, with `Tile.keeps_biases`, those of each pair in the same order.
+        gates: forward, cells with stages: pre-activations with biases of each pair, first ax, then ah.
+        biases: forward, with `Tile.keeps_biases`: the biases of each pair in the same order.
         saved, h_before, h_after, c_before, c_after: backward, what the cell saved of the pairs, and their states before
             and after the step.
         dy: backward, the gradient of the layer's output, if it stands in an array.
-        sums: backward, over units, of a cell that has any.
-        came: backward, cells with stages, and projections: of each pair the gradient of the output, then those of h and
-            of the private states that come from later steps.
-        d_v: backward, product stages: of each pair the gradients of what they multiply.
+        sums: backward, the cell's sums over units.
+        came: backward, cells with stages, and projections: for each pair the gradient of the output, then the gradients
+            of h and of the cell states from later steps.
+        d_v: backward, product stages: for each pair the gradients of what they multiply.
     """
 
     shared: Array
@@ -134,20 +134,22 @@ class Thread(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a block and a warp do in all steps.
+    """The work of a block and a warp in all steps.
 
     Attributes:
-        row: the block's of `blocks`, `columns.Block`.
-        owned: what follows from it. warp: the warp's of `warps`; all but weights, shift, width and column are int32.
-        weights: the flat buffer of all weights. operand: the exchanged array that the warp multiplies.
+        row: the block's row of `blocks`, `columns.Block`.
+        owned: derived from it.
+        warp: the warp's row of `warps`; all but weights, shift, width and column are int32.
+        weights: the flat buffer of all weights.
+        operand: the exchanged array that the warp multiplies.
         limit, error_flag: how often a warp looks for numbers, at most; once the flag is set nobody waits any more.
-        split, working: the first warps, before `split`, leave sums of the recurrent product, those before `working`
-            the others.
+        split, working: warps before `split` leave sums of the recurrent product, warps before `working` the other sums.
         stage_warps: see `columns.Block`.
         reads: forward, whether x Wᵀ stands in `Thread.now`; backward, whether dy stands in `Thread.dy`.
-        options: what is out of the ordinary. noise: the row of random words, where the cell draws.
+        options: the launch's options.
+        noise: the row of random words, if the cell draws.
         mask: row of the masks for dropout of the output; -1: none.
-        words, kept_sums: of sums over units, `across.Words.array`, and those that are kept for backward, (T, B, Q).
+        words, kept_sums: of sums over units, `across.Words.array`, and the sums kept for backward, (T, B, Q).
         published: of product stages, where blocks publish what is multiplied: forward (T, B, S*H), backward dah.
         outputs: of a projection.
         d_output: backward, the output's gradient.
@@ -176,9 +178,11 @@ class Role(NamedTuple):
 
 @device_function
 def make_decode():
-    """Make decode(tables, batch) -> (row, owned, warp, split, working): the block's row of `blocks`, and what follows
-    from it; the warp's of `warps`."""
-    short = np.int32  # what is multiplied then takes one instruction
+    """Make decode(tables, batch) -> (row, owned, warp, split, working).
+
+    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`.
+    """
+    short = np.int32  # products of int32 take one instruction
 
     def decode(tables, batch):
         blocks, warps = tables
@@ -196,8 +200,10 @@ def make_decode():
 
 @device_function
 def make_pair(tile):
-    """Make pair_of(owned, b0, i) -> (number, unit, b, valid): the thread's i-th pair of those of the sequences from b0
-    on; the unit counts from the block's first."""
+    """Make pair_of(owned, b0, i) -> (number, unit, b, valid): the thread's i-th pair for sequences from b0 on.
+
+    The unit counts from the block's first.
+    """
     U, THREADS, SEQUENCES = tile.units, tile.threads, tile.sequences
 
     def pair_of(owned, b0, i):

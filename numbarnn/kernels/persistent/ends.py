@@ -2,10 +2,10 @@
 
     begin(...)   # before the first step: a block publishes its units' initial h, for which others wait
     end(...)     # after the last one: it writes its units' final states
-    leave(...)   # at last: the block that leaves last fills the results of a call that failed with NaN
+    leave(...)   # at last: the block that leaves last fills a failed call's results with NaN
 
-So nothing stands between the launch and the end of the call. Each copy would be a node of the call's graph, and a node
-takes longer than the copy itself.
+The kernel does this itself because each copy would be a node of the call's graph, and a node takes longer than the
+copy.
 """
 
 from typing import NamedTuple
@@ -26,13 +26,14 @@ HAS_H, HAS_C = 1, 2  # bits of `States.given`
 
 
 class States(NamedTuple):
-    """The states that a launch begins with and leaves, backward their gradients: tuples of flat arrays, each of which
-    is of all layers and directions, or of one layer. Those of c are empty where the cell has no private states.
+    """The states that a launch begins with and leaves (backward: their gradients), as tuples of flat arrays.
+
+    Each array belongs to all layers and directions, or to one layer. Arrays of c are empty if the cell has only h.
 
     Attributes:
         first_h: (D, B, P) of a layer. first_c: (D, B, N*H).
-        last_h, last_c: the same, which are written.
-        given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and any arrays stand there.
+        last_h, last_c: same shapes, written.
+        given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and their arrays are not read.
     """
 
     first_h: tuple = ()
@@ -43,10 +44,10 @@ class States(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """What the block does that leaves a launch last, if the error flag is set.
+    """The work of the last block to leave a launch if the error flag is set.
 
     Attributes:
-        told, caller: of the host, which is told if `caller` is not negative, see `error_flag`.
+        told, caller: host memory, which receives the code if `caller` is not negative, see `error_flag`.
         count: (1,) int64, how many blocks have left; 0 between launches.
         clears: int32: whether it then clears the flag, which is zero between calls.
     """
@@ -59,8 +60,10 @@ class Leaving(NamedTuple):
 
 @device_function
 def _make_place():
-    """Make place_of(arrays, owned, place, b, size): (number of an array of `States`, where a sequence's `size` numbers
-    begin in it). place: number of the layer and direction, and the number of directions."""
+    """Make place_of(arrays, owned, place, b, size): an array's number in `States`, and where a sequence begins in it.
+
+    place: number of the layer and direction, and the number of directions. size: numbers of a sequence.
+    """
 
     def place_of(arrays, owned, place, b, size):
         number, directions = place
@@ -71,20 +74,22 @@ def _make_place():
 
 
 def _conversions(dtype, exact):
-    """(widen, narrow) of what the caller has: of the dtype of storage, or `exact`, that of sums."""
+    """Return (widen, narrow) for the caller's arrays: of the storage dtype, or `exact`, of the dtype of sums."""
     same = units.unchanged(backend())
     return (same, same) if exact else (storage.widen(dtype), storage.narrow(dtype))
 
 
 @device_function
 def make_load_first(cell, dtype, exact_h, exact_c):
-    """Make load_first(states, owned, place, width, unit, b, has_h): (h, private states) of a unit of the block.
+    """Make load_first(states, owned, place, width, unit, b, has_h): (h, other states) of a unit of the block.
 
     Args:
-        exact_h, exact_c: whether these states are of the dtype of sums: segments of a call hand them on unrounded.
+        exact_h, exact_c: whether these states have the dtype of sums: segments of a call hand them on unrounded.
 
     Args of load_first:
-        place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
+        place: see `_make_place`.
+        width: of h.
+        has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
     load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()
@@ -105,8 +110,10 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 
 @device_function
 def make_store_last(cell, dtype, exact_h, exact_c):
-    """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes what a unit's states are
-    after the last step. Arguments as of `make_load_first`."""
+    """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes a unit's final states.
+
+    Arguments as of `make_load_first`.
+    """
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
     store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
 
@@ -124,15 +131,15 @@ def make_store_last(cell, dtype, exact_h, exact_c):
 
 @device_function
 def make_leave():
-    """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block is the last one to leave:
-    it then fills the launch's results with NaN (`make_poison`).
+    """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block leaves last.
 
-    All threads of the block call it together, whether or not it failed.
+    That block must then fill the launch's results with NaN (`make_poison`). All threads of the block call it together,
+    whether or not the call failed.
     """
     load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
 
     def leave(thread, leaving, error_flag):
-        # All that the block has stored comes before its count; all that others have counted before what follows.
+        # The block's stores precede its count; other blocks' counts precede what follows.
         cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             thread.timed_out[0] = 0
@@ -155,7 +162,7 @@ def make_leave():
 
 @device_function
 def make_poison(dtype):
-    """Make poison(arrays), which fills the flat arrays of a tuple, not an empty one, of a dtype with NaN."""
+    """Make poison(arrays), which fills the flat arrays of a non-empty tuple with NaN."""
     nan = np.uint16(0x7FFF) if is_half(dtype) else np.dtype(dtype).type(np.nan)
 
     def poison(arrays):
@@ -171,13 +178,15 @@ def make_poison(dtype):
 @device_function
 def make_begin(cell, tile, save, exact):
     """Make begin(thread, states, owned, outputs, place, rows, slots), which publishes the initial h of the block's
-    units, and keeps their initial states in shared memory. With `save` it also stores the private ones, for backward.
+    units.
 
-    All threads of the block call it together; a barrier must follow.
+    It keeps their initial states in shared memory, and with `save` stores the other states for backward. All threads of
+    the block call it together; a barrier must follow.
 
     Args of begin:
-        outputs: how many numbers of h the block owns. rows: `context.Rows` of the layer's h, and of its private states,
-            all slots. slots: of the initial ones among these.
+        outputs: how many numbers of h the block owns.
+        rows: `context.Rows` of the layer's h, and of its other states, all slots.
+        slots: of the initial states in `rows`.
     """
     dtype, N, P, SEQUENCES, projects = tile.dtype, cell.num_private, tile.pairs, tile.sequences, tile.projects
     number, narrow, of_state = np.dtype(compute_dtype(dtype)).type, storage.narrow(dtype), make_states(cell, dtype)
@@ -206,10 +215,12 @@ def make_begin(cell, tile, save, exact):
 
 @device_function
 def make_end(cell, tile, exact):
-    """Make end(thread, states, owned, outputs, place, h, slot), which writes the final states of the block's units;
-    slot: of the final h. Other arguments as of `make_begin`.
+    """Make end(thread, states, owned, outputs, place, h, slot), which writes the final states of the block's units.
 
     All threads of the block call it together, after a barrier behind the last step.
+
+    Args of end:
+        slot: of the final h. The others: as of `make_begin`.
     """
     U, THREADS, of_state = tile.units, tile.threads, make_states(cell, tile.dtype)
     widen, state_at, load_private = storage.widen(tile.dtype), make_state_at(cell, tile), of_state.load_private

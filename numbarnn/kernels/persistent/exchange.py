@@ -1,11 +1,10 @@
-"""How blocks of a persistent kernel exchange numbers: data are their own flags.
+"""Exchange numbers between the blocks of a persistent kernel: data are their own flags.
 
-What blocks exchange is written once and never changed, in buffers that were filled with `UNWRITTEN` bits before. A
-number is there as soon as it is anything else: one trip through the L2 cache per step, not three (store, flag, load).
-Numbers that happen to have these bits, a NaN that no arithmetic yields, are stored as the usual NaN. Every wait is
-bounded.
+Exchanged numbers are written once, in buffers that were filled with `UNWRITTEN` bits before. A number has arrived as
+soon as it is anything else: one trip through the L2 cache per step, not three (store, flag, load). A NaN that happens
+to have these bits, which no arithmetic yields, is stored as the usual NaN. Every wait is bounded.
 
-What a warp multiplies at a step, its operand, are some columns of some rows of an exchanged array: `columns.Warp`.
+A warp's operand at a step is some columns of some rows of an exchanged array: `columns.Warp`.
 """
 
 import numpy as np
@@ -27,9 +26,9 @@ POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
 # ---- 16 bytes of a row
 @device_function
 def make_newest(dtype, aligned):
-    """Make newest(words): `UNWRITTEN` if one of four words, or a half of one, is not there yet; else less.
+    """Make newest(words): `UNWRITTEN` if one of four words, or a half of one, is missing; else less.
 
-    Without branches, so that the loads before it do not wait for each other.
+    It has no branches, so the loads before it do not wait for each other.
     """
     largest = ptx.largest
     if is_half(dtype) and not aligned:
@@ -51,10 +50,11 @@ def make_newest(dtype, aligned):
 
 @device_function
 def make_load(dtype, aligned, whole):
-    """Make load(array, index, left, valid): 16 bytes as four words, zero from the `left`-th element on, unless they are
-    known to be `whole`.
+    """Make load(array, index, left, valid): 16 bytes as four words, zero from the `left`-th element on.
 
-    valid: an index from which 16 bytes can be loaded in any case: a load that is always done needs no branch.
+    With `whole` nothing is zeroed.
+
+    valid: an index from which 16 bytes can always be loaded: an unconditional load needs no branch.
     """
     if aligned:
         load_words = ptx.load_words
@@ -79,7 +79,7 @@ def make_load(dtype, aligned, whole):
 
 @device_function
 def _make_load_word(dtype):
-    """Make word(array, index, left): a float32 or two halves as a word, zero from the `left`-th element on."""
+    """Make word(array, index, left): a float32 or two 16-bit numbers as a word, zero from the `left`-th element on."""
     load, pack, as_word, none = ptx.load, ptx.pack_halves, ptx.as_word, np.uint16(0)
     if is_half(dtype):
 
@@ -97,8 +97,11 @@ def _make_load_word(dtype):
 
 @device_function
 def make_load_missing(dtype, aligned, whole):
-    """Make load_missing(array, index, left, valid, words): what `make_load`'s finds now, where one of the words, or a
-    half of one, was not there yet; else the words as they are, and nothing is loaded."""
+    """Make load_missing(array, index, left, valid, words): load again if one of the words, or a half of one, is
+    missing.
+
+    Else it returns the words and loads nothing.
+    """
     newest, load, load_words_if = make_newest(dtype, aligned), make_load(dtype, aligned, whole), ptx.load_words_if
     if aligned:
 
@@ -118,9 +121,9 @@ def make_load_missing(dtype, aligned, whole):
 # ---- publishing
 @device_function
 def make_publish(dtype, aligned):
-    """Make publish(array, index, stored, valid): a number that others wait for, as `storage` stores it.
+    """Make publish(array, index, stored, valid), which stores a number that others wait for, as `storage` stores it.
 
-    All lanes of a warp call it together; it stores where `valid`. Where others look at words of two halves, two lanes
+    All lanes of a warp call it together; it stores if `valid`. If readers load words of two 16-bit numbers, two lanes
     store them together.
     """
     store, store_word, pack = ptx.store, ptx.store_word, ptx.pack_halves
@@ -179,11 +182,10 @@ def _make_words():
 def make_look(tile, group, again=False):
     """Make look(thread, role, turn): load a group of chunks of the warp's operand, whether or not it is there yet.
 
-    Four words, 16 bytes, of each row and chunk go to `Thread.loaded`. Nothing is done with them, so that nothing waits
-    for them.
+    Four words, 16 bytes, of each row and chunk go to `Thread.loaded`. Nothing is computed from them, so nothing waits.
 
     Args:
-        again: it looks again, only for the pieces that were not there.
+        again: load only the pieces that were missing.
     """
     load, load_missing = (make(tile.dtype, tile.aligned, tile.whole) for make in (make_load, make_load_missing))
     n8, gathered, place = tile.n8, tile.gathered, tile.place_of(group)
@@ -216,8 +218,10 @@ def make_look(tile, group, again=False):
 
 @device_function
 def make_time_out():
-    """Make time_out(thread, role, turn, within): say in the error flag for what a warp has waited too long, and in
-    shared memory that the block gives up. within: it waits for what blocks exchange within the step."""
+    """Make time_out(thread, role, turn, within), which sets the error flag and the block's `timed_out`.
+
+    within: the warp waited for what blocks exchange within the step.
+    """
     report = make_report()
 
     def time_out(thread, role, turn, within):
@@ -231,9 +235,9 @@ def make_time_out():
 
 @device_function
 def make_wait(tile, group):
-    """Make wait(thread, role, turn): wait for a group of chunks that was looked for, or time out.
+    """Make wait(thread, role, turn): wait for a group of chunks that was loaded, or time out.
 
-    Until it has come it looks again: at what is missing of this group, and of those that were looked for ahead of time.
+    Until it has come it loads again what is missing, of this group and of groups loaded ahead of time.
     """
     newest, largest, words = make_newest(tile.dtype, tile.aligned), ptx.largest, _make_words()
     sleep, sleep_ns, error_of, time_out = ptx.sleep, np.uint32(SLEEP_NS), ptx.load, make_time_out()
@@ -264,11 +268,10 @@ def make_wait(tile, group):
 
 @device_function
 def make_gather(tile, uses):
-    """Make gather(thread, role, turn, sums): gather the warp's operand, group by group, and do something with each as
-    soon as it is there. A group that has not come in time is used like the others: nobody reads what comes of it.
+    """Make gather(thread, role, turn, sums): gather the warp's operand group by group, and use each as soon as it came.
 
-    With `Tile.groups_ahead` the next group is looked for before this one is waited for: its way from the L2 cache
-    passes while this one is used.
+    A group that timed out is used too: nobody reads the result. With `Tile.groups_ahead` the next group is loaded
+    before the wait for this one, so its trip from the L2 cache overlaps with this one's use.
 
     Args:
         uses: for each group a device function use(thread, sums).
@@ -287,7 +290,7 @@ def _make_nothing():
 
 @device_function
 def _make_group(look, wait, use):
-    """Make gather_group(thread, role, turn, sums): look for a group, wait for another, use that."""
+    """Make gather_group(thread, role, turn, sums): load a group, wait for another, use that."""
 
     def gather_group(thread, role, turn, sums):
         look(thread, role, turn)

@@ -1,4 +1,4 @@
-"""Products inside persistent kernels by FMA: in float32.
+"""Float32 products inside persistent kernels by FMA.
 
 The gathered chunks go to shared memory first, where each lane of the warp finds all of them.
 """
@@ -15,15 +15,16 @@ from numbarnn.kernels.persistent.exchange import make_gather
 from numbarnn.kernels.persistent.tile import N8, next_power_of_two
 from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_numbers
 
-# That a lane multiplies with weights in registers, so that one's loads go on during the other's sums.
+# Sequences that a lane multiplies at once with weights in registers: one's loads overlap with the other's sums.
 SEQUENCES_AT_ONCE = 2
 
 
 def make_product_from_registers(tile):
-    """By FMA, with the weights in registers: a lane has a few rows, of every k_lanes-th 16 bytes of the columns.
+    """Make the product by FMA with weights in registers: a lane has a few rows of every k_lanes-th 16 bytes of columns.
 
-    Each number it loads from shared memory is multiplied with all of its rows (from shared memory weights would come as
-    slowly as they are multiplied); then lanes with the same rows add their sums, each keeping a part of the rows.
+    It multiplies each number that it loads from shared memory with all of its rows: weights from shared memory would
+    come as slowly as they are multiplied. Then lanes with the same rows add their sums, each keeping a part of the
+    rows.
     """
     own_rows, k_lanes = tile.rows // tile.row_lanes, 32 // tile.row_lanes
     pieces = range(tile.chunks * tile.chunk_elements // (4 * k_lanes))  # of 16 bytes, per lane
@@ -87,7 +88,7 @@ def _make_piece_load(tile, number, own_rows, k_lanes):
 
 @device_function
 def _make_piece_product(tile, number, own_rows, k_lanes):
-    """Make multiply(thread, sums, at), which adds the products of a lane's `number`-th 16 bytes, of some sequences."""
+    """Make multiply(thread, sums, at), which adds the products of a lane's `number`-th 16 bytes for some sequences."""
     stride, at_once = tile.staged_stride, SEQUENCES_AT_ONCE
     fragment, skipped = number * own_rows * 4, number * k_lanes * 4
     get, as_float32 = ptx.load_shared, ptx.as_float32
@@ -106,10 +107,10 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 
 @device_function
 def _make_lane_sums(rows, lanes):
-    """Make reduce(sums, n) -> first row: adds sums[n, :rows] over neighboring lanes.
+    """Make reduce(sums, n) -> first row, which adds sums[n, :rows] over neighboring lanes.
 
-    In each round a lane gives half of its rows to a partner, and adds the partner's part of the other half to its own.
-    At last it has the sums of a few rows, at the front of sums[n]; the number of the first of them is returned.
+    In each round a lane gives half of its rows to a partner and adds the partner's part of the other half to its own.
+    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number.
     """
     if lanes == 1:
         return lambda sums, n: 0
@@ -135,14 +136,17 @@ def _make_lane_sums(rows, lanes):
 
 
 def _rectangle(tile):
-    """(row_lanes, batch_lanes, rows, sequences): lanes along both sides of a warp's result, and what each computes:
-    rows l, l + row_lanes, ..., and sequences likewise."""
+    """Return (row_lanes, batch_lanes, rows, sequences): lanes along both sides of a warp's result, and what each
+    computes.
+
+    A lane has the rows l, l + row_lanes, ..., and every batch_lanes-th sequence.
+    """
     batch_lanes = 32 // tile.row_lanes
     return tile.row_lanes, batch_lanes, tile.rows // tile.row_lanes, tile.sequences // batch_lanes
 
 
 def make_product_from_shared(tile):
-    """By FMA from shared memory: lanes share the (row, sequence) pairs of the result, each a small rectangle."""
+    """Make the product by FMA from shared memory: each lane computes a small rectangle of (row, sequence) pairs."""
     return SimpleNamespace(load=_make_load_to_shared(tile), step=_make_step_from_shared(tile))
 
 
@@ -170,8 +174,10 @@ def _make_step_from_shared(tile):
 
 @device_function
 def _make_load_to_shared(tile):
-    """`load` of `products.make_product`: the lanes of a warp side by side in memory, forward along a row, backward
-    along the units of a column."""
+    """Make load(thread, role) for `products.make_product`: the warp's lanes read neighbors in memory.
+
+    Those lie forward along a row, backward along the units of a column.
+    """
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, at_once = tile.backward, gcd(4, rows, tile.units) if tile.backward else 4
     numbers = make_numbers(tile, at_once)
@@ -202,12 +208,12 @@ def _make_load_to_shared(tile):
 
 @device_function
 def _make_fma_group(tile, group):
-    """Make multiply(thread, sums), which takes a group of gathered chunks to shared memory and adds its product."""
+    """Make multiply(thread, sums), which stages a group of gathered chunks in shared memory and adds its product."""
     row_lanes, batch_lanes, own_rows, own_batch = _rectangle(tile)
     rows, weight_stride, stride = tile.rows, tile.weight_stride, tile.staged_stride
     columns = tile.gathered * tile.chunk_elements
     get, stage, staged, sequences = ptx.load_shared, _make_stage(tile, group), tile.weight_elements, tile.sequences
-    skipped, unrolled = group * columns, 2  # loads of the next columns go on during the sums of these
+    skipped, unrolled = group * columns, 2  # loads of the next columns overlap with the sums of these
 
     def multiply(thread, sums):
         shared, lane, warp = thread.shared, cuda.threadIdx.x % 32, cuda.threadIdx.x // 32
@@ -237,8 +243,10 @@ def _make_fma_group(tile, group):
 
 @device_function
 def _make_stage(tile, group):
-    """Make stage(thread, sums), which puts a group of gathered chunks into shared memory. Its arguments are those of
-    what multiplies a group, in whose place it stands for weights in registers."""
+    """Make stage(thread, sums), which puts a group of gathered chunks into shared memory.
+
+    It takes the arguments of a group's multiply, which it replaces if weights are in registers.
+    """
     store, n8, gathered, stride, sequences = (
         ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip

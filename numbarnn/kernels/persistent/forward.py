@@ -1,24 +1,24 @@
-"""The forward kernel: one cooperative launch runs all steps of several layers. `backward` has the same walk in reverse.
+"""The forward kernel: one cooperative launch runs all steps of several layers. `backward` walks in reverse.
 
 Every block owns some units of one layer and direction, keeps their weights on the chip (`tile`), and at each step
 
-    loads what its own units need besides products                     (not waiting for anybody)
-    waits for the state before the step, and for the layer's input     `exchange.make_gather`
+    loads what its own units need besides products                     (waiting for nobody)
+    waits for the previous state and for the layer's input             `exchange.make_gather`
     multiplies them with its weights                                   `products`
     exchanges what the cell's stages need of all units, if it has any  `within_forward`
     runs the cell's equations for its units                            `specialise(cell.forward)`
     publishes its units' part of the new state                         `exchange.make_publish`
-    makes its part of h of that, if h is a projection                  `projection`
+    computes its part of h from that, if h is a projection             `projection`
 
-Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`), so layer l + 1 follows one
-step behind layer l, and the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
-cooperative. A cell (`numbarnn.cells`) has A gates of ah, those of its stages among them, and G of ax; where A is 0 and
-there are no stages, blocks of a layer do not wait for each other.
+Nobody waits for a whole grid: a block waits for the numbers that it multiplies (`exchange`). Layer l + 1 follows one
+step behind layer l, so the layers' steps run as a wavefront. All blocks are resident at once, as the launch is
+cooperative. A cell (`numbarnn.cells`) has A gates of ah, including its stages' gates, and G of ax; if A is 0 and there
+are no stages, blocks of a layer do not wait for each other.
 
-Which block does what stands in two tables (`columns`). A block that waits too long says so in the error flag
-(`error_flag`) and leaves, and so do all others as soon as they wait. What a cell or a call does not have is an empty
-tuple in place of its arrays. Before the first step blocks publish their part of the initial state, after the last one
-they write the final state, and the block that leaves last fills the results of a call that failed with NaN (`ends`).
+Two tables (`columns`) assign the work to blocks. A block that times out sets the error flag (`error_flag`) and leaves;
+all others do so as soon as they wait. Arrays that a cell or call lacks are empty tuples. Before the first step blocks
+publish their part of the initial state, after the last one they write the final state. The block that leaves last
+fills a failed call's results with NaN (`ends`).
 """
 
 import numpy as np
@@ -39,22 +39,22 @@ from numbarnn.kernels.persistent.context import Outputs, Role, Rows, Thread, Tur
 
 @per_backend
 def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
-    """The forward kernel.
+    """Make the forward kernel.
 
     Args:
         cell: any `Cell`.
         tile: the `Tile` of all blocks.
-        save: training: keep all private states, and what the cell saves.
+        save: training: keep all cell states, and what the cell saves.
         inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
             `Tile.given` all.
         drops: whether there is dropout between layers.
-        masked: whether some steps are not ordinary (`numbarnn.common.order`).
-        exact: whether private states are handed on unrounded: first and last ones are of the dtype of sums.
+        masked: whether some steps are skipped or reset (`numbarnn.common.order`).
+        exact: whether cell states are handed on unrounded: first and last ones have the dtype of sums.
     """
     dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
     P, WARPS, THREADS, SEQUENCES = tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
-    reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer x Wᵀ, which was there before
+    reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer reads x Wᵀ
     multiplies, keeps, staged, projects = inputs or A > 0, save and K > 0, len(cell.stages) > 0, tile.projects
     has_sums, has_products, draws = cell.num_sums > 0, cell.num_products > 0, save and len(cell.noise) > 0
     PARTIALS, BETWEEN_WARPS, keeps_biases = tile.partials, tile.between_warps, tile.keeps_biases
@@ -82,10 +82,10 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     def persistent_forward_kernel(
         h, dropped, c, gates, within_step, states, leaving, weights, options, tables, sizes, error_flag
     ):
-        """All steps of some layers forward.
+        """Compute all steps of some layers forward.
 
         Writes   h[l] (T+2, B, D*H), layer l's output, slots 1 to T, and its initial state; dropped[l] (T, B, D*H), the
-                 same dropped out, of all layers but the last, if there is dropout, and then the first layer's input,
+                 same after dropout, for all layers but the last, if there is dropout, and then the first layer's input,
                  with `Tile.given`; c[l] (T+2, B, D*N*H) with `save`; final states in states, an `ends.States`; what the
                  cell saves to gates[l D + d] (T, B, width) with `save`; of within_step, a `context.WithinStep`, what
                  stages exchange; error_flag (1,) if it timed out; the last block what `ends.Leaving` says
@@ -112,7 +112,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
         layer, direction, hidden, unit0 = row[BLOCK.layer], row[BLOCK.direction], owned.hidden, owned.unit
         reads_gates, mask = row[BLOCK.reads_gates] != 0, row[BLOCK.mask]
         place = layer * directions + direction
-        # Rows of what the cell's equations give, h or with a projection m, of private states and of gates
+        # Rows of what the cell's equations give: h, or with a projection m; of cell states and of gates
         m_rows = Rows(
             within_step.projected[layer] if projects else h[layer], directions * hidden, direction * hidden + unit0
         )
@@ -158,13 +158,13 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
             for i in range(P):  # before the wait for others, not after it
                 _, unit, b, _ = pair_of(owned, b0, i)
                 positions[i] = ((t + 1) * batch + b) * m_rows.width + m_rows.column + unit
-            # 1. The products, each warp its part
+            # 1. Multiply, each warp its part.
             if multiplies and warp.columns > 0 and not ((has_products or projects) and warp.kind >= STAGE):
                 multiply(thread, role, turn)
             cuda.syncthreads()
             if staged:
                 within(thread, role, turn)
-            # 2. The cell, for the block's units
+            # 2. Run the cell for the block's units.
             for i in range(P):
                 pair, unit, b, valid = pair_of(owned, b0, i)
                 new_h, position, at_state = number(0), np.int64(0), np.uint64(state_at(owned, b0, pair))
@@ -176,7 +176,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
                     new_h, position = new_state[0], positions[i]
                 stored = narrow(new_h)
                 publish(m_rows.array, position, stored, valid)
-                keep_order(np.int32(cuda.threadIdx.x))  # others wait for it: only then the places of what is kept
+                keep_order(np.int32(cuda.threadIdx.x))  # others wait for it: only then store what is kept
                 if drops and not projects and mask >= 0:
                     position -= batch * m_rows.width if valid else 0
                     factor = dropout_factor(position, options, mask)
@@ -190,10 +190,10 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
                         store_private(c_rows.array, at, np.uint64(hidden), new_state[1:])
             if projects:
                 project(thread, role, turn)
-            # Not before the cell, which would wait for this. Results of a call that failed are overwritten.
+            # After the cell, which would wait for this read. Results of a failed call are overwritten.
             if timed_out[0] != 0:
                 break
-            # 3. What the cell will need next besides products
+            # 3. Fetch what the cell needs next besides products.
             b0 += SEQUENCES
             if b0 >= owned.end:
                 step, t, b0 = step + 1, t + move, owned.begin

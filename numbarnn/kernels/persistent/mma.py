@@ -1,16 +1,18 @@
-"""Products inside persistent kernels by the tensor cores (`mma`): halves, float32 rounded to TF32, or float32 as sums
-of two TF32 numbers, with errors like those of float32 products (`_make_split_group`).
+"""Products inside persistent kernels by tensor cores (`mma`): float16, bfloat16, float32 rounded to TF32, or 3xTF32.
+
+3xTF32 multiplies float32 numbers as sums of two TF32 numbers, with errors like those of float32 products
+(`_make_split_group`).
 
 The lanes of a warp share the operand's rows as `mma` wants its matrix B: lane 4 g + q loads, of row g, the q-th 16
-bytes of each chunk of 64 bytes. As the order of the columns does not matter to a product, if it is the same for the
-weights, two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes: no number passes through shared memory. Likewise
-it holds, of two of 16 rows of weights (m16), the q-th 16 bytes of each chunk, which it loads from memory at once: the
-rows g and g + 8 that `mma` means, forward. Backward units are neighbors in memory, so that a lane takes two that it
-loads together, and 2 g and 2 g + 1 stand in the places of g and g + 8, in the weights as in their sums.
+bytes of each chunk of 64 bytes. The order of the columns does not matter to a product if the weights have the same
+order. So two calls of `mma` take words 0, 1 and 2, 3 of these 16 bytes, and no number passes through shared memory. In
+the same order a lane holds the q-th 16 bytes of each chunk for two of 16 rows of weights (m16), loaded from memory at
+once. Forward these are rows g and g + 8, as `mma` means. Backward units are neighbors in memory, so a lane takes two
+that it loads together: rows 2 g and 2 g + 1 take the places of g and g + 8, in the weights and in their sums.
 
-A fragment, what a lane holds of 16 rows, is four words: of its first row, of its second, and of the same rows the
-next word; fragments are numbered by m, the number of the 16 rows, by k-chunk and half of the chunk. Whether a chunk's
-are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
+A fragment, what a lane holds of 16 rows, is four words: a word of its first row, a word of its second, and both rows'
+next words. Fragments are numbered by m (the number of the 16 rows), by k-chunk and half of the chunk. Whether a chunk's
+fragments are in registers or in shared memory is known when the kernel is made (`_make_fragment`).
 """
 
 from types import SimpleNamespace
@@ -26,7 +28,7 @@ from numbarnn.kernels.persistent.weights import LOADED_AT_ONCE, make_pieces_of_t
 
 
 def make_product(tile):
-    """By `mma`; see `products.make_product`."""
+    """Make the product by `mma`; see `products.make_product`."""
     m16 = range(tile.rows // M16)  # each lane loads for itself, as fragments have no addresses
     loads = [_make_load_to_registers(tile, m, chunk) for m in m16 for chunk in range(tile.register_chunks)]
     loads += [_make_load_to_shared(tile)] * (tile.shared_chunks > 0)
@@ -36,10 +38,10 @@ def make_product(tile):
 @device_function
 def _make_step(tile):
     n8, m16 = tile.n8, tile.rows // M16
-    all_sums = tile.accumulators * n8  # of each m: those of each accumulator, then the next one's
+    all_sums = tile.accumulators * n8  # by m, then by accumulator
     row_stride, zero, PARTIALS, between_warps = tile.row_stride, np.float32(0), tile.partials, tile.between_warps
     store_pair, backward = ptx.store_shared_pair, tile.backward
-    # By this instruction all places are one address and constants; an index in brackets may count from the end.
+    # This instruction needs one address and constants; an index in brackets may count from the end.
     put = ptx.store_shared
 
     multiply = tuple(
@@ -84,8 +86,7 @@ def _make_step(tile):
 # ---- weights
 @device_function
 def _make_two_fragments(tile):
-    """Make two_fragments(role, m, chunk): the lane's two fragments of a chunk, four words each, as they are
-    multiplied."""
+    """Make two_fragments(role, m, chunk): the lane's two fragments of a chunk, four words each, as `mma` takes them."""
     pieces, backward, to_tf32, rounds = make_pieces_of_two_rows(tile), tile.backward, ptx.to_tf32, tile.math == "tf32"
     piece_elements, chunk_elements = tile.piece_elements, tile.chunk_elements
 
@@ -119,7 +120,7 @@ def _make_load_to_registers(tile, m, chunk):
 
 @device_function
 def _make_load_to_shared(tile):
-    """Make load(thread, role), which loads what stays in shared memory, where each lane finds its own."""
+    """Make load(thread, role), which loads the weights that stay in shared memory, where each lane finds its own."""
     two_fragments, store = _make_two_fragments(tile), ptx.store_shared_words
     chunks, lane_words, numbers = tile.shared_chunks, tile.shared_words, tile.rows // M16 * tile.shared_chunks
     first_chunk = tile.register_chunks
@@ -168,7 +169,7 @@ def _make_mma_group(tile, chunk, place):
     if tile.math == "tf32x3":
         return _make_split_group(tile, fragment, place)
     n8, keep_order = tile.n8, ptx.keep_order
-    # Of weights in registers and in shared memory those from there would come all at once, first: ptxas spilled some.
+    # With weights in both places, all loads from shared memory would come first; ptxas then spills some.
     keeps = tile.register_chunks and chunk >= tile.register_chunks
     mma = {"float16": ptx.mma_float16, "bfloat16": ptx.mma_bfloat16, "float32": ptx.mma_tf32}[tile.dtype]
     to_tf32, rounds = ptx.to_tf32, tile.math == "tf32"
@@ -195,13 +196,12 @@ def _make_mma_group(tile, chunk, place):
 
 @device_function
 def _make_split_group(tile, fragment, place):
-    """`_make_mma_group` of float32 numbers, each split into two for TF32: large, its nearest, and small, the rest.
+    """Make `multiply` for float32 numbers, each split into two TF32 numbers: its nearest, large, and the rest, small.
 
-    Of the four products of these parts three count: small * large + large * small + large * large (Ootomo and Yokota
-    2022, "Recovering single precision accuracy from Tensor Cores"; "3xTF32" of CUTLASS). The tensor cores cut what
-    their sums lose, which adds up from chunk to chunk; so each three products begin at zero, and what they give is
-    added by float32 additions, which round. Weights are split in each step: as two words each they would take twice the
-    registers.
+    Three of the four products of these parts count: small * large + large * small + large * large (Ootomo and Yokota
+    2022, "Recovering single precision accuracy from Tensor Cores"; "3xTF32" of CUTLASS). Tensor cores truncate their
+    sums, and the loss adds up from chunk to chunk. So every three products begin at zero, and float32 additions, which
+    round, add their sums. Weights are split in each step: stored as two words each they would take twice the registers.
     """
     n8, m16 = tile.n8, tile.rows // M16
     mma, split, zero = ptx.mma_tf32, ptx.split_tf32, np.float32(0)

@@ -1,8 +1,8 @@
-"""Layers whose h is a projection (h = W_hr m, m the cell's output): what a step does besides, forward and backward.
+"""Layers whose h is a projection (h = W_hr m, m the cell's output): the additional work of a step.
 
 A block owns, besides its units, the outputs with the same numbers, as far as h is that wide. Forward it publishes m of
-its units, and warps of its own multiply all of m with its outputs' rows of W_hr: h, which it publishes. Backward it
-publishes its outputs' gradients, and these warps multiply all of them with its units' columns of W_hr. To
+its units. Separate warps multiply all of m with its outputs' rows of W_hr to obtain h, which it publishes.
+Backward it publishes its outputs' gradients, and these warps multiply all of them with its units' columns of W_hr. For
 `within.make_multiply` that is one more product of a step.
 """
 
@@ -19,14 +19,15 @@ from numbarnn.kernels.persistent.within import make_multiply, make_stage_sums
 
 @device_function
 def make_owned():
-    """Make owned_of(owned, outputs): the block's outputs, so many, as `context.Owned`."""
+    """Make owned_of(owned, outputs): the block's outputs as `context.Owned`."""
     return lambda owned, outputs: Owned(owned.unit, outputs, owned.hidden, owned.begin, owned.end, owned.batch)
 
 
 @device_function
 def make_forward(cell, tile, drops, masked):
-    """Make project(thread, role, turn): a step's h, after m has been published. All threads of the block call it
-    together; afterwards `thread.timed_out` says whether one of them has waited too long.
+    """Make project(thread, role, turn): compute a step's h after m has been published.
+
+    All threads of the block call it together; afterwards `thread.timed_out` says whether one of them timed out.
 
     Args:
         drops, masked: as of `forward.make_forward`.
@@ -59,15 +60,16 @@ def make_forward(cell, tile, drops, masked):
 
 @device_function
 def make_backward(cell, tile, inputs, drops, masked):
-    """Make project(thread, role, turn, last): the gradient of a step's m, as that of the state that comes from later
-    steps, to where `within_backward.make_gather`'s function leaves this; what comes from above is in it. When it may be
-    called: as forward's.
+    """Make project(thread, role, turn, last): compute the gradient of a step's m, including what comes from above.
+
+    It replaces the state's gradient from later steps where `within_backward.make_gather` leaves that. All threads of
+    the block call it together.
 
     Args:
         inputs, drops, masked: as of `forward.make_forward`.
 
     Args of project:
-        last: after the last step nothing but the gradients of the initial state is left.
+        last: after the last step only the gradients of the initial state are left.
     """
     dtype, product, P, state_at = tile.dtype, cell.num_products, tile.pairs, block.make_state_at(cell, tile)
     M, number = 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type
@@ -84,7 +86,7 @@ def make_backward(cell, tile, inputs, drops, masked):
         for i in range(P):
             pair, unit, b, valid = pair_of(owned, turn.b0, i)
             d_h = number(0)
-            if valid and not (masked and thread.code_of[i] == SKIP):  # else all of it is that of the step before
+            if valid and not (masked and thread.code_of[i] == SKIP):  # else all belongs to the step before
                 d_h = thread.came[i * M] + thread.came[i * M + 1]
                 thread.shared[state_at(owned, turn.b0, pair)] = number(0)
             publish(array, (turn.t * owned.batch + b) * width + column + unit, narrow(d_h), valid)

@@ -1,11 +1,11 @@
-"""How a layer's weights are tiled over blocks: the tile of a block, and the sizes that follow from it.
+"""How a layer's weights are tiled over blocks: a block's tile, and the sizes that follow from it.
 
 A block owns U units of one layer and direction, and with them rows of weights (forward: A * U rows of R and G * U of W;
-backward: U columns of R and W, seen as rows): its tile. Of each warp's part of it the first chunks of columns stay in
-registers for the whole call and the rest in shared memory. At every step each warp
+backward: U columns of R and W, seen as rows): its tile. The first chunks of columns of each warp's part stay in
+registers for the whole call, the rest in shared memory. At every step each warp
 
-    waits for its part of what the block multiplies (some sequences, some columns)   `exchange`
-    multiplies it with its part of the tile                                          `products`
+    waits for its part of the block's operand (some sequences, some columns)   `exchange`
+    multiplies it with its part of the tile                                    `products`
     leaves its partial sums in shared memory
 
 and after a barrier the threads of the block add the warps' partial sums, one (unit, sequence) each.
@@ -27,8 +27,8 @@ class Tile:
 
     Attributes:
         dtype: what is stored: "float32", "float16", "bfloat16".
-        math: "fma" (for float32), or the tensor cores: "mma" (for the halves), "tf32" and "tf32x3" (for float32, each
-            product as one of rounded numbers, or as three of numbers split in two).
+        math: "fma" (float32), or tensor cores: "mma" (float16 and bfloat16), "tf32" and "tf32x3" (float32, each product
+            as one of rounded numbers, or as three of numbers split in two).
         rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
         units: U, units per block.
         warps: warps per block.
@@ -36,20 +36,19 @@ class Tile:
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
         n8: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
-        whole: every warp multiplies exactly `chunks` chunks, so that nothing has to be left out.
-        shared_chunks: of the chunks how many, after those in registers, stay in shared memory.
+        whole: every warp multiplies exactly `chunks` chunks; no columns need zeroing.
+        shared_chunks: how many chunks, after those in registers, stay in shared memory.
         unit_biases: biases per unit: forward the gates of W x and of R h, 0 backward.
         weights_aligned: where `aligned`, the weights' rows start at multiples of 16 bytes too.
-        for_stages: numbers of shared memory for each sequence, in which what the cell's stages exchange is added up.
-        unit_parameters: of cells with stages, parameters per unit, which stay in shared memory; others' in registers.
-        groups_ahead: groups of chunks that a warp looks for before it waits for a group and multiplies it: 0 or 1.
+        for_stages: numbers of shared memory for each sequence, in which the cell's stages add up.
+        unit_parameters: of cells with stages, per-unit parameters in shared memory; other cells' are in registers.
+        groups_ahead: groups of chunks that a warp loads before it waits for a group and multiplies it: 0 or 1.
         projects: h is a projection, of which a block has one row for each unit: see `projection`.
-        given: forward, whether blocks of the launch's first layer multiply its input themselves, which is given; else
-            its product with W is.
+        given: forward: blocks of the launch's first layer multiply its input themselves; else x Wᵀ is computed before.
         accumulators: "mma" and "tf32": a warp adds its products to so many sets of sums in turn, which are added at the
-            end. Each product waits for the one before it in the same set.
-        keeps_biases: forward, whether each thread keeps the biases of its pairs in registers; else it loads them from
-            shared memory at every step.
+            end. Each product waits for the previous one in the same set.
+        keeps_biases: forward: each thread keeps the biases of its pairs in registers; else it loads them from shared
+            memory at every step.
     """
 
     dtype: str
@@ -75,7 +74,9 @@ class Tile:
 
     @property
     def backward(self):
-        """Whether it is of the backward pass: a unit has one row, and units, not columns, are neighbors in memory."""
+        """Whether the tile is of the backward pass: a unit has one row, and units, not columns, are neighbors in
+        memory.
+        """
         return self.unit_biases == 0
 
     @property
@@ -85,7 +86,7 @@ class Tile:
 
     @property
     def register_chunks(self):
-        """Of the chunks the first so many stay in registers: "fma" with all or none."""
+        """Number of chunks in registers, the first ones; "fma" has all or none."""
         return self.chunks - self.shared_chunks
 
     @property
@@ -101,12 +102,12 @@ class Tile:
 
     @property
     def sequences(self):
-        """Sequences that are multiplied at once; a step goes through the batch by so many."""
+        """Sequences that are multiplied at once; a step goes through the batch in such groups."""
         return N8 * self.n8
 
     @property
     def pairs(self):
-        """(unit, sequence) pairs per thread, at most, of what is multiplied at once."""
+        """Most (unit, sequence) pairs per thread in one such group."""
         return -(-self.units * self.sequences // self.threads)
 
     @property
@@ -131,21 +132,21 @@ class Tile:
 
     @property
     def groups(self):
-        """Groups of chunks, which a warp multiplies one after another."""
+        """Number of groups of chunks, which a warp multiplies one after another."""
         return self.chunks // self.gathered
 
     @property
     def chunks_on_the_way(self):
-        """Chunks that a warp has room for in registers: of a group and of those that it looks for ahead of time."""
+        """Chunks that a warp has room for in registers: a group, and the groups loaded ahead of time."""
         return self.gathered * (1 + self.groups_ahead)
 
     def place_of(self, group):
-        """Where a group's first chunk stands among those on their way."""
+        """Return the place of a group's first chunk among the chunks on the way."""
         return self.gathered * (group % (1 + self.groups_ahead))
 
     @property
     def dependent_products(self):
-        """By `mma`: most products of a warp that wait for each other, as they add to the same sums."""
+        """Most products of a warp that wait for each other by `mma`, as they add to the same sums."""
         return -(-2 * self.chunks // self.accumulators)
 
     @property
@@ -182,7 +183,7 @@ class Tile:
 
     @property
     def staged_elements(self):
-        """Elements of shared memory for what is multiplied ("fma")."""
+        """Elements of shared memory for the operand ("fma")."""
         return self.warps * self.sequences * self.staged_stride if self.math == "fma" else 0
 
     @property
@@ -204,7 +205,7 @@ class Tile:
 
     @property
     def biases(self):
-        """Where the units' biases begin in shared memory: those of W x, then those of R h; in the order of rows."""
+        """Where the units' biases begin in shared memory: of W x, then of R h; in the order of rows."""
         return self.weight_elements + self.staged_elements
 
     @property
@@ -224,7 +225,7 @@ class Tile:
 
     @property
     def stages(self):
-        """Where what the cell's stages add up begins: a number for each sequence, then the next one, and so on."""
+        """Where the stages' sums begin: a number for each sequence, then the next sum."""
         return self.partials + self.warps * self.between_warps
 
     @property
@@ -233,8 +234,9 @@ class Tile:
         return self.stages + self.sequences * self.for_stages
 
     def shared_bytes(self, batch, states):
-        """Bytes of dynamic shared memory, which has numbers of the dtype of sums: weights, what is multiplied, biases
-        and parameters, partial sums, what stages add up, states, in this order.
+        """Return the bytes of dynamic shared memory, which has numbers of the dtype of sums.
+
+        It holds weights, the operand, biases and parameters, partial sums, stages' sums, states, in this order.
 
         Args:
             batch: sequences of the block.
@@ -244,5 +246,5 @@ class Tile:
 
 
 def next_power_of_two(number):
-    """The smallest power of 2 that is at least a positive number."""
+    """Return the smallest power of 2 that is at least a positive number."""
     return 1 << (number - 1).bit_length()

@@ -1,9 +1,8 @@
-"""How weights come from memory to where a persistent kernel keeps them: all loads independent, none waits for another.
+"""Load weights from memory to where a persistent kernel keeps them, by loads that do not wait for each other.
 
-A lane loads 16 bytes at once where it can (`Tile.loads_pieces`): forward along the columns of a row; backward, where
-units are neighbors in memory, along the units of a column. Where a load would be outside of the warp's part of the
-matrix, the lane loads the part's first weight instead, and columns that are not the part's are set to zero: a load that
-is always made needs no branch.
+A lane loads 16 bytes at once if it can (`Tile.loads_pieces`): forward along the columns of a row; backward, where
+units are neighbors in memory, along the units of a column. A load outside of the warp's part of the matrix loads the
+part's first weight instead, and other columns are set to zero: an unconditional load needs no branch.
 """
 
 import numpy as np
@@ -12,16 +11,16 @@ from numbarnn.common.precision import is_half
 from numbarnn.cuda import ptx
 from numbarnn.kernels.device import device_function
 
-LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to registers all of them are
+LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to registers all at once
 
 
 @device_function
 def _make_place(tile):
-    """Make place(warp, row, column) -> (index, inside): where a weight of the `columns.Warp` stands, and whether
-    the column is one of its columns.
+    """Make place(warp, row, column) -> (index, inside): a weight's index, and whether the column is one of the warp's.
 
-    Of other rows and columns the index is that of the first weight. What is multiplied with other rows nobody reads.
-    row, column: not negative, and known to be so by the compiler: divisions are then short.
+    For other rows and columns the index is the first weight's; nobody reads the products of other rows. The compiler
+    must
+    know that row and column are not negative: divisions are then short.
     """
     units_per_block, whole = tile.units, tile.whole
     if tile.backward:
@@ -59,8 +58,7 @@ def _make_element(tile):
 
 @device_function
 def _make_elements(tile, count):
-    """Make elements(weights, warp, row, column): a tuple of `count` weights, one by one: forward of a row, backward
-    of a column."""
+    """Make elements(weights, warp, row, column): `count` weights, one by one, of a row (backward: of a column)."""
     if count == 0:
         return lambda weights, warp, row, column: ()
     element, rest = _make_element(tile), _make_elements(tile, count - 1)
@@ -99,9 +97,10 @@ def make_numbers(tile, count):
 
 @device_function
 def make_pieces_of_two_rows(tile):
-    """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, from that column
-    on, as `mma` takes them: halves of neighboring columns, or a float32 each. Backward the second row is the one after
-    the first, which is even.
+    """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, as `mma` takes them.
+
+    A word holds two neighboring 16-bit columns, or one float32. Backward the second row follows the first, which is
+    even.
     """
     if not tile.loads_pieces or not tile.backward:
         one = _make_piece(tile) if tile.loads_pieces else _make_piece_by_elements(tile)
@@ -146,8 +145,9 @@ def _make_piece(tile):
 
 @device_function
 def _make_two_columns(tile):
-    """Make two_columns(weights, warp, row, column): a word of the row and one of the next row, halves of this column
-    and the next."""
+    """Make two_columns(weights, warp, row, column): a word of this row and one of the next, 16-bit numbers of two
+    columns.
+    """
     place, pair, lower, upper = _make_place(tile), ptx.load_weight_pair, ptx.lower_halves, ptx.upper_halves
 
     def two_columns(weights, warp, row, column):
@@ -161,8 +161,7 @@ def _make_two_columns(tile):
 
 @device_function
 def _make_piece_by_elements(tile):
-    """Make piece(weights, warp, row, column), as `_make_piece`'s, of rows that do not begin at multiples of 16
-    bytes."""
+    """Make piece(weights, warp, row, column): 16 bytes of a row that is not aligned to 16 bytes, loaded by elements."""
     word = _make_word(tile)
 
     def piece(weights, warp, row, column):

@@ -1,12 +1,12 @@
-"""What steps forward and backward do alike between their products and the cell: the cell's stages, in turn.
+"""The cell's stages between a step's products and the cell, forward and backward.
 
     make_stages(...)      # all of them
-    make_sums(...)        # stages of sums over units that follow each other
+    make_sums(...)        # consecutive stages of sums over units
     make_multiply(...)    # the product of a stage, after its vector has been published
 
-Stages of sums are a loop, not one after another in the code: adding up across blocks is long, and what is prepared for
-each copy of it takes registers from the weights. Products of stages are multiplied by warps of their own, as weights
-stay in registers. Device functions are f(thread, role, turn), of a pair f(thread, role, turn, i).
+Stages of sums are a loop rather than unrolled code: adding up across blocks is long, and each copy's preparations would
+take registers from the weights. Separate warps multiply the stages' products, as weights stay in registers. Device
+functions are f(thread, role, turn), for a pair f(thread, role, turn, i).
 """
 
 from itertools import groupby
@@ -25,12 +25,12 @@ from numbarnn.kernels.persistent.context import make_pair
 
 
 def make_stages(cell, stages, sums_of, product_of):
-    """Make run(thread, role, turn): stages in turn.
+    """Make run(thread, role, turn), which runs stages in turn.
 
     Args:
-        stages: their numbers, in the order in which they come.
-        sums_of: numbers of stages of sums that follow each other -> the device function; product_of: number of a
-            product stage -> likewise.
+        stages: their numbers, in order.
+        sums_of: f(numbers of consecutive stages of sums) -> the device function.
+        product_of: f(number of a product stage) -> the device function.
     """
     functions = []
     for multiplies, numbers in groupby(stages, lambda stage: len(cell.stages[stage].gates) > 0):
@@ -41,11 +41,12 @@ def make_stages(cell, stages, sums_of, product_of):
 
 @device_function
 def make_multiply(tile, product):
-    """Make multiply(thread, role, turn): the warps of a product stage wait for its vector and multiply it. All threads
-    of the block call it together; it ends with a barrier.
+    """Make multiply(thread, role, turn): the warps of a product stage wait for its vector and multiply it.
+
+    All threads of the block call it together; it ends with a barrier.
 
     Args:
-        product: its number among the product stages; of a projection, which comes after them, how many there are.
+        product: its number among the product stages; a projection comes after them.
     """
     step, kind = products.make_product(tile).step, STAGE + product
 
@@ -59,7 +60,7 @@ def make_multiply(tile, product):
 
 @device_function
 def make_stage_sums(tile, product, count):
-    """Make sums(thread, role, number): what that product gives the block's `number`-th pair, `count` numbers."""
+    """Make sums(thread, role, number): the `count` sums of that product for the block's `number`-th pair."""
     add_up, U, PARTIALS, ROW_STRIDE = products.make_sums(tile, count, True), tile.units, tile.partials, tile.row_stride
     end_of, begin_of, index = _make_end(product), _make_end(product - 1), products.make_index(True)
 
@@ -72,8 +73,10 @@ def make_stage_sums(tile, product, count):
 
 @device_function
 def _make_end(product):
-    """Make end(role): behind the warps of a product stage, from `columns.Block.stage_warps`; of none, -1, behind those
-    of other products."""
+    """Make end(role): the end of a product stage's warps, from `columns.Block.stage_warps`.
+
+    For product -1 it is the end of the other products' warps.
+    """
     if product < 0:
         return lambda role: role.working
     skipped, bits, short = np.int64(STAGE_BITS * product), np.int64((1 << STAGE_BITS) - 1), np.int32
@@ -82,12 +85,13 @@ def _make_end(product):
 
 @device_function
 def make_sums(cell, tile, stages, terms):
-    """Make sums(thread, role, turn): stages of sums over units, in turn. All threads of the block call it together; it
-    ends with a barrier.
+    """Make sums(thread, role, turn): run stages of sums over units, in turn.
+
+    All threads of the block call it together; it ends with a barrier.
 
     Args:
-        stages: their numbers, in the order in which they come.
-        terms: of each a device function terms(thread, role, turn, i): of the thread's i-th pair, a valid one.
+        stages: their numbers, in order.
+        terms: for each a device function terms(thread, role, turn, i) of the thread's i-th pair, a valid one.
     """
     Q, P, SEQUENCES = cell.num_sums, tile.pairs, tile.sequences
     TERMS, TOTALS, number_of_stages = tile.stages + Q * SEQUENCES, tile.stages, len(stages)
@@ -111,8 +115,10 @@ def make_sums(cell, tile, stages, terms):
 
 @device_function
 def _make_put(cell, tile, stages, terms, number):
-    """Make put(which, thread, role, turn, i, at): the terms of the stage that comes `which`-th, to shared memory; a
-    choice among the stages from the `number`-th on."""
+    """Make put(which, thread, role, turn, i, at): store the terms of the `which`-th stage in shared memory.
+
+    It chooses among the stages from the `number`-th on.
+    """
     store = units.storer(len(cell.stages[stages[number]].sums), backend())
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
     rest = terms_of if last else _make_put(cell, tile, stages, terms, number + 1)
@@ -131,7 +137,7 @@ def _make_put(cell, tile, stages, terms, number):
 
 @device_function
 def _make_part(cell, stages, number):
-    """Make part_of(which): the `Part` of the stage that comes `which`-th, likewise."""
+    """Make part_of(which): the `Part` of the `which`-th stage, among the stages from the `number`-th on."""
     stage, short = cell.stages[stages[number]], np.int32
     first, count, largest = cell.first_sum(stages[number]), len(stage.sums), stage.largest
     if number + 1 == len(stages):
@@ -142,8 +148,7 @@ def _make_part(cell, stages, number):
 
 @device_function
 def _make_words(tile):
-    """Make words_of(owned, turn, array): the `Words` of a block's turn, of which the compiler keeps nothing in
-    registers from step to step."""
+    """Make words_of(owned, turn, array): the `Words` of a block's turn; no register holds them from step to step."""
     U, short, hidden_zero = tile.units, np.int32, ptx.hidden_zero
 
     def words_of(owned, turn, array):

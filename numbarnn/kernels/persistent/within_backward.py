@@ -1,8 +1,8 @@
-"""What a step backward does between its products and the cell: the gradients of the cell's stages, the last one first.
+"""The gradients of the cell's stages, from the last to the first, between a backward step's products and the cell.
 
-As `within_forward` in reverse: for sums over units blocks exchange their parts of the sums' gradients (`across`), for a
-product the gradients of its gates (`exchange`). What reaches a pair from later steps and from above is gathered once
-per step and stays in registers, and so do the gradients of what later products multiplied.
+`within_forward` in reverse: for sums over units blocks exchange their parts of the sums' gradients (`across`), for a
+product the gradients of its gates (`exchange`). A pair's gradients from later steps and from above are gathered once
+per step and stay in registers; so do the gradients of later products' vectors.
 """
 
 import numpy as np
@@ -22,8 +22,11 @@ from numbarnn.kernels.step.unit_values import make_draw
 
 @device_function
 def _make_carried(cell, tile, inputs, masked):
-    """Make carried(thread, role, turn, i): the gradient of the state that comes from later steps, of the thread's i-th
-    pair, a valid one; that of h is kept in shared memory."""
+    """Make carried(thread, role, turn, i): the state's gradient from later steps, for the thread's i-th pair, a valid
+    one.
+
+    The gradient of h is kept in shared memory.
+    """
     A, U = cell.num_recurrent, tile.units
     zero = np.dtype(compute_dtype(tile.dtype)).type(0)
     sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
@@ -38,7 +41,7 @@ def _make_carried(cell, tile, inputs, masked):
         if A > 0 and turn.step > 0:
             d_h += sums(shared, PARTIALS + pair // U * ROW_STRIDE + pair % U, 0, role.split)[0]
         private = load_private(shared, at + 1, 1)
-        if masked and thread.code_after[i] == RESET:  # nothing comes from the step after
+        if masked and thread.code_after[i] == RESET:  # no gradient comes from the next step
             d_h, private = zero, no_private()
         shared[at] = d_h
         return whole(d_h, private)
@@ -48,7 +51,7 @@ def _make_carried(cell, tile, inputs, masked):
 
 @device_function
 def _make_output(tile, inputs, drops):
-    """Make output_of(thread, role, turn, i): the gradient of the output, of the thread's i-th pair, a valid one."""
+    """Make output_of(thread, role, turn, i): the gradient of the output, for the thread's i-th pair, a valid one."""
     dtype, U, PARTIALS, ROW_STRIDE = tile.dtype, tile.units, tile.partials, tile.row_stride
     widen, sums, pair_of = storage.widen(dtype), products.make_sums(tile, 1, inputs), make_pair(tile)
     dropout_factor = block.make_dropout_factor(dtype)
@@ -68,14 +71,16 @@ def _make_output(tile, inputs, drops):
 
 
 def gathers(cell, tile):
-    """Whether what comes to a pair is gathered before the cell, in `Thread.came`."""
+    """Return whether a pair's gradients are gathered before the cell, in `Thread.came`."""
     return len(cell.stages) > 0 or tile.projects
 
 
 @device_function
 def make_d_state(cell, tile, inputs, masked):
-    """Make d_state_of(thread, role, turn, i): the gradient of the state that comes from later steps, of the thread's
-    i-th pair, a valid one. Of a cell with stages or a projection it takes what `make_gather` has gathered."""
+    """Make d_state_of(thread, role, turn, i): the state's gradient from later steps, for the thread's i-th pair.
+
+    The pair must be valid. For a cell with stages or a projection `make_gather` has gathered it.
+    """
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
     load, M = units.loader(cell.num_states, backend()), 1 + cell.num_states
@@ -84,8 +89,10 @@ def make_d_state(cell, tile, inputs, masked):
 
 @device_function
 def make_gather(cell, tile, inputs, drops, masked):
-    """Make gather(thread, role, turn): what comes to the thread's pairs from later steps and from above, to where the
-    functions of a cell with stages find it."""
+    """Make gather(thread, role, turn): collect the gradients of the thread's pairs from later steps and from above.
+
+    It stores them in `Thread.came`, for the functions of a cell with stages.
+    """
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
     store, pair_of, P, M = units.storer(cell.num_states, backend()), make_pair(tile), tile.pairs, 1 + cell.num_states
 
@@ -102,7 +109,9 @@ def make_gather(cell, tile, inputs, drops, masked):
 @device_function
 def make_arguments(cell, tile, inputs, drops, masked):
     """Make arguments_of(thread, role, turn, i, d_state): the arguments of the cell's backward for the thread's i-th
-    pair, a valid one, and of those of its stages. d_state: what `make_d_state`'s function returns.
+    pair.
+
+    The pair must be valid. Stages take the same arguments. `make_d_state` makes the function that returns d_state.
 
     Args:
         inputs, drops, masked: as of `forward.make_forward`.
@@ -140,14 +149,16 @@ def make_arguments(cell, tile, inputs, drops, masked):
 
 @device_function
 def _make_came(M):
-    """`_make_output`, of what has been gathered, M numbers of each pair."""
+    """Make output_of(thread, role, turn, i) for gathered gradients, M numbers of each pair."""
     return lambda thread, role, turn, i: thread.came[i * M]
 
 
 @device_function
 def make_within(cell, tile, inputs, drops, masked):
-    """Make within(thread, role, turn): the gradients of all stages of a step, the last one first; of a cell without any
-    it does nothing. What it takes and when it may be called: as `within_forward.make_within`."""
+    """Make within(thread, role, turn): the gradients of all stages of a step, the last one first.
+
+    Without stages it does nothing. Arguments and calling rules: see `within_forward.make_within`.
+    """
     stages = tuple(stage for stage in reversed(range(len(cell.stages))) if not cell.stages[stage].largest)
     if not stages:
         return lambda thread, role, turn: None
@@ -170,8 +181,10 @@ def make_within(cell, tile, inputs, drops, masked):
 
 @device_function
 def _make_terms(cell, tile, stage, arguments_of, d_state_of):
-    """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates, of the
-    thread's i-th pair."""
+    """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates.
+
+    They belong to the thread's i-th pair.
+    """
     terms_of = specialise(cell.stages[stage].backward, tile.dtype, backend())
 
     def terms(thread, role, turn, i):
@@ -182,8 +195,10 @@ def _make_terms(cell, tile, stage, arguments_of, d_state_of):
 
 @device_function
 def _make_product(cell, tile, stage, gradients_of, masked):
-    """Make run(thread, role, turn): a product stage. The gradients of its gates are published as those of the others;
-    what their product with R gives is that of what was multiplied forward."""
+    """Make run(thread, role, turn): a product stage backward.
+
+    It publishes the gradients of its gates; their product with R is the gradient of the vector multiplied forward.
+    """
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
     no_gates = units.zeros(count, backend(), compute_dtype(dtype))

@@ -1,10 +1,10 @@
-"""What a step forward does between its products and the cell: the stages of a cell (`numbarnn.cells.definition.Stage`).
+"""The cell's stages (`numbarnn.cells.definition.Stage`) between a forward step's products and the cell.
 
-    arguments_of = make_arguments(...)     # what the cell's functions, and those of its stages, get of a pair
-    within = make_within(...)              # all stages in turn; of a cell without any there is none
+    arguments_of = make_arguments(...)     # the arguments of the cell's and its stages' functions for a pair
+    within = make_within(...)              # all stages in turn; nothing for a cell without any
 
-A step is then a row of stages, and between two of them blocks exchange something: for sums over units each block's part
-of the sums (`across`), for a product the block's part of the vector that its rows of R multiply (`exchange`).
+A step is then a row of stages, and blocks exchange numbers between two of them: for sums over units each block's part
+of the sums (`across`), for a product the block's part of the vector that the stage's rows of R multiply (`exchange`).
 Pre-activations are gathered once per step, those of later products as they come, and stay in registers until the cell
 has used them.
 """
@@ -27,8 +27,10 @@ from numbarnn.kernels.step.unit_values import make_draw
 
 @device_function
 def make_gates(cell, tile, inputs, masked):
-    """Make gates_of(thread, role, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, the block's
-    `number`-th, with biases; of ah those that multiply h."""
+    """Make gates_of(thread, role, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, with biases.
+
+    number: of the pair in the block. ah has the gates that multiply h.
+    """
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
@@ -60,11 +62,13 @@ def make_gates(cell, tile, inputs, masked):
 
 @device_function
 def make_arguments(cell, tile, inputs, masked, draws):
-    """Make arguments_of(thread, role, turn, i): the arguments of the cell's forward for the thread's i-th pair, a valid
-    one, and of those of its stages. Of a cell with stages they take the gates that `make_within` has gathered.
+    """Make arguments_of(thread, role, turn, i): the arguments of the cell's forward for the thread's i-th pair.
+
+    The pair must be valid. Stages take the same arguments. For a cell with stages `make_within` has gathered the gates.
 
     Args:
-        inputs, masked: as of `forward.make_forward`. draws: noise is drawn.
+        inputs, masked: as of `forward.make_forward`.
+        draws: draw random numbers.
     """
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
@@ -97,7 +101,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
 
 @device_function
 def _make_gathered(cell):
-    """`make_gates`, of what has been gathered; of ah all gates, of which those of later stages are not there yet."""
+    """Make gates_of(thread, role, number, i) for gathered gates; in ah the gates of later stages are not valid yet."""
     G, A = cell.num_gates, cell.num_ah
     load_ax, load_ah = units.loader(G, backend()), units.loader(A, backend())
 
@@ -109,10 +113,10 @@ def _make_gathered(cell):
 
 @device_function
 def make_within(cell, tile, save, inputs, masked):
-    """Make within(thread, role, turn): all stages of a step, in turn; of a cell without any it does nothing.
+    """Make within(thread, role, turn): run all stages of a step, in turn; without stages it does nothing.
 
-    All threads of the block call it together, after a barrier behind the products; it ends with a barrier, after which
-    `thread.timed_out` says whether one of them has waited too long.
+    All threads of the block call it together, after a barrier behind the products. It ends with a barrier, after which
+    `thread.timed_out` says whether one of them timed out.
 
     Args:
         save, inputs, masked: as of `forward.make_forward`.
@@ -148,15 +152,16 @@ def make_within(cell, tile, save, inputs, masked):
 
 @device_function
 def _make_terms(cell, tile, stage, arguments_of):
-    """Make terms(thread, role, turn, i): a stage's terms of the sums, of the thread's i-th pair."""
+    """Make terms(thread, role, turn, i): a stage's terms of the sums, for the thread's i-th pair."""
     terms_of = specialise(cell.stages[stage].forward, tile.dtype, backend())
     return lambda thread, role, turn, i: terms_of(*arguments_of(thread, role, turn, i))
 
 
 @device_function
 def _make_product(cell, tile, stage, arguments_of):
-    """Make run(thread, role, turn): a product stage. Its vector is published as h is; what comes of it joins the
-    pre-activations."""
+    """Make run(thread, role, turn): publish a product stage's vector, multiply it, add the result to the
+    pre-activations.
+    """
     dtype, P, U, S, product = tile.dtype, tile.pairs, tile.units, cell.num_products, cell.product_number(stage)
     number, count, first_gate = (
         np.dtype(compute_dtype(dtype)).type, len(cell.stages[stage].gates), cell.first_of_stage(stage)

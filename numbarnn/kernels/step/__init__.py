@@ -1,1 +1,1 @@
-"""A step besides its matrix product: the cell, its stages and sums over units, and what its functions get."""
+"""A step without its matrix product: the cell, its stages and sums over units, and the arguments of its functions."""

@@ -1,9 +1,9 @@
-"""The arrays of a step in named groups: the same names from a pass to its engine, to a kernel, to a cell's functions.
+"""Named groups of a step's arrays, passed from a pass to its engine, a kernel and a cell's functions.
 
-What a cell or a call does not have is None; the matrices, which no kernel reads, are None in the groups that kernels
-get (`forward_arguments`, `backward_arguments`). All arrays are those of one layer and direction; T, B, H, ... as in
-`numbarnn`; G gates of ax, A gates of ah, K values saved, N private states, S further products, Q sums over units, V
-parameters per unit. Slot t + 1 of a state is the one after time t; slots 0 and T + 1 hold the initial states of the
+Fields that a cell or call lacks are None; so are the matrices, which no kernel reads, in the groups that kernels get
+(`forward_arguments`, `backward_arguments`). All arrays belong to one layer and direction; T, B, H, ... as in
+`numbarnn`; G gates of ax, A gates of ah, K saved values, N cell states besides h, S further products, Q sums over
+units, V per-unit parameters. Slot t + 1 of a state follows time t; slots 0 and T + 1 hold the initial states of the
 forward and the backward direction.
 """
 
@@ -17,14 +17,14 @@ from numbarnn.compile.storage import stored_group
 
 
 class Parameters(NamedTuple):
-    """What is learnt.
+    """The learned parameters.
 
     Attributes:
-        R: (A * H, H), of a layer with projection (A * H, P); what steps multiply with.
+        R: (A * H, H), with projection (A * H, P); the recurrent weights.
         b_w: (G * H,). b_r: (A * H,).
         W: (G * H, I), for engines that multiply x themselves (`Engine.fuses_input`).
         W_hr: (P, H), with projection: h = m W_hrᵀ.
-        per_unit: (V * H,), the cell's parameters per unit.
+        per_unit: (V * H,), the cell's per-unit parameters.
     """
 
     R: Any
@@ -40,8 +40,8 @@ class States(NamedTuple):
 
     Attributes:
         h: (T + 2, B, D * H).
-        c: (T + 2, B, D * N * H), private states in the dtype that states accumulate in; in inference (2, B, D * N * H),
-            slots modulo 2.
+        c: (T + 2, B, D * N * H), the other states, in the dtype that states accumulate in; in inference
+            (2, B, D * N * H), slots modulo 2.
         m: (T + 2, B, D * H), with projection the cell's outputs before it; h is then D * P wide.
     """
 
@@ -51,12 +51,12 @@ class States(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What forward keeps of every step for backward.
+    """Arrays of every step that forward keeps for backward.
 
     Attributes:
         gates: (T, B, K * H), what the cell saves; in training alone. Rows may be longer.
-        v: (T, B, S * H), what the rows of R of S further products multiply; in inference (1, B, S * H).
-        sums: (T, B, Q), the sums over units of stages, of the dtype of c; in inference (1, B, Q).
+        v: (T, B, S * H), the vectors of S further products with R; in inference (1, B, S * H).
+        sums: (T, B, Q), the stages' sums over units, in the dtype of c; in inference (1, B, Q).
     """
 
     gates: Any = None
@@ -65,13 +65,14 @@ class Saved(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What steps write for each other and nobody reads afterwards.
+    """Scratch memory of the steps.
 
     Attributes:
         ax: (T, B, G * H), x Wᵀ. Rows may be longer; it may be the memory of `Saved.gates`.
         ah: (B, A * H), h Rᵀ of one step.
         dm: (B, H), with projection the gradient of m of one step.
-        d_v: (B, S * H), the gradient of v of one step. d_sums: (B, Q), that of the sums.
+        d_v: (B, S * H), the gradient of v of one step.
+        d_sums: (B, Q), the gradient of the sums of one step.
     """
 
     ax: Any = None
@@ -82,10 +83,10 @@ class Scratch(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What is out of the ordinary in a call.
+    """Options of a call.
 
     Attributes:
-        step_mask: (T + 2, B) uint8, slots as in h, which steps are skipped or begin anew (`numbarnn.common.order`).
+        step_mask: (T + 2, B) uint8, slots as in h: which steps are skipped or reset (`numbarnn.common.order`).
         noise: (6,) uint64, a row of `numbarnn.common.philox.noise_words`; None in inference too.
         chances: of the cell's random numbers, `numbarnn.cells.definition.Chances`; in inference too.
     """
@@ -96,16 +97,16 @@ class Options(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the backward pass computes.
+    """The gradients of the backward pass.
 
     Attributes:
         dh, dc: (B, H) and (B, N * H), the gradient of the state: at first of the final one, at last of the initial one.
         dax: (T, B, G * H), the gradient of x Wᵀ. Rows may be longer; it may be the memory of `Saved.gates`.
         dah: (T, B, A * H), the gradient of h Rᵀ; is dax if the cell's two gradients are the same.
-        dy: (T, B, D * H), the gradient of the layer's output, which is read.
-        dht: (T, B, P), with projection: all of the gradient of h.
-        d_per_unit: (T, B, V * H), the gradient of the parameters per unit in each step.
-        d_states: (T, B, D * N * H), the gradient of the private states of each step, which is read.
+        dy: (T, B, D * H), the gradient of the layer's output, an input.
+        dht: (T, B, P), with projection: the complete gradient of h.
+        d_per_unit: (T, B, V * H), the gradient of the per-unit parameters in each step.
+        d_states: (T, B, D * N * H), the gradient of each step's cell states, an input.
     """
 
     dh: Any
@@ -124,12 +125,12 @@ class ForwardBuffers:
 
     Attributes:
         cell: the cell.
-        direction: 0, or 1 for the one that goes through time backward.
+        direction: 0, or 1 for backward in time.
         save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
-        from_zero: h before the first step is zero, for all sequences: its product with R may be left out.
+        from_zero: h before the first step is zero for all sequences; its product with R may be left out.
         allow_tf32: see `Problem`.
-        call_steps: number of steps of the call, of which these may be a segment, to be rounded as in the whole call.
+        call_steps: number of steps of the call; a segment of it must round as the whole call does.
     """
 
     has_views: ClassVar = True  # see `numbarnn.programs.views.with_views`
@@ -168,23 +169,23 @@ class BackwardBuffers:
 
 # ------------------------------------------------------------ what the cell's functions read, as step kernels get it
 def of_units(parameters):
-    """The `Parameters` that the cell's functions read, a number or more for each unit: all but matrices."""
+    """Return the `Parameters` that the cell's functions read: per-unit numbers and biases, without the matrices."""
     return parameters._replace(R=None, W=None, W_hr=None)
 
 
 def states_of_cell(states):
-    """The `States` that the cell computes: with projection its output is m."""
+    """Return the `States` that the cell computes: with projection its output is m."""
     return states if states.m is None else states._replace(h=states.m, m=None)
 
 
 def gradients_of_cell(buffers):
-    """The `Gradients` of those states: with projection dh is dm, which dy is part of."""
+    """Return the `Gradients` of the states that the cell computes: with projection dh is dm, which includes dy."""
     gradients = buffers.gradients
     return gradients if buffers.states.m is None else gradients._replace(dh=buffers.scratch.dm, dy=None, dht=None)
 
 
 def forward_arguments(buffers):
-    """The groups of `ForwardBuffers` as kernels take them, and the direction."""
+    """Return the groups of `ForwardBuffers` as kernels take them, and the direction."""
     groups = (
         of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, buffers.scratch, buffers.options,
     )  # fmt: skip
@@ -192,7 +193,7 @@ def forward_arguments(buffers):
 
 
 def backward_arguments(buffers):
-    """The groups of `BackwardBuffers` as kernels take them, and the direction."""
+    """Return the groups of `BackwardBuffers` as kernels take them, and the direction."""
     groups = (
         of_units(buffers.parameters), states_of_cell(buffers.states), buffers.saved, gradients_of_cell(buffers),
         buffers.scratch._replace(dm=None), buffers.options,

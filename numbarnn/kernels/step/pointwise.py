@@ -1,15 +1,16 @@
-"""What a step does besides its matrix product: the cell, forward and backward, one thread per unit.
+"""The cell's part of a step, forward and backward, one thread per unit.
 
-The kernels are made per cell by a factory and know no cell's equations: these are the cell's scalar functions. Unit
-indices are unsigned (np.uintp): one that could be negative would be checked for it, at the cost of half the registers.
+A factory makes the kernels for each cell around the cell's scalar functions. Unit indices are unsigned (np.uintp):
+checks for negative indices would cost half the registers.
 
-With arrays of 16 bits (`numbarnn.compile.storage`) equations are float32's, and c, ah, dh, dc are float32 in memory.
+With arrays of 16 bits (`numbarnn.compile.storage`) equations compute in float32, and c, ah, dh, dc are float32 in
+memory.
 
 Kernels take the groups of `numbarnn.kernels.step.groups`. A kernel's docstring names the arrays that it uses, and in
-brackets when there is one if not always. Kernels for masked steps read the step mask (`numbarnn.common.order`): the
-state before the step counts as zero (RESET), or is carried through (SKIP). With projection the cell's output is m, and
-kernels get m as h and its gradient dm as dh (`states_of_cell`); between m and h there is a product. Sums over units
-that a kernel's functions need are made in it, by one block per sequence (`unit_sums`).
+brackets the condition for optional ones. Masked kernels read the step mask (`numbarnn.common.order`): the previous
+state counts as zero (RESET), or is carried through (SKIP). With projection the cell's output is m, and kernels get m
+as h and its gradient dm as dh (`states_of_cell`); a product lies between m and h. A kernel computes the sums over
+units that its functions need, with one block per sequence (`unit_sums`).
 """
 
 import numpy as np
@@ -35,8 +36,12 @@ from numbarnn.kernels.step.unit_values import (
 
 @per_backend
 def make_pointwise_forward(cell, dtype, save, masked=False):
-    """The forward kernel of a cell for arrays of a dtype; with `save` it keeps what backward needs (training); with
-    `masked` it reads the step mask."""
+    """Make the forward kernel of a cell for arrays of a dtype.
+
+    Args:
+        save: keep what backward needs (training).
+        masked: read the step mask.
+    """
     forward, narrow = forward_function(cell, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     values_of = make_values_forward(cell, dtype, masked, draws=save)
@@ -47,15 +52,16 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 
     @cuda.jit
     def pointwise_forward_kernel(parameters, states, saved, scratch, options, direction, t, before):
-        """One step of one direction after all products: the cell's forward equations.
+        """Compute one step of one direction after all products: the cell's forward equations.
 
-        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training, cells that save), those of sums[t] (cells with
-                 sums) that come after all products
+        Writes   states: h[t + 1], c[t + 1]; saved: gates[t] (training, cells that save), the sums[t] (cells with sums)
+                 that follow all products
         Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before]; scratch: ax[t] = x Wᵀ,
                  ah = h[before] Rᵀ; saved: other sums[t]; options: step_mask[t + 1] (masked), noise (cells that draw, in
                  training)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where sums are made it is
-                 one block wide
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
+        kernel
+                 computes sums
         Aliases  gates may be the memory of ax
         Inference: c is (2, B, D*N*H), its slots modulo 2, unless the call keeps all slots; and sums (1, B, Q)
         """
@@ -82,8 +88,13 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
 
 @per_backend
 def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_states=False):
-    """The backward kernel of a cell for arrays of a dtype; with `masked` it reads the step mask; `projected`: dh is all
-    of the gradient of m, and there is no dy; `with_states`: every step's private states have a gradient."""
+    """Make the backward kernel of a cell for arrays of a dtype.
+
+    Args:
+        masked: read the step mask.
+        projected: dh is the complete gradient of m, and there is no dy.
+        with_states: every step's cell states have a gradient.
+    """
     backward, narrow = backward_function(cell, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)
@@ -96,17 +107,18 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
 
     @cuda.jit
     def pointwise_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
-        """One step of one direction backward, before its product with R: the cell's backward equations.
+        """Compute one step of one direction backward, before its product with R: the cell's backward equations.
 
-        Writes   gradients: dax[t] of x Wᵀ + b_w, dah[t] of h Rᵀ + b_r (where it is not the same), d_per_unit[t] (cells
-                 with such parameters); dh, dc of the state before the step but for its part through R; scratch: those
-                 of d_sums (cells with sums) that come before all products
+        Writes   gradients: dax[t] of x Wᵀ + b_w, dah[t] of h Rᵀ + b_r (unless it is dax), d_per_unit[t] (cells with
+                 such parameters); dh, dc of the state before the step, without the part through R; scratch: the d_sums
+                 (cells with sums) that precede all products
         Reads    saved: gates[t], sums[t]; gradients: dh, dc, of the step's state from later steps, dy[t] (not
                  projected), d_states[t] (with_states); states: h, c at t + 1 and `before`; parameters: per_unit;
                  scratch: d_v (cells with further products), other d_sums; options: step_mask (masked) at t + 1 and at
-                 the step after, noise (cells that draw)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where gradients of sums are
-                 made it is one block wide
+                 the next step, noise (cells that draw)
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
+        kernel
+                 computes gradients of sums
         Aliases  dax may be the memory of gates
         """
         H = np.uintp(gradients.dh.shape[1])
@@ -132,26 +144,26 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
 
 
 def forward_config(buffers, stages):
-    """The LaunchConfig of a forward kernel that makes the sums of some stages (their numbers)."""
+    """Return the LaunchConfig of a forward kernel that computes the sums of some stages (their numbers)."""
     cell = buffers.cell
     together = unit_sums.threads(cell, buffers.states.h.dtype.name, stages)
     return launch_config(len(buffers.scratch.ah), len(buffers.parameters.b_w) // cell.num_gates, together)
 
 
 def backward_flags(buffers):
-    """What `BackwardBuffers` have that not every call has: (masked, projected, with_states)."""
+    """Return the flags (masked, projected, with_states) of `BackwardBuffers`."""
     masked, projected = buffers.options.step_mask is not None, buffers.states.m is not None
     return masked, projected, buffers.gradients.d_states is not None
 
 
 def backward_config(buffers, stages):
-    """The LaunchConfig of a backward kernel that makes the gradients of the sums of some stages."""
+    """Return the LaunchConfig of a backward kernel that computes the gradients of some stages' sums."""
     together = unit_sums.threads(buffers.cell, buffers.states.h.dtype.name, stages)
     return launch_config(*gradients_of_cell(buffers).dh.shape, together)
 
 
 def bind_forward(buffers):
-    """A function f(t, before) that launches the forward kernel on a direction's `ForwardBuffers`."""
+    """Return f(t, before), which launches the forward kernel on a direction's `ForwardBuffers`."""
     cell, masked = buffers.cell, buffers.options.step_mask is not None
     kernel = make_pointwise_forward(cell, buffers.states.h.dtype.name, buffers.save, masked)
     config = forward_config(buffers, cell.sums_before(len(cell.stages)))
@@ -159,7 +171,7 @@ def bind_forward(buffers):
 
 
 def bind_backward(buffers):
-    """A function f(t, before) that launches the backward kernel on a direction's `BackwardBuffers`."""
+    """Return f(t, before), which launches the backward kernel on a direction's `BackwardBuffers`."""
     cell = buffers.cell
     kernel = make_pointwise_backward(cell, buffers.states.h.dtype.name, *backward_flags(buffers))
     return kernel.bind(backward_config(buffers, cell.sums_after(-1)), *backward_arguments(buffers))

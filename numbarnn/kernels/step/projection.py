@@ -1,4 +1,4 @@
-"""What a step with projection (h = W_hr m, m the cell's output) needs besides products and the cell."""
+"""Kernels of a step with projection (h = W_hr m, m the cell's output) besides products and the cell."""
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from numbarnn.kernels.step.unit_values import make_where
 
 @per_backend
 def make_carry():
-    """The kernel for any dtype."""
+    """Make the kernel for any dtype."""
 
     @cuda.jit
     def carry_kernel(h, step_mask, t, before):
-        """h[t + 1] = h[before] for the sequences whose step t is skipped: a product has filled their rows.
+        """Carry h over skipped steps: h[t + 1] = h[before], in rows that the product has overwritten.
 
         Writes   h[t + 1] of h (T+2, B, P), one direction's columns
         Reads    h[before]; step_mask[t + 1] of step_mask (T+2, B)
@@ -34,23 +34,23 @@ def make_carry():
 
 
 def bind_carry(h, step_mask):
-    """The kernel bound to its arrays: a function f(t, before) that launches it."""
+    """Return f(t, before), which launches the carry kernel on its arrays."""
     return make_carry().bind(launch_config(*h.shape[1:]), storage.stored(h), step_mask)
 
 
 @per_backend
 def make_join(dtype, masked):
-    """The kernel for one dtype; with `masked` it reads the step mask."""
+    """Make the kernel for one dtype; with `masked` it reads the step mask."""
     widen, narrow, where_of = storage.widen(dtype), storage.narrow(dtype), make_where(masked)
     zero = np.dtype(compute_dtype(dtype)).type(0)
 
     @cuda.jit
     def join_kernel(gradients, options, t, before):
-        """All of the gradient of a step's h: what comes from the output and what comes from the steps after.
+        """Add the gradients of a step's h from the output and from later steps.
 
-        Writes   gradients: dht[t] = dy[t] + dh, 0 where the step is skipped; dh = 0, but where it is
+        Writes   gradients: dht[t] = dy[t] + dh, 0 if the step is skipped; dh = 0, unless it is skipped
         Reads    gradients: dy (T, B, P), one direction's columns, dh; options: step_mask (masked) at t + 1 and at the
-                 step after
+                 next step
         Launch   2-D, grid-stride over columns (x) and sequences (y); any grid is correct
         """
         dht, dh, dy = gradients.dht, gradients.dh, gradients.dy
@@ -69,12 +69,12 @@ def make_join(dtype, masked):
 
 
 def join_arguments(gradients, options):
-    """What the kernel takes but t and before. Of dy its direction's columns."""
+    """Return the join kernel's arguments without t and before; dy has its direction's columns."""
     used = gradients._replace(dc=None, dax=None, dah=None, d_per_unit=None), Options(options.step_mask)
     return tuple(map(storage.stored_group, used))
 
 
 def bind_join(gradients, options):
-    """The kernel bound to its arrays: a function f(t, before) that launches it; see `join_arguments`."""
+    """Return f(t, before), which launches the join kernel on its arrays; see `join_arguments`."""
     kernel = make_join(gradients.dht.dtype.name, options.step_mask is not None)
     return kernel.bind(launch_config(*gradients.dh.shape), *join_arguments(gradients, options))

@@ -1,4 +1,4 @@
-"""Steps with further products (`numbarnn.cells.definition.Stage`): what lies between them, one thread per unit."""
+"""Steps with further products (`numbarnn.cells.definition.Stage`): the work between them, one thread per unit."""
 
 import numpy as np
 
@@ -22,8 +22,12 @@ from numbarnn.kernels.step.unit_values import (
 
 @per_backend
 def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
-    """The forward kernel of a cell's product (the stage's number) for arrays of a dtype; with `masked` it reads the
-    step mask; `draws`: noise is drawn."""
+    """Make the forward kernel of a cell's stage (its number) for arrays of a dtype.
+
+    Args:
+        masked: read the step mask.
+        draws: draw random numbers.
+    """
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
     values_of = make_values_forward(cell, dtype, masked, draws)
@@ -32,15 +36,16 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 
     @cuda.jit
     def stage_forward_kernel(parameters, states, saved, scratch, options, direction, save, t, before):
-        """The vector that a stage's rows of R multiply, after the products before it.
+        """Compute the vector that a stage's rows of R multiply, after the products before it.
 
-        Writes   saved: the product's columns of v[t], those of sums[t] (cells with sums) that come right before it;
-                 without `save` of v[0], sums[0]
-        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], of c without `save` its
-                 slots modulo 2; scratch: ax[t], ah; saved: earlier sums; options: step_mask[t + 1] (masked), noise
-                 (cells that draw, in training)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where sums are made it is
-                 one block wide
+        Writes   saved: the product's columns of v[t], the sums[t] (cells with sums) right before it; without `save` of
+                 v[0], sums[0]
+        Reads    parameters: b_w, b_r, per_unit (cells with any); states: h[before], c[before], without `save` c's slots
+                 modulo 2; scratch: ax[t], ah; saved: earlier sums; options: step_mask[t + 1] (masked), noise (cells
+                 that draw, in training)
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
+        kernel
+                 computes sums
         """
         H = np.uintp(parameters.b_w.shape[0] // G)
         v_first = np.uintp(product) * H
@@ -59,8 +64,10 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 
 @per_backend
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
-    """The backward kernel of a cell's product (the stage's number) for arrays of a dtype; flags as of
-    `pointwise.make_pointwise_backward`."""
+    """Make the backward kernel of a cell's stage (its number) for arrays of a dtype.
+
+    Flags: see `pointwise.make_pointwise_backward`.
+    """
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)
@@ -70,16 +77,16 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
 
     @cuda.jit
     def stage_backward_kernel(parameters, states, saved, gradients, scratch, options, direction, t, before):
-        """The gradients of a stage's gates, before their product with R.
+        """Compute the gradients of a stage's gates, before their product with R.
 
-        Writes   gradients: the stage's columns of dah[t]; scratch: those of d_sums (cells with sums) that come right
-                 after it
-        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t]
-                 (with_states); states: h, c at t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v
-                 and d_sums of the stages after this one; options: step_mask (masked) at t + 1 and at the step after,
-                 noise (cells that draw)
-        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but where gradients of sums are
-                 made it is one block wide
+        Writes   gradients: the stage's columns of dah[t]; scratch: the d_sums (cells with sums) right after it
+        Reads    saved: gates[t], sums[t]; gradients: dh, dc, dy[t] (not projected), d_states[t] (with_states); states:
+                 h, c at t + 1 and `before`; parameters: per_unit (cells with any); scratch: d_v and d_sums of later
+                 stages;
+                 options: step_mask (masked) at t + 1 and at the next step, noise (cells that draw)
+        Launch   2-D, grid-stride over units (x) and sequences (y); any grid is correct, but one block wide if the
+        kernel
+                 computes gradients of sums
         """
         H = np.uintp(gradients.dh.shape[1])
         dah_first = np.uintp(first_gate) * H
@@ -100,13 +107,13 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
 
 
 def forward_arguments(buffers):
-    """What the forward kernel takes but t and before: the same in training and inference."""
+    """Return the forward kernel's arguments without t and before, the same in training and inference."""
     parameters, states, saved, *others = groups.forward_arguments(buffers)
     return parameters, states, saved._replace(gates=None), *others, np.int32(buffers.save)
 
 
 def bind_forward(buffers, stage):
-    """A function f(t, before) that launches the stage's forward kernel on a direction's `ForwardBuffers`."""
+    """Return f(t, before), which launches the stage's forward kernel on a direction's `ForwardBuffers`."""
     cell, options = buffers.cell, buffers.options
     masked, draws = options.step_mask is not None, options.noise is not None
     kernel = make_stage_forward(cell, stage, buffers.states.h.dtype.name, masked, draws)
@@ -114,7 +121,7 @@ def bind_forward(buffers, stage):
 
 
 def bind_backward(buffers, stage):
-    """A function f(t, before) that launches the stage's backward kernel on a direction's `BackwardBuffers`."""
+    """Return f(t, before), which launches the stage's backward kernel on a direction's `BackwardBuffers`."""
     cell = buffers.cell
     kernel = make_stage_backward(cell, stage, buffers.states.h.dtype.name, *backward_flags(buffers))
     return kernel.bind(backward_config(buffers, cell.sums_after(stage)), *groups.backward_arguments(buffers))

@@ -1,9 +1,8 @@
-"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`): the kernel that reads them makes them first.
+"""Sums over the units of one sequence (`numbarnn.cells.definition.Stage`), computed by the kernel that reads them.
 
-One block has all units of a sequence. It goes through the stages that have sums: each thread adds up the terms of its
-own units, then the block adds up, in a fixed order, what its threads found, and the next stage sees the sums. All
-threads of the block take part. Where a stage wants the largest of the terms (`Stage.largest`), "adding" is to take the
-larger of two.
+One block has all units of a sequence. For each stage with sums, each thread adds up the terms of its own units. Then
+the block adds up the threads' results in a fixed order, and the next stage sees the sums. All threads of the block
+take part. A stage that wants the largest term (`Stage.largest`) replaces "add" by "take the larger".
 """
 
 import numpy as np
@@ -20,12 +19,15 @@ SHARED_BYTES = 48 * 1024
 
 
 def _sizes():
-    """A block's threads, and of how many parts it makes each sum."""
+    """Return a block's threads, and the number of partial sums of each sum."""
     return (4, 2) if is_tiny() else (256, 16)
 
 
 def threads(cell, dtype, stages):
-    """The most threads of a block that adds up the terms of some stages: fewer where a stage has many; 0 for none."""
+    """Return the most threads of a block that adds up the terms of some stages; 0 without stages.
+
+    A stage with many sums fills shared memory, and has fewer threads.
+    """
     room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, _sizes()[0]
     while size > 32 and _shared_numbers(cell, stages, size) > room:
         size //= 2
@@ -33,13 +35,14 @@ def threads(cell, dtype, stages):
 
 
 def _shared_numbers(cell, stages, size):
-    """How many numbers are in shared memory: of each sum one per thread, and its parts."""
+    """Return how many numbers lie in shared memory: for each sum one per thread, and its partial sums."""
     return max((len(cell.stages[stage].sums) for stage in stages), default=0) * (size + _sizes()[1])
 
 
 def make_forward_sums(cell, stages, dtype, masked, draws):
-    """Make (rows, parameters, options, where, H), arguments as of `unit_values.make_values_forward`, that writes
-    the sums of some stages, one stage after the other, to the row of sums.
+    """Make a device function that writes the sums of some stages to the row of sums, stage after stage.
+
+    It takes (rows, parameters, options, where, H); arguments as of `unit_values.make_values_forward`.
 
     Args:
         stages: their numbers; may be none.
@@ -49,7 +52,9 @@ def make_forward_sums(cell, stages, dtype, masked, draws):
 
 
 def make_backward_sums(cell, stages, dtype, flags):
-    """The same of the gradients of sums, as of `unit_values.make_values_backward`, written to the row of d_sums.
+    """Make a device function that writes the gradients of some stages' sums to the row of d_sums.
+
+    It takes (rows, parameters, options, where, H); arguments as of `unit_values.make_values_backward`.
 
     Args:
         flags: (masked, projected, with_states).
@@ -60,8 +65,10 @@ def make_backward_sums(cell, stages, dtype, flags):
 
 @device_function
 def _make_sums(cell, stages, functions, values_of, dtype):
-    """What `make_forward_sums` and `make_backward_sums` return: it writes to the last of `rows`, which is sums in
-    `ForwardRows` and d_sums in `BackwardRows`."""
+    """Make a device function that writes stages' sums to the last of `rows`.
+
+    That is sums in `ForwardRows` and d_sums in `BackwardRows`.
+    """
     if not stages:
         return lambda rows, parameters, options, where, H: None
     phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
@@ -76,7 +83,7 @@ def _make_sums(cell, stages, functions, values_of, dtype):
 
 @device_function
 def _make_phase(cell, stage, function, values_of, dtype):
-    """Make for the sums of one stage, which sees those of the phases before."""
+    """Make a device function for one stage's sums, which sees the sums of earlier stages."""
     count, first, number = len(cell.stages[stage].sums), cell.first_sum(stage), compute_dtype(dtype)
     largest = cell.stages[stage].largest
     terms_of, add_across = specialise(function, dtype, backend()), _make_add_across(count, number, largest)
@@ -95,8 +102,10 @@ def _make_phase(cell, stage, function, values_of, dtype):
 
 @device_function
 def _make_add_across(count, dtype, largest):
-    """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or
-    the largest. Ends with a barrier, after which all threads see them."""
+    """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or the largest.
+
+    It ends with a barrier, after which all threads see the results.
+    """
     none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, backend())
     add, (_, PARTS) = make_add(largest), _sizes()
 
@@ -104,7 +113,7 @@ def _make_add_across(count, dtype, largest):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         store(shared, thread, threads, terms)
         cuda.syncthreads()
-        for index in range(thread, count * PARTS, threads):  # every PARTS-th thread's, then those
+        for index in range(thread, count * PARTS, threads):  # every PARTS-th thread's terms, then the partial sums
             k, part, total = index // PARTS, index % PARTS, none
             for other in range(part, threads, PARTS):
                 total = add(total, shared[k * threads + other])

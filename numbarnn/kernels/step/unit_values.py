@@ -1,8 +1,8 @@
-"""What a cell's functions get, from memory: device functions made per cell, for all kernels with one thread per unit.
+"""Load the arguments of a cell's functions: device functions per cell, for all kernels with one thread per unit.
 
-A kernel takes the groups of `numbarnn.kernels.step.groups`, and reads from them the rows of one sequence at one step.
-What a cell or a call does not have is None there, in the groups and in the rows; the factories' flags say so too, as
-Numba has to know it when it compiles.
+A kernel takes the groups of `numbarnn.kernels.step.groups` and reads the rows of one sequence at one step. Fields that
+a cell or a call lacks are None, in groups and rows; the factories' flags repeat that, as Numba needs it when it
+compiles.
 """
 
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ class Where(NamedTuple):
     """Which step of which sequence.
 
     Attributes:
-        code, code_after: what the step mask says of the step, and of the next one in its direction; 0 without a mask.
-        direction, t: of the step. b: the sequence.
+        code, code_after: the step mask of the step, and of the next one in its direction; 0 without a mask.
+        direction, t: of the step.
+        b: the sequence.
     """
 
     code: Any
@@ -43,8 +44,9 @@ class ForwardRows(NamedTuple):
 
 
 class BackwardRows(NamedTuple):
-    """One sequence's rows of a step backward: h and c before the step and after it, of both directions; what the cell
-    saved (gates, sums); gradients, named as in their groups."""
+    """One sequence's rows of a step backward: h and c before and after the step, of both directions; saved values
+    (gates, sums); gradients, named as in their groups.
+    """
 
     h_before: Any
     c_before: Any
@@ -62,8 +64,11 @@ class BackwardRows(NamedTuple):
 
 @device_function
 def make_where(masked):
-    """Make where(options, direction, t, before, b): a `Where`. `before` is the slot of the state before
-    the step: t, or in the second direction t + 2. The next step is then the other of these two slots."""
+    """Make where(options, direction, t, before, b): a `Where`.
+
+    `before` is the slot of the state before the step: t, or t + 2 in the second direction. The next step is the other
+    of these two slots.
+    """
 
     def where(options, direction, t, before, b):
         code = options.step_mask[t + 1, b] if masked else 0
@@ -75,8 +80,10 @@ def make_where(masked):
 
 @device_function
 def make_forward_rows(cell):
-    """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`. Without `save` sums have one
-    slot, and c two that steps use in turns, unless the call keeps all of them."""
+    """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`.
+
+    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them.
+    """
     has_sums = cell.num_sums > 0
 
     def rows(states, saved, scratch, t, before, b, save):
@@ -89,8 +96,11 @@ def make_forward_rows(cell):
 
 @device_function
 def make_backward_rows(cell, projected, with_states=False):
-    """Make rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`; `with_states`: every
-    step's private states have a gradient of their own."""
+    """Make rows(states, saved, gradients, scratch, t, before, b): `BackwardRows`.
+
+    Args:
+        with_states: every step's cell states have a gradient.
+    """
     has_sums, has_products, has_saved = cell.num_sums > 0, cell.num_products > 0, cell.num_saved > 0
 
     def rows(states, saved, gradients, scratch, t, before, b):
@@ -108,8 +118,7 @@ def make_backward_rows(cell, projected, with_states=False):
 
 @device_function
 def make_draw(noise, dtype, draws):
-    """Make draw(chances, words, position, t), see `units.noise_loader`; where nothing is drawn it returns
-    means."""
+    """Make draw(chances, words, position, t), see `units.noise_loader`; without `draws` it returns the means."""
     forms = tuple(one.form for one in noise)
     if draws:
         return units.noise_loader(forms, backend(), compute_dtype(dtype))
@@ -119,7 +128,7 @@ def make_draw(noise, dtype, draws):
 
 @device_function
 def make_load_sums(count, dtype):
-    """Make load(row, H): (H as a number, the row's sums); () of a cell without any."""
+    """Make load(row, H): (H as a number, the row's sums); () for a cell without sums."""
     if count == 0:
         return lambda row, H: ()
     number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, backend()), units.joiner(backend())
@@ -129,12 +138,14 @@ def make_load_sums(count, dtype):
 
 @device_function
 def make_values_forward(cell, dtype, masked, draws):
-    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j,
-    and of those of its stages; and the state that a skipped step carries on.
+    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's forward for unit j.
+
+    Its stages take the same arguments. It also returns the state that a skipped step carries on.
 
     Args of values_of:
-        rows: `ForwardRows`. parameters: `Parameters`, of which b_w, b_r and per_unit are read.
-        options: `Options`, of which noise, which `draws`, and chances are read.
+        rows: `ForwardRows`.
+        parameters: `Parameters`; b_w, b_r and per_unit are read.
+        options: `Options`; noise (with `draws`) and chances are read.
         where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
@@ -162,13 +173,19 @@ def make_values_forward(cell, dtype, masked, draws):
 
 @device_function
 def make_values_backward(cell, dtype, masked, projected, with_states=False):
-    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j,
-    and of those of its stages; and the gradient of the state that a skipped step carries on.
+    """Make values_of(rows, parameters, options, where, j, H): the arguments of a cell's backward for unit j.
+
+    Its stages take the same arguments. It also returns the gradient of the state that a skipped step carries on.
+
+    Args:
+        projected: dh is the complete gradient of m, and there is no dy.
+        with_states: the step's cell states have a gradient d_states besides that from later steps.
 
     Args of values_of:
-        rows: `BackwardRows`. `projected`: dh is all of the gradient of m, and there is no dy. `with_states`: the
-            private states after the step have a gradient d_states besides what comes from later steps.
-        parameters: `Parameters`, of which per_unit is read. options: as forward's. where: a `Where`.
+        rows: `BackwardRows`.
+        parameters: `Parameters`; per_unit is read.
+        options: `Options`; noise (if drawn) and chances are read.
+        where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)
@@ -190,7 +207,7 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         if masked:
             if where.code == RESET:
                 state = no_state()
-            if where.code_after == RESET:  # nothing comes from the step after
+            if where.code_after == RESET:  # no gradient comes from the next step
                 d_h, d_private = d_h if projected else zero, no_private()
         d_output = d_h if projected else widen(rows.dy[h_unit]) + d_h
         d_own = add(d_private, load_d_states(rows.d_states, c_unit, H)) if with_states else d_private

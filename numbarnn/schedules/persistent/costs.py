@@ -1,7 +1,7 @@
-"""What a launch of a persistent kernel is estimated to cost, and by what its tilings are compared.
+"""Estimate the cost of a launch of a persistent kernel, and compare tilings.
 
-An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The numbers that it is
-made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
+An estimate is of one step: bytes over bandwidth, multiply-adds over rate, sums and the exchange. The fitted numbers,
+and the records behind them, are in `numbarnn.schedules.calibration`.
 """
 
 from dataclasses import dataclass
@@ -12,32 +12,32 @@ from numbarnn.common.precision import itemsize
 from numbarnn.kernels.persistent.tile import Tile
 from numbarnn.schedules import calibration
 
-# By which tilings are compared (`Chain`). Clocks, as profiled on an H200: of a trip to the L2 cache, and of a
-# turn's instructions besides loads and products; shares of the peak rate, by where weights come from.
+# Clocks by which tilings are compared (`StepChain`), as profiled on an H200: of a trip to the L2 cache, and of a turn's
+# instructions besides loads and products. Shares of the peak rate, by where weights come from.
 L2_CLOCKS, TURN_CLOCKS = 600, 1300
 FMA_EFFICIENCY = {"registers": 0.7, "shared": 0.25}
 TILING_LAUNCH_US = 8.0
-# From a product by `mma` to the next that adds to its sums. `estimate_of` leaves this out: its fitted numbers contain
-# this wait, as the recorded kernels had it. With it as a part of its own the fit misses 2 of the 144 records.
+# From a product by `mma` to the next that adds to its sums. `estimate_of` leaves it out: its fitted numbers contain
+# this wait, as the recorded kernels had it. With it as a separate part the fit misses 2 of the 144 records.
 MMA_CLOCKS = 33
-# Instructions of the rate `mma_per_clock` that a product takes on the tensor cores: TF32 has half that rate, three
-# products a third of TF32's. No record has either ("tf32x3" not even the choice of its tiling): the shares of the rate
-# that are reached are those of halves, and splitting the numbers is taken to hide behind the products.
+# Instructions of the rate `mma_per_clock` per product on tensor cores: TF32 has half that rate, 3xTF32 a sixth. No
+# record has either ("tf32x3" not even the choice of its tiling): float16's shares of the rate are assumed, and that
+# splitting numbers hides behind the products.
 MMA_TIMES = {"mma": 1, "tf32": 2, "tf32x3": 6}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Microseconds of one step, and what they are made of.
+    """Microseconds of one step, and their parts.
 
     Attributes:
-        exchange: storing a block's part of the state and having all others' parts.
+        exchange: storing a block's part of the state and receiving all others' parts.
         read_bytes: of what is exchanged, by one block.
         read: reading them from the L2 cache.
         multiply: the products of one block.
         add: adding the warps' partial sums, and the cell.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
-        within: doing that, all turns together.
+        within: these exchanges, all turns together.
     """
 
     exchange: float
@@ -50,24 +50,29 @@ class Estimate:
 
     @property
     def step(self):
-        """All together: they follow each other."""
+        """The whole step: the sum of its parts, which follow each other."""
         return self.exchange + self.within + self.read + self.multiply + self.add
 
     @property
     def bound(self):
-        """What takes the most time."""
+        """The part that takes the most time."""
         return max(("exchange", "within", "read", "multiply", "add"), key=lambda part: getattr(self, part))
 
 
 def steps_in_all(steps, layers, directions):
-    """Steps of a launch that follow each other. A layer of two directions waits for the whole layer that it reads:
-    nothing overlaps."""
+    """Return the steps of a launch that follow each other.
+
+    A layer of two directions waits for the whole layer below: nothing overlaps.
+    """
     return steps + layers - 1 if directions == 1 else steps * layers
 
 
 def estimate_of(problem, profile, launch, columns):
-    """The Estimate of a step of a `planner.Launch`: of `turns` through a block's sequences, each a chain of loads,
-    products and sums. Rows that are padded are multiplied too."""
+    """Return the Estimate of a step of a `planner.Launch`.
+
+    The step has `turns` through a block's sequences, each a chain of loads, products and sums. Padded rows are
+    multiplied too.
+    """
     tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / tile.sequences)
@@ -83,7 +88,7 @@ def estimate_of(problem, profile, launch, columns):
         multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
     add = turns * _sums(tile) * calibration.SUM_CLOCKS.value / clock
     add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
-    # What comes from another layer is there before it is needed.
+    # Numbers from another layer arrive before they are needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
     rounds, places = _rounds(problem.cell, tile), (launch.last - launch.first) * launch.directions
     within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
@@ -93,26 +98,32 @@ def estimate_of(problem, profile, launch, columns):
 
 
 def _mma_clocks(tile, columns):
-    """Return the clocks that a warp's products by the tensor cores take in a turn, as each waits for the one before it
-    in the same sums. By "tf32x3" none waits for those of another chunk."""
+    """Return the clocks of a warp's products by tensor cores in a turn, as each waits for the previous one in its sums.
+
+    By "tf32x3" products of different chunks do not wait for each other.
+    """
     return MMA_CLOCKS * tile.dependent_products if columns and tile.math in ("mma", "tf32") else 0
 
 
 def _sums(tile):
-    """Loads from shared memory, of all warps of a block, in which a turn adds its partial sums."""
+    """Return the loads from shared memory, of all warps of a block, in which a turn adds its partial sums."""
     return tile.warps * tile.rows_per_unit * tile.pairs * tile.warps
 
 
 def _rounds(cell, tile):
-    """How often blocks exchange something within a step: once for each of the cell's stages, but that nothing flows
-    back through the largest of terms, and once for a projection."""
+    """Return how often blocks exchange something within a step.
+
+    That is once for each of the cell's stages, and once for a projection. Backward, stages with the largest term need
+    none: no gradient flows through a maximum.
+    """
     return sum(1 for stage in cell.stages if not (tile.backward and stage.largest)) + tile.projects
 
 
 def _words_us(cell, profile, places):
-    """Microseconds in which the words of all sums over units (`kernels.persistent.across`) come at the full rate of the
-    L2 cache, for one sequence of a block, and per blocks² / slices: each block reads those of all blocks of its layer,
-    direction and slice.
+    """Return the microseconds in which a sequence's words (`kernels.persistent.across`) come at the L2 cache's full
+    rate.
+
+    They are per blocks² / slices: each block reads the words of all blocks of its layer, direction and slice.
 
     Args:
         places: how many layers and directions share the launch's blocks.
@@ -121,11 +132,11 @@ def _words_us(cell, profile, places):
 
 
 def _fma_share(tile, rounds):
-    """The share of the rate of multiply-adds that products reach, for comparing tilings.
+    """Return the share of the peak multiply-add rate that products reach, for comparing tilings.
 
-    With exchanges within a step it is the fitted number, by which weights in shared memory are no slower than in
-    registers. They may be faster then: only few, large blocks may hold all weights in registers, and each of these
-    reads the whole batch.
+    With exchanges within a step it is the fitted number, which rates weights in shared memory as fast as in registers.
+    They may be faster then: only few, large blocks hold all weights in registers, and each of these reads the whole
+    batch.
 
     Args:
         rounds: of exchanges within a step.
@@ -135,23 +146,23 @@ def _fma_share(tile, rounds):
 
 
 def _fma_place(tile):
-    """By which number products by FMA are estimated."""
+    """Return the name of the number by which products by FMA are estimated."""
     return "registers" if tile.register_chunks else "shared"
 
 
-class Chain(NamedTuple):
-    """A step's chain by which the tilings of a problem are compared, as far as it is the same for all batches.
+class StepChain(NamedTuple):
+    """A step's chain of dependent work, by which a problem's tilings are compared, independent of the batch.
 
-    The records have one tiling for each problem: what they were fitted to (`calibration`) says nothing about others. So
-    the choice stays what it was when they were taken, by a model of a step's chain: a trip to the L2 cache for each
-    group of chunks, the products, a turn's instructions, and an exchange that further turns hide. Of steps with
-    exchanges within them there is no record, so that products by FMA are reckoned by the fitted rates.
+    The records have one tiling for each problem, so the fit (`calibration`) says nothing about others. The choice
+    therefore uses the model that was in use when they were taken: a trip to the L2 cache for each group of chunks, the
+    products, a turn's instructions, and an exchange that further turns hide. No record has steps with exchanges within
+    them; their products by FMA use the fitted rates.
 
     Attributes:
         tile: the tile of every block.
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
-        own, together: microseconds that reading the columns of a sequence takes at least at a block's own rate, and
-            adds for each block at the L2's.
+        own, together: least microseconds to read the columns of a sequence, at a block's rate, and per block at the
+        L2's.
         exchange: microseconds of the exchange.
         words: see `_words_us`.
     """
@@ -165,8 +176,12 @@ class Chain(NamedTuple):
 
     @classmethod
     def of(cls, problem, profile, tile, columns, places):
-        """That of a tile, and of `columns` which each of its blocks multiplies, those of so many `places` (layers and
-        directions); `problem` or its `tilings.Sizes`."""
+        """Return the chain of a tile whose blocks multiply `columns` columns.
+
+        Args:
+            problem: the problem, or its `tilings.TilingSizes`.
+            places: number of layers and directions.
+        """
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0
         rounds = _rounds(problem.cell, tile)
@@ -185,7 +200,8 @@ class Chain(NamedTuple):
         return cls(tile, turn, read / (64 * clock), read / (profile.l2_gb_s * 1e3), exchange, words)
 
     def step_us(self, profile, blocks, slices, sequences):
-        """Microseconds of a step in so many blocks, which cut the batch in slices of so many sequences."""
+        """Return the microseconds of a step in `blocks` blocks, which cut the batch into slices of `sequences`
+        sequences."""
         turns = -(-sequences // self.tile.sequences)
         chain = turns * self.turn + sequences * max(self.own, blocks * self.together)
         if self.words:
@@ -194,5 +210,5 @@ class Chain(NamedTuple):
 
 
 def tiling_us(step_us, steps, layers, directions):
-    """Microseconds of a launch by which it is compared with others, of those of its `Chain.step_us`."""
+    """Return the microseconds by which a launch is compared with others, from its `Chain.step_us`."""
     return TILING_LAUNCH_US + steps_in_all(steps, layers, directions) * step_us

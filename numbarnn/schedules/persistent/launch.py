@@ -1,4 +1,4 @@
-"""A launch of persistent kernels: which layers it runs, how they are tiled, and what it is estimated to take."""
+"""A launch of persistent kernels: its layers, their tiling, and its estimated time."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from numbarnn.kernels.persistent.tile import CHUNK_BYTES, Tile
 from numbarnn.schedules import calibration
 from numbarnn.schedules.persistent.costs import Estimate, steps_in_all
 
-# What is said of a launch whose blocks multiply the input of its first layer, the number of which is left open.
+# Describes a launch whose blocks multiply the input of its first layer.
 GIVEN = "with the input's product of layer {} in the steps"
 
 
@@ -20,14 +20,14 @@ class Launch:
         first, last: layers [first, last).
         tile: the tile of every block.
         blocks: number of blocks.
-        slices: of the batch: so many blocks have the same units, each for its own slice of the sequences.
+        slices: of the batch: so many blocks have the same units, each for one slice of the sequences.
         sequences: most sequences of a block.
         shared_bytes: dynamic shared memory of each block.
         estimate: of one step; None while tilings are compared.
         steps: T.
         directions: D.
         backward: whether it is of the backward pass.
-        chain_us: of one step, by which it is compared with other tilings: see `costs.Chain`.
+        chain_us: of one step, by which it is compared with other tilings: see `costs.StepChain`.
     """
 
     first: int
@@ -68,7 +68,7 @@ class Launch:
 
     @property
     def home(self):
-        """Where the weights are during the steps, as text; of several places how much of a block's is in each."""
+        """Where the weights are during the steps, as text; with several places how much of a block's is in each."""
         tile = self.tile
         places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
         if tile.resident in ("registers", "shared"):
@@ -83,7 +83,7 @@ class Launch:
 
     @property
     def untimed(self):
-        """What its estimate has of which no device has been timed, as text; empty: nothing."""
+        """Parts of its estimate that were never timed on a device, as text; empty: all were."""
         parts = {
             "exchanges within a step": self.estimate.rounds,
             "products of split float32 numbers": self.tile.math == "tf32x3",
@@ -92,12 +92,12 @@ class Launch:
 
     @property
     def _given(self):
-        """Whether its blocks multiply the input of its first layer, as text."""
+        """A note, as text, if its blocks multiply the input of its first layer; else ""."""
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
 
     @property
     def details(self):
-        """How it is tiled and what a step is expected to take, as text."""
+        """Its tiling and the expected time of a step, as text."""
         tile, estimate = self.tile, self.estimate
         untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
         within = ""

@@ -1,10 +1,10 @@
-"""The planner of the persistent schedule: which launches a problem takes and how their layers are tiled over blocks, or
-why it cannot run.
+"""The planner of the persistent schedule: which launches run a problem and how their layers are tiled, or why it
+cannot.
 
-A pure function of numbers: a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, all that fit on the
-device together (or fewer, where that is taken to be faster); each of its blocks owns the same number of units of
-one layer and direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange; the
-numbers that they are made of, and the records that those are from, are in `numbarnn.schedules.calibration`.
+It is a pure function of a `Problem` and a `DeviceProfile`. A launch runs consecutive layers, as many as fit on the
+device together (or fewer, if that should be faster). Each of its blocks owns the same number of units of one layer and
+direction. Estimates are of one step: bytes over bandwidth, multiply-adds over rate, and the exchange; the fitted
+numbers, and the records behind them, are in `numbarnn.schedules.calibration`.
 """
 
 from dataclasses import replace
@@ -20,25 +20,25 @@ from numbarnn.schedules.persistent.tilings import DoesNotFit, best_tiling, colum
 from numbarnn.schedules.plan import Task
 from numbarnn.schedules.products import product_us
 
-# Most sets of 8 sequences at once, where the tensor cores' weights stand in shared memory: each turn loads all of them.
+# Most sets of 8 sequences at once if tensor cores' weights are in shared memory: each turn loads all of them.
 MOST_N8 = 4
-# Blocks multiply the first layer's input themselves only where that is estimated to spare this share of the time of the
-# launch and of the product before it. It was never measured on a device.
+# Blocks multiply the first layer's input themselves only if that should save this share of the time of the launch and
+# of the product before it. Never measured on a device.
 LEAST_GAIN = 0.05
 
 
 def variant(problem, launch):
-    """(inputs, drops, masked, exact), the options of the launch's kernel: see `persistent.forward.make_forward`."""
+    """Return (inputs, drops, masked, exact), the launch's kernel options: see `persistent.forward.make_forward`."""
     several, exact = len(launch.layer_range) > 1, problem.is_segment and problem.dtype != problem.state_dtype
     return several, several and problem.dropping, problem.masked, exact
 
 
 @lru_cache(maxsize=256)
 def plan_launches(problem, profile, backward):
-    """The launches of a pass, in their order.
+    """Return the launches of a pass, in their order.
 
     Raises:
-        DoesNotFit: not even a single layer of it fits; says which, with the numbers.
+        DoesNotFit: not even one of its layers fits; says which, with the numbers.
     """
     if not profile.cooperative:
         raise DoesNotFit(f"{profile.name} has no cooperative launches, which persistent kernels need")
@@ -77,7 +77,7 @@ def plan_launches(problem, profile, backward):
 
 @lru_cache(maxsize=1024)
 def _best_launch(problem, profile, first, last, backward, given=False):
-    """The launch of the layers [first, last) whose tiling is taken to be the fastest, with its estimate.
+    """Return the launch of the layers [first, last) with the tiling that should be fastest, and its estimate.
 
     Args:
         given: see `Tile`.
@@ -92,14 +92,17 @@ def _best_launch(problem, profile, first, last, backward, given=False):
 
 
 def _alike(problem, first, last):
-    """Layers that are tiled as the layers [first, last) are: if all have one size, as many from the first on."""
+    """Return layers with the same tiling as [first, last): if all have one size, as many from the first on."""
     return (0, last - first) if len(set(problem.hidden_sizes)) == 1 else (first, last)
 
 
 def _with_input(problem, profile, launch):
-    """The Launch, or one whose first layer multiplies its input itself, where that is estimated to be faster by
-    `LEAST_GAIN`. The product before the launch is spared then, but each block of the layer reads the input at every
-    step. Never by TF32: no time is known of its products before a launch."""
+    """Return the Launch, or one whose first layer multiplies its input itself, if that saves `LEAST_GAIN` of the time.
+
+    It saves the product before the launch, but each block of the layer reads the input at every step. It is never
+    chosen
+    by TF32: no time is known of its products before a launch.
+    """
     products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
     on_device = problem if problem.profile is profile else replace(problem, profile=profile)
     spared = sum(product_us(task, on_device) for task in products)
@@ -115,8 +118,11 @@ def _with_input(problem, profile, launch):
 
 
 def _may_multiply_input(problem, layer):
-    """Whether blocks of a launch's first layer may do so: on a GPU, as elsewhere no time is known; where all of the
-    input's product is one with W; not in segments, whose bits are those of all steps at once."""
+    """Return whether blocks of a launch's first layer may multiply its input themselves.
+
+    They may on a GPU, as elsewhere no time is known; if the whole input product is one with W; not in segments, whose
+    bits are those of all steps at once.
+    """
     whole = layer > 0 or problem.input_mode == "linear"
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
@@ -124,27 +130,29 @@ def _may_multiply_input(problem, layer):
 
 @lru_cache(maxsize=1024)
 def _estimated(sizes, profile, backward, first, last, given):
-    """`_best_launch` of any T."""
-    found = _tiling(sizes, profile, backward, first, last, given)
-    columns = columns_of(sizes, first, last, backward, found.tile)
-    launches = (found, *_with_fewer_turns(sizes, profile, found))
+    """Return `_best_launch` for any T."""
+    tiled = _tiling(sizes, profile, backward, first, last, given)
+    columns = columns_of(sizes, first, last, backward, tiled.tile)
+    launches = (tiled, *_with_fewer_turns(sizes, profile, tiled))
     estimated = [replace(one, estimate=estimate_of(sizes, profile, one, columns)) for one in launches]
     return min(estimated, key=lambda launch: launch.estimate.step)
 
 
 def _tiling(sizes, profile, backward, first, last, given=False):
-    """`best_tiling`, which is remembered."""
+    """Return the cached `best_tiling`."""
     layers = (first, last) if given else _alike(sizes, first, last)
-    found = _tiling_or_refusal(sizes, profile, *layers, backward, given)
-    if isinstance(found, DoesNotFit):
-        raise DoesNotFit(*found.args)
-    return found
+    result = _tiling_or_refusal(sizes, profile, *layers, backward, given)
+    if isinstance(result, DoesNotFit):
+        raise DoesNotFit(*result.args)
+    return result
 
 
 def _with_fewer_turns(problem, profile, launch):
-    """The Launch with more sequences at once, where each turn loads weights from shared memory, and registers and
-    shared memory allow. Its tiling was chosen before, for two sets of sequences at most: the model by which tilings are
-    compared was never tested with more."""
+    """Return the Launch with more sequences at once, if turns load weights from shared memory, and memory allows.
+
+    Its tiling was chosen before, for at most two sets of sequences: the model that compares tilings was never tested
+    with more.
+    """
     most, tile, cell = min(MOST_N8, ceil(launch.sequences / N8)), launch.tile, problem.cell
     # Found by compiling: registers are spilled by projections (sm_80), and forward by warps that do not load all of
     # their chunks at once (sm_90); several layers forward leave a stack frame (sm_100).
@@ -162,7 +170,7 @@ def _with_fewer_turns(problem, profile, launch):
 
 @lru_cache(maxsize=1024)
 def _tiling_or_refusal(sizes, profile, first, last, backward, given):
-    """`best_tiling`, or the DoesNotFit that it raised."""
+    """Return `best_tiling`, or the DoesNotFit that it raised."""
     try:
         return best_tiling(sizes, profile, first, last, backward, given)
     except DoesNotFit as refusal:
@@ -170,7 +178,7 @@ def _tiling_or_refusal(sizes, profile, first, last, backward, given):
 
 
 def forget():
-    """Forget all that is remembered of plans: what they are made of has changed."""
+    """Forget all cached plans, because what they depend on has changed."""
     for remembered in (plan_launches, _best_launch, _estimated, _tiling_or_refusal):
         remembered.cache_clear()
     tilings.forget()

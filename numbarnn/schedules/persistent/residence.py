@@ -4,9 +4,9 @@
     for way in ways(plain):       # as many as fit in registers, the rest in shared memory
         mixed_tile(way.tile, room, way.most_shared_chunks(...))
 
-They take a `tile.Tile` whose chunks are the fewest with which its warps share the work, and fill in how many are loaded
-at once and where they stay. By FMA weights are in registers only if all of them have room there: of weights in
-registers a lane has other columns than of those in shared memory.
+They take a `tile.Tile` with the fewest chunks with which its warps share the work. They fill in how many are loaded at
+once and where they stay. By FMA weights are in registers only if all of them fit there: a lane's columns differ between
+weights in registers and in shared memory.
 """
 
 from dataclasses import dataclass, replace
@@ -16,37 +16,37 @@ from typing import NamedTuple
 from numbarnn.common.precision import compute_dtype, itemsize
 from numbarnn.kernels.persistent.tile import M16, Tile
 
-# In blocks of up to 8 warps, and in larger ones: words that a thread loads at once, and its registers that are not
-# weights, words or sums. The second number of words is also that of cells with sums over units, and of cells with
-# further products whose weights are in several places.
+# Words that a thread loads at once, and its registers without weights, words and sums; in blocks of up to 8 warps, and
+# in larger ones. The second number of words also holds for cells with sums over units, and for cells with further
+# products whose weights are in several places.
 WORDS_ON_THE_WAY = (32, 16)
 OTHER_REGISTERS = (104, 60)
-# Further registers of mixed tiles, where some fragments come from shared memory while others stay in registers. Found
-# by compiling for sm_90, as nothing may be spilled.
+# More registers for mixed tiles, where some fragments come from shared memory while others stay in registers. Found by
+# compiling for sm_90 without spills.
 REGISTERS_IF_MIXED = 24
 # For each 8 sequences, where float32 numbers are split in two.
 REGISTERS_IF_SPLIT = 32
 # Independent products of `mma` that a warp should have at once: each takes some 33 clocks, and may begin 8 clocks after
-# the one before it if it does not wait for that one's sums.
+# the previous one unless it waits for that one's sums.
 MOST_ACCUMULATORS = 4
-MOST_IF_AHEAD = 16  # products of a group that is looked for ahead of time, fewer than that
-# Of `OTHER_REGISTERS` so many are left to accumulators in blocks of up to 8 warps, but for cells with stages and
-# projections. Found by compiling for sm_80, sm_90 and sm_100, as nothing may be spilled.
+MOST_IF_AHEAD = 16  # products of a group that is loaded ahead of time, fewer than that
+# Registers of `OTHER_REGISTERS` that accumulators may use in blocks of up to 8 warps, but not with stages or
+# projections. Found by compiling for sm_80, sm_90 and sm_100 without spills.
 REGISTERS_FOR_ACCUMULATORS = 12
-# Registers that must be left besides, where each thread keeps its biases, likewise.
+# Registers that must remain free if each thread keeps its biases; found by compiling.
 REGISTERS_BESIDE_BIASES = 16
-# Registers that a cell with stages must have left where a warp looks for numbers ahead of time, likewise.
+# Registers that must remain free for a cell with stages if a warp loads ahead of time; found by compiling.
 REGISTERS_IF_AHEAD = 8
 
 
 class Room(NamedTuple):
-    """What a block has to keep weights in.
+    """The memory in which a block can keep weights.
 
     Attributes:
         registers: 32-bit registers of an SM.
         shared_bytes: of shared memory.
         sequences: most of the block.
-        num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and parameters per unit.
+        num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and per-unit parameters.
         for_stages: registers that a thread needs for the cell's stages.
     """
 
@@ -59,7 +59,8 @@ class Room(NamedTuple):
 
 
 def whole_tile(plain, room):
-    """The tile with all weights in registers, or if these are too few all in shared memory, where room may lack."""
+    """Return the tile with all weights in registers, or if they do not fit all in shared memory, even if they do not
+    fit."""
     tile = _with_groups(plain)
     if tile.fragment_words <= _free_registers(tile, room):
         return tile
@@ -68,11 +69,11 @@ def whole_tile(plain, room):
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A way to go through a tile's chunks whose weights are in several places: sequences and chunks at once.
+    """A way to go through a tile's chunks with weights in several places: sequences and chunks at once.
 
     Attributes:
-        tile: the `tile.Tile` with all of them in shared memory.
-        all_bytes: of shared memory, besides states, that it takes so.
+        tile: the `tile.Tile` with all chunks in shared memory.
+        all_bytes: of shared memory, besides states, that it takes.
         chunk_bytes: that each chunk takes there.
     """
 
@@ -81,13 +82,15 @@ class Way:
     chunk_bytes: int
 
     def most_shared_chunks(self, free):
-        """Chunks for which there is room in so many bytes of shared memory beside states; less than 0: not even for
-        what steps need."""
+        """Return how many chunks fit in `free` bytes of shared memory beside states.
+
+        A negative number: not even what steps need fits.
+        """
         return self.tile.chunks - max(0, ceil((self.all_bytes - free) / self.chunk_bytes))
 
 
 def ways(plain, few=False):
-    """Each `Way` of a tile. Where weights find too little room `mixed_tile` returns None.
+    """Return each `Way` of a tile. `mixed_tile` returns None for those whose weights do not fit.
 
     Args:
         few: it loads fewer words at once, as the cell has further products, whose code takes registers too.
@@ -108,8 +111,10 @@ def _way(tile):
 
 
 def mixed_tile(tile, room, shared):
-    """The tile of a `Way` with its weights in registers, then in shared memory, which has room for `shared`
-    chunks; None if these are too few. By FMA all are in shared memory."""
+    """Return a `Way`'s tile with weights in registers first, then in shared memory, which holds `shared` chunks.
+
+    It returns None if the weights do not fit. By FMA all are in shared memory.
+    """
     chunks, in_registers = tile.chunks, 0
     if tile.math != "fma":
         free = max(_free_registers(tile, room) - REGISTERS_IF_MIXED, 0)
@@ -119,8 +124,10 @@ def mixed_tile(tile, room, shared):
 
 
 def _with_groups(tile):
-    """The Tile with its chunks rounded up, and loaded at once as many as registers allow: what is on its way takes
-    registers, what is not takes another trip to the L2 cache."""
+    """Return the Tile with its chunks rounded up, loading as many at once as registers allow.
+
+    Chunks on the way take registers; more groups take more trips to the L2 cache.
+    """
     chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
     most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.n8)
     while True:
@@ -132,8 +139,10 @@ def _with_groups(tile):
 
 
 def with_n8(tile, n8, room):
-    """The Tile, whose weights are in shared memory, with so many sets of 8 sequences at once; None if room lacks. A
-    warp that loads all of its chunks at once still does, where registers allow."""
+    """Return the Tile, with weights in shared memory, for `n8` sets of 8 sequences at once; None if it does not fit.
+
+    A warp that loads all of its chunks at once still does, if registers allow.
+    """
     more = replace(tile, n8=n8, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
@@ -142,14 +151,16 @@ def with_n8(tile, n8, room):
 
 
 def with_extras(tile, room):
-    """The Tile with what registers are left for: first looking ahead, then accumulators, then biases."""
+    """Return the Tile with extras as registers allow: first loading ahead, then accumulators, then biases."""
     return keeping_biases(with_accumulators(looking_ahead(tile, room), room), room)
 
 
 def looking_ahead(tile, room):
-    """The Tile whose warps look for the next group of chunks ahead of time, if there is one and registers allow: never
-    where compiling has spilled some: with more than 8 warps (sm_100), backward with a projection (sm_80), and backward
-    where two groups of 4 chunks meet two strips and 16 sequences (sm_90)."""
+    """Return the Tile whose warps load the next group of chunks ahead of time, if there is one and registers allow.
+
+    It does not where compiling has spilled registers: with more than 8 warps (sm_100), backward with a projection
+    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90).
+    """
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
@@ -160,7 +171,7 @@ def looking_ahead(tile, room):
 
 
 def with_accumulators(tile, room):
-    """The Tile with as many accumulators as keep the tensor cores busy, or fewer where registers are short."""
+    """Return the Tile with as many accumulators as keep the tensor cores busy, or fewer if registers are short."""
     if tile.math not in ("mma", "tf32"):
         return tile
     sums = tile.rows // M16 * tile.n8
@@ -174,8 +185,10 @@ def with_accumulators(tile, room):
 
 
 def keeping_biases(tile, room):
-    """The Tile whose threads keep their pairs' biases in registers, if there are any and registers allow. Cells with
-    stages and projections leave them in shared memory."""
+    """Return the Tile whose threads keep their pairs' biases in registers, if there are any and registers allow.
+
+    Cells with stages and projections leave them in shared memory.
+    """
     biases = tile.pairs * tile.unit_biases
     free = _free_registers(tile, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     few = not room.for_stages and tile.warps <= 8
@@ -184,12 +197,12 @@ def keeping_biases(tile, room):
 
 
 def _free_registers(tile, room):
-    """Registers of a thread for weights, besides sums, what it loads and the cell's parameters per unit."""
+    """Return a thread's registers for weights, besides sums, loads and the cell's per-unit parameters."""
     most = min(255, room.registers // tile.threads)
     words = tile.n8 * tile.chunks_on_the_way * 4
     of_strips = tile.n8 * tile.accumulators * 4
     sums = tile.rows // tile.row_lanes * 2 if tile.math == "fma" else tile.rows // M16 * of_strips
-    if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of what they are multiplied with
+    if tile.math == "fma" and not tile.register_chunks:  # a rectangle of sums, and of their factors
         own_batch = tile.sequences * tile.row_lanes // 32
         numbers = tile.rows // tile.row_lanes * own_batch + own_batch * 4
         sums = numbers * itemsize(compute_dtype(tile.dtype)) // 4

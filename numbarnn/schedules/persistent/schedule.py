@@ -1,9 +1,8 @@
-"""The persistent schedule: all steps of several layers in one cooperative launch; see
-`numbarnn.kernels.persistent.forward`.
+"""The persistent schedule: all steps of several layers in one cooperative launch.
 
-What runs where is the planner's (`planner.plan_launches`). Here its launches become tasks of a plan, which
-`numbarnn.programs.launches` binds to the arrays of a pass. Products over all steps (x Wᵀ of a launch's first layer, dx,
-dW) stay tasks of their own.
+See `numbarnn.kernels.persistent.forward`. The planner (`planner.plan_launches`) decides what runs where. Here its
+launches become tasks of a plan, which `numbarnn.programs.launches` binds to the arrays of a pass. Products over all
+steps (x Wᵀ of a launch's first layer, dx, dW) stay separate tasks.
 """
 
 from dataclasses import replace
@@ -18,12 +17,11 @@ NAME = "persistent"
 
 
 def profile_of(problem):
-    """The DeviceProfile to plan for.
+    """Return the DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, nothing is known of its device, h is wider than some
-            layer's cell (blocks own outputs of the same numbers as units; PyTorch and cuDNN have no such h), or all
-            states are asked for.
+        planner.DoesNotFit: the engine has no kernels, its device is unknown, h is wider than some layer's cell (blocks
+            own outputs of the same numbers as units; PyTorch and cuDNN have no such h), or all states are wanted.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
@@ -51,7 +49,7 @@ class Persistent(Schedule):
     name = NAME
 
     def launches(self, problem, backward):
-        """The `planner.Launch`es of a pass.
+        """Return the `planner.Launch`es of a pass.
 
         Raises:
             planner.DoesNotFit: with the numbers.
@@ -59,7 +57,7 @@ class Persistent(Schedule):
         return planner.plan_launches(problem, profile_of(problem), backward)
 
     def plan_of(self, problem, launches, backward, weights=True, input_gradient=True):
-        """The plan of a pass by these launches; `weights`, `input_gradient`: as of `plan_backward`."""
+        """Return the plan of a pass by these launches; `weights`, `input_gradient`: as of `plan_backward`."""
         if backward:
             return _plan_backward(problem, launches, weights, input_gradient)
         return _plan_forward(problem, launches)
@@ -81,7 +79,7 @@ SCHEDULE = Persistent()
 # ------------------------------------------------------------------------------------------------------------ plans
 @lru_cache(maxsize=256)
 def _plan_forward(problem, launches):
-    """The forward plan: each launch after the input products of its first layer, where blocks do not make them."""
+    """Return the forward plan: each launch after its first layer's input products, unless blocks compute them."""
     tasks, below = [], ()
     for launch in launches:
         if problem.dropping and launch.first:
@@ -96,8 +94,7 @@ def _plan_forward(problem, launches):
 
 @lru_cache(maxsize=256)
 def _plan_backward(problem, launches, weights, input_gradient):
-    """The backward plan: the launches, from the last layer down, each before the products over all steps of its
-    layers."""
+    """Return the backward plan: the launches, from the last layer down, each before the products over all its steps."""
     tasks, above = [], ()
     for launch in launches:
         walk = _launch_task(launch, above)
@@ -115,7 +112,7 @@ def _plan_backward(problem, launches, weights, input_gradient):
 
 
 def _launch_task(launch, needs):
-    """The task of a `planner.Launch`: all steps of its layers, in both directions."""
+    """Return the task of a `planner.Launch`: all steps of its layers, in both directions."""
     return Task("launch", launch.first, BOTH, 0, launch.steps, tuple(needs), launch=launch)
 
 

@@ -1,4 +1,4 @@
-"""What blocks multiply at each step, and how their warps share it."""
+"""Products of a block at each step, and how its warps share them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,15 +12,15 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 
 @dataclass(frozen=True)
 class Source:
-    """A matrix, and what it is multiplied with at each step.
+    """A matrix, and its operand at each step.
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
-        direction: of the layer above whose input it was, backward; else 0.
+        direction: backward, the direction of the layer above that had it as input; else 0.
         columns: that a block multiplies.
         width: columns of the matrix.
-        start: the first of those columns, of a block with the layer's first units.
-        head: units of a head. Of a block in the head after it these columns begin `head` further on, and so on.
+        start: the first of those columns, for a block with the layer's first units.
+        head: units of a head; columns of a block in the next head begin `head` further on, and so on.
     """
 
     kind: int
@@ -31,12 +31,12 @@ class Source:
     head: int = 0
 
     def first_column(self, unit):
-        """The first column that the block multiplies whose first unit is that one; or of an array of those."""
+        """Return the first column that a block multiplies, from its first unit; for an array of units an array."""
         return self.start + (unit // self.head * self.head if self.head else 0)
 
 
 class BlockSize(NamedTuple):
-    """How many units and warps a block has, before its `Tile` is made; given: as there."""
+    """How many units and warps a block has, before its `Tile` is made; given: see `Tile.given`."""
 
     units: int
     warps: int
@@ -44,7 +44,7 @@ class BlockSize(NamedTuple):
 
 
 def sources(problem, first, layer, last, backward, tile):
-    """What a block of `layer` multiplies at each step, in a launch of the layers [first, last).
+    """Return what a block of `layer` multiplies at each step, in a launch of the layers [first, last).
 
     Args:
         tile: for its units and warps, a `Tile` or a `BlockSize`.
@@ -61,29 +61,29 @@ def sources_of(problem, first, layer, last, backward, size):
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
         others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
-    own = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
-    if not all(own) or sum(map(len, own)) + len(others) > size.warps:
-        own = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
-    of_stages = [source for part in own for source in part if source.kind >= STAGE]
+    of_head = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
+    if not all(of_head) or sum(map(len, of_head)) + len(others) > size.warps:
+        of_head = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
+    of_stages = [source for part in of_head for source in part if source.kind >= STAGE]
     if P:
         columns = P if backward else hidden[layer]
         of_stages.append(Source(projection_kind(problem.cell), 0, columns, columns))
-    return [source for part in own for source in part if source.kind == RECURRENT] + others + of_stages
+    return [source for part in of_head for source in part if source.kind == RECURRENT] + others + of_stages
 
 
 def projection_kind(cell):
-    """The kind of the product with W_hr: it comes after those of the cell's stages."""
+    """Return the kind of the product with W_hr, which follows the cell's stages."""
     return STAGE + cell.num_products
 
 
 def _parts(cell):
-    """(kind, gates) of each product with rows of R: that with h, then those of stages."""
+    """Return (kind, gates) of each product with rows of R: with h, then the stages' products."""
     stages = [len(cell.stages[stage].gates) for stage in cell.product_stages]
     return [(RECURRENT, cell.num_recurrent)] * (cell.num_recurrent > 0) + [*enumerate(stages, STAGE)]
 
 
 def _whole_source(sizes, backward, kind, gates):
-    """The one source of one of them: all columns, backward of each gate.
+    """Return the single source of one of R's products: all columns, backward of each gate.
 
     Args:
         sizes: of the layer, (H, width of h).
@@ -94,11 +94,11 @@ def _whole_source(sizes, backward, kind, gates):
 
 
 def _sources_of_head(problem, hidden, backward, units, kind, gates):
-    """The sources of one of R's products where R has blocks on its diagonal (`Cell.heads`), and all units of a block of
-    the grid are of one head: that head's columns, backward of each gate. Empty where it cannot be so.
+    """Return the sources of one of R's products for a cell with heads (`Cell.heads`): one head's columns.
 
-    All other columns are zero. A dense product would multiply them, and wait for them; it would also carry an infinite
-    number of another head here, as 0 * inf is NaN.
+    Backward they are that head's columns of each gate. The list is empty unless all units of a block belong to one
+    head. All other columns are zero. A dense product would multiply them and wait for them; it would also turn another
+    head's infinity into NaN here, as 0 * inf is NaN.
     """
     head = hidden // problem.cell.heads
     if head == hidden or problem.projection or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
@@ -108,8 +108,7 @@ def _sources_of_head(problem, hidden, backward, units, kind, gates):
 
 
 def share(sources, warps, tile):
-    """Warps of a block shared among its sources: per warp (source, first column, number of columns); None for a warp
-    without work.
+    """Share a block's warps among its sources: per warp (source, first column, number of columns), or None.
 
     Args:
         sources: see `sources`.
@@ -124,7 +123,7 @@ def share(sources, warps, tile):
 
 
 def chunks_per_warp(all_sources, warps, chunk_elements):
-    """Fewest chunks per warp with which the warps of a block can share all of its products; None if they cannot."""
+    """Return the fewest chunks per warp with which a block's warps can share all of its products; None if too few."""
     if max(map(len, all_sources)) > warps:
         return None
     needed = [[ceil(source.columns / chunk_elements) for source in each] for each in all_sources]

@@ -1,7 +1,6 @@
-"""What a persistent launch is told besides arrays: its `Options`, and the tables that tell each block and each warp its
-part, rows of `Block` and `Warp`, by name.
+"""A persistent launch's `Options`, and the tables (rows of `Block` and `Warp`) that give each block and warp its part.
 
-What each means stands where kernels find it too: `numbarnn.kernels.persistent.columns`.
+`numbarnn.kernels.persistent.columns` explains the columns.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from numbarnn.schedules.persistent import planner, shares
 
 @dataclass(frozen=True)
 class Place:
-    """Where the weights of a layer and direction stand in the flat buffer, in elements; -1 for what there is not."""
+    """Where the weights of a layer and direction begin in the flat buffer, in elements; -1 for absent ones."""
 
     W: int
     R: int
@@ -29,7 +28,7 @@ class Place:
 
 
 def make_options(problem, launch, step_mask, noise, masks, scale):
-    """The `Options` of a launch, of a call's step mask (flat), noise, and the masks and scale of dropout."""
+    """Return the `Options` of a launch from a call's step mask (flat), noise, and the masks and scale of dropout."""
     drops = planner.variant(problem, launch)[1]
     return Options(
         step_mask=step_mask if problem.masked else None,
@@ -41,14 +40,14 @@ def make_options(problem, launch, step_mask, noise, masks, scale):
 
 
 def make_tables(problem, launch, places):
-    """The tables of a launch.
+    """Return the tables of a launch.
 
     Args:
         places: places[layer, direction], a `Place`.
 
     Returns:
-        int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`). Calls of any T get the same
-        ones, which nobody may write to.
+        int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`), read-only. Calls of any T get
+        the same ones.
     """
     sizes, problem = (problem.batch, launch.sequences), replace(problem, steps=0, batch=0)
     tiled = {"steps": 0, "blocks": 0, "slices": 0, "sequences": 0, "shared_bytes": 0, "chain_us": 0.0, "estimate": None}
@@ -57,7 +56,8 @@ def make_tables(problem, launch, places):
 
 @lru_cache(maxsize=256)
 def _tables(problem, launch, sizes, places):
-    """`make_tables` of a problem of no T and B, and a launch of no sequences: `sizes` are (B, most of a block)."""
+    """Return the tables of a problem without T and B, and of a launch without sequences: `sizes` are (B, most of a
+    block)."""
     batch, size = sizes
     blocks, warps = [], []
     for layer, direction in product(launch.layer_range, range(problem.directions)):
@@ -70,7 +70,7 @@ def _tables(problem, launch, sizes, places):
 
 
 def _for_good(parts):
-    """Rows one after another, as an array that nobody can write to."""
+    """Return rows one after another, as a read-only array."""
     array = np.concatenate(parts)
     array.flags.writeable = False
     return array
@@ -78,8 +78,10 @@ def _for_good(parts):
 
 @lru_cache(maxsize=1024)
 def _rows(problem, launch, places, layer, direction):
-    """The rows of `blocks` and of `warps` of a layer and direction, for one part of the batch: of all of them the
-    same, but for sequence and end, which are 0 here."""
+    """Return the rows of `blocks` and of `warps` of a layer and direction, for one part of the batch.
+
+    All parts have the same rows but for sequence and end, which are 0 here.
+    """
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
@@ -91,7 +93,7 @@ def _rows(problem, launch, places, layer, direction):
 
 
 def _filled(record, count):
-    """An array with a row for each of `count` blocks, of a record whose fields are one number for all or an array."""
+    """Return an array with a row for each of `count` blocks; the record's fields are numbers for all, or arrays."""
     rows = np.empty((count, len(record)), np.int64)
     for column, value in enumerate(record):
         rows[:, column] = value
@@ -99,14 +101,14 @@ def _filled(record, count):
 
 
 def forget():
-    """Forget plans and tables: what they are made of has changed."""
+    """Forget plans and tables, because what they depend on has changed."""
     planner.forget()
     for remembered in (_tables, _rows):
         remembered.cache_clear()
 
 
 def _blocks(problem, launch, place, layer, direction, of_warps):
-    """The rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
+    """Return the rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units
     gates = max(cell.num_saved, cell.num_gates) if problem.training else cell.num_gates
     width, unit = problem.projection or hidden, np.arange(0, hidden, size)
@@ -136,15 +138,15 @@ def _blocks(problem, launch, place, layer, direction, of_warps):
 
 
 def _stage_warps(of_warps):
-    """`Block.stage_warps`."""
+    """Return `Block.stage_warps`."""
     ends = {share[0].kind - STAGE: end for end, share in enumerate(of_warps, 1) if share}
     return sum(end << STAGE_BITS * product for product, end in ends.items() if product >= 0)
 
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
-    """The rows of `warps` for a share of `shares.share`, forward, of all `blocks` (`_blocks`).
+    """Return the rows of `warps`, forward, for a share of `shares.share`, of all `blocks` (`_blocks`).
 
-    The exchanged arrays are in this order: h of each layer; h dropped out, where there is dropout; the first layer's
+    The exchanged arrays are in this order: h of each layer; h after dropout, if there is dropout; the first layer's
     input, if it is given; v of each layer and direction, or m of each layer.
     """
     if share is None:
@@ -155,7 +157,7 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
     hidden, width, direction, place = blocks.hidden, blocks.width, blocks.direction, places[layer, blocks.direction]
 
     def warp(start, gates, row, column=0, **operand):
-        """Of a matrix that begins at `start`: for each unit so many gates' rows of `row` numbers."""
+        """Return the `Warp` of a matrix that begins at `start`: for each unit `gates` rows of `row` numbers."""
         return Warp(
             kind=source.kind,
             column=column + first,
@@ -172,8 +174,8 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
     if source.kind == RECURRENT:  # slot t is the state before time t, slot t + 2 the one after time t + 1
         slots = {"operand": blocks.layer, "shift": 2 * direction, "width": D * width}
         return warp(place.R, cell.num_recurrent, width, direction * width, **slots)
-    given = layers + (layers - 1 if dropping else 0)  # the number of the first layer's input
-    of_v, product = given + launch.tile.given, source.kind - STAGE
+    input_number = layers + (layers - 1 if dropping else 0)  # the number of the first layer's input
+    of_v, product = input_number + launch.tile.given, source.kind - STAGE
     if source.kind == shares.projection_kind(cell):
         slots = {"operand": of_v + blocks.layer, "shift": 1, "width": D * hidden}
         return _of_outputs(blocks, warp(place.W_hr, 1, hidden, direction * hidden, **slots))
@@ -182,26 +184,26 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
         times = {"operand": of_v + blocks.layer * D + direction, "width": cell.num_products * hidden}
         R = place.R + cell.first_of_stage(stage) * hidden * hidden
         return warp(R, len(cell.stages[stage].gates), hidden, product * hidden, **times)
-    operand = given if source.kind == GIVEN else blocks.layer - 1 + (layers if dropping else 0)
-    shift = 0 if dropping or source.kind == GIVEN else 1  # dropped out or given it has no slot for the initial state
+    operand = input_number if source.kind == GIVEN else blocks.layer - 1 + (layers if dropping else 0)
+    shift = 0 if dropping or source.kind == GIVEN else 1  # after dropout or given, it has no slot for the initial state
     return warp(place.W, cell.num_gates, source.width, operand=operand, shift=shift, width=source.width)
 
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
-    """The rows of `warps` for a share of `shares.share`, backward, likewise.
+    """Return the rows of `warps`, backward, for a share of `shares.share`, of all `blocks` (`_blocks`).
 
-    The exchanged arrays are, each for all layers and directions: the gradients of h Rᵀ, if there are any; those of
-    x Wᵀ, if they differ; those of h, with a projection.
+    The exchanged arrays are, each for all layers and directions: the gradients of h Rᵀ, if any; of x Wᵀ, if they
+    differ; of h, with a projection.
     """
     if share is None:
         return Warp()
     source, first, count = share
     first = first + source.first_column(blocks.unit)
     cell, hidden, width, D = problem.cell, blocks.hidden, blocks.width, problem.directions
-    own, places_of_launch = blocks.layer * D + blocks.direction, len(launch.layer_range) * D
+    number, places_of_launch = blocks.layer * D + blocks.direction, len(launch.layer_range) * D
 
     def warp(start, row, first=first, **operand):
-        """Of a matrix that begins at `start`, whose columns are the units': rows of `row` numbers."""
+        """Return the `Warp` of a matrix that begins at `start`, whose columns are the units': rows of `row` numbers."""
         return Warp(
             kind=source.kind,
             column=first,
@@ -216,7 +218,7 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
 
     if source.kind == shares.projection_kind(cell):
         before = places_of_launch * ((cell.num_ah > 0) + (not cell.same_gradient))
-        return warp(places[layer, blocks.direction].W_hr, hidden, operand=before + own, width=width)
+        return warp(places[layer, blocks.direction].W_hr, hidden, operand=before + number, width=width)
     if source.kind == INPUT:
         before = places_of_launch if cell.num_ah and not cell.same_gradient else 0
         W = places[layer + 1, source.direction].W + blocks.direction * width
@@ -226,10 +228,11 @@ def _backward_warp(problem, launch, places, layer, blocks, share):
     if source.kind >= STAGE:  # of the same step
         first, shift = first + cell.first_of_stage(cell.product_stages[source.kind - STAGE]) * hidden, 0
     R = places[layer, blocks.direction].R
-    return _of_outputs(blocks, warp(R, width, first, operand=own, shift=shift, width=cell.num_ah * hidden))
+    return _of_outputs(blocks, warp(R, width, first, operand=number, shift=shift, width=cell.num_ah * hidden))
 
 
 def _of_outputs(blocks, warp):
-    """The rows of `warps` of a matrix with rows for the blocks' outputs; blocks without any multiply nothing."""
+    """Return the rows of `warps` of a matrix with rows for the blocks' outputs; blocks without outputs multiply
+    nothing."""
     there = blocks.outputs > 0
     return Warp(*(np.where(there, *values) for values in zip(warp._replace(units=blocks.outputs), Warp(), strict=True)))

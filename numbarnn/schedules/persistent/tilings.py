@@ -1,6 +1,6 @@
-"""How layers may be tiled over blocks in a launch, which tiling is taken to be the fastest, or why none fits.
+"""Find the fastest tiling of layers over the blocks of a launch, or the reason why none fits.
 
-Tiles and their costs are remembered without the batch: a new one compares them, and makes few or none.
+Tiles and their costs are cached without the batch: a new batch compares them, and makes few or none.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from numbarnn.common.precision import compute_dtype, is_half, itemsize
 from numbarnn.common.words import counted
 from numbarnn.kernels.persistent.tile import CHUNK_BYTES, N8, Tile
 from numbarnn.schedules.persistent import shares
-from numbarnn.schedules.persistent.costs import Chain
+from numbarnn.schedules.persistent.costs import StepChain
 from numbarnn.schedules.persistent.launch import Launch
 from numbarnn.schedules.persistent.residence import Room, mixed_tile, ways, whole_tile, with_extras
 from numbarnn.schedules.persistent.shares import BlockSize
@@ -22,27 +22,30 @@ from numbarnn.schedules.persistent.shares import BlockSize
 UNITS = (4, 8, 12, 16, 24, 32)  # per block, tried in this order
 SLICES = (1, 2, 3, 4, 6, 8, 16)  # of the batch, among blocks with the same units
 # A layer's weights may be in registers and in shared memory together. Blocks may be larger then, and all together read
-# less of what is exchanged, which bounds a step backward. Where one place has room for all weights, that must spare
-# this share of the step's time. It was never measured on a device.
+# less of what is exchanged, which bounds a step backward. If one place holds all weights, mixing must save this share
+# of the step's time. Never measured on a device.
 MIXED_GAIN = 0.12
 MAX_PARAMETER_BYTES = 4096  # of a kernel launch
 STATIC_SHARED_BYTES = 1024 + 16  # what the system takes on compute capability 9.0, and the kernel's flag
-# Most warps, and most rows with 8 and with 16 sequences at once, where numbers are split in two: the parts take
-# registers. Found by compiling for sm_90, as nothing may be spilled.
+# Most warps, and most rows with 8 and with 16 sequences at once, if numbers are split in two: the parts take registers.
+# Found by compiling for sm_90 without spills.
 WARPS_IF_SPLIT, ROWS_IF_SPLIT = 8, (64, 32)
-# Registers that a thread needs for the exchanges of a cell's stages, and for those of a projection (forward, backward);
-# most warps of such a block. Found likewise.
+# Registers that a thread needs for the exchanges of a cell's stages, and of a projection (forward, backward); most
+# warps of such a block. Found by compiling.
 REGISTERS_IF_STAGED, REGISTERS_IF_PROJECTED, WARPS_IF_STAGED = 64, (16, 40), 8
-CHUNKS_IF_STAGED = 20  # most chunks of the tensor cores' weights that may all be in shared memory then, likewise
+CHUNKS_IF_STAGED = 20  # most chunks of tensor cores' weights all in shared memory then; found by compiling
 
 
 class DoesNotFit(RuntimeError):
     """The problem cannot run as persistent kernels on this device; the message says why, with the numbers."""
 
 
-class Sizes(NamedTuple):
-    """The fields of a `Problem` that determine a launch's tiling. T is not among them: with every tiling, time grows
-    with the same number of steps. So the tiling that is fastest for one T is fastest for all."""
+class TilingSizes(NamedTuple):
+    """The fields of a `Problem` that determine a launch's tiling.
+
+    T is not among them: every tiling's time grows with the same number of steps, so the fastest one is the same for all
+    T.
+    """
 
     cell: Cell
     dtype: str
@@ -56,8 +59,8 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(problem):
-    """Of a problem whose input's width does not matter, as no block multiplies it."""
-    return Sizes(*(getattr(problem, name) for name in Sizes._fields))._replace(input_size=0)
+    """Return the `TilingSizes` of a problem whose input's width does not matter, as no block multiplies it."""
+    return TilingSizes(*(getattr(problem, name) for name in TilingSizes._fields))._replace(input_size=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +68,14 @@ class _Part:
     """A part of a problem that one launch may run, for any batch size. `_part` caches one instance of each part.
 
     Attributes:
-        sizes: the `Sizes`, with a batch of 0. profile: the device's profile.
-        first, last: the part's layers, [first, last). backward: whether it belongs to the backward pass.
+        sizes: the `TilingSizes`, with a batch of 0.
+        profile: the device's profile.
+        first, last: the part's layers, [first, last).
+        backward: whether it belongs to the backward pass.
         given: see `Tile`.
     """
 
-    sizes: Sizes
+    sizes: TilingSizes
     profile: Any
     first: int
     last: int
@@ -91,18 +96,18 @@ class _Part:
 
     @property
     def warps(self):
-        """Warps that a block may have: the profile's, or if these are too few for one layer one for each product."""
+        """Numbers of warps that a block may have: the profile's, or enough for one per product of a layer."""
         enough = self.last > self.first + 1 or self.products <= max(self.profile.warps)
         enough = enough or self.products > WARPS_IF_STAGED
         return self.profile.warps if enough else (2 ** ceil(log2(self.products)),)
 
     @property
     def shared_bytes(self):
-        """Of shared memory, what a block may ask for."""
+        """Bytes of shared memory that a block may ask for."""
         return self.profile.shared_bytes - STATIC_SHARED_BYTES
 
     def state_bytes(self, units, sequences):
-        """Of shared memory, what the states of a block's units take."""
+        """Return the bytes of shared memory that the states of a block's units take."""
         return sequences * units * self.sizes.cell.num_states * itemsize(compute_dtype(self.sizes.dtype))
 
 
@@ -110,26 +115,26 @@ _part = lru_cache(maxsize=1024)(_Part)
 
 
 def best_tiling(sizes, profile, first, last, backward, given=False):
-    """The `Launch` whose tiling is taken to be the fastest, for any T, and without an estimate."""
+    """Return the `Launch` with the tiling that should be fastest, for any T, and without an estimate."""
     part = _part(sizes._replace(batch=0), profile, first, last, backward, given)
     slicings = _slicings(sizes.batch)
-    found = _fastest(part, slicings)
-    if found is None:
+    fastest = _fastest(part, slicings)
+    if fastest is None:
         raise DoesNotFit(_refusal(sizes, part, _closest(part, slicings[0])))
-    us, tile, blocks, (slices, sequences) = found
+    us, tile, blocks, (slices, sequences) = fastest
     shared_bytes = tile.shared_bytes(sequences, sizes.cell.num_states)
     return Launch(first, last, tile, blocks, slices, sequences, shared_bytes, None, 0, sizes.directions, backward, us)
 
 
 def _fastest(part, slicings):
-    """That of `_fitting` which is taken to be the fastest; None if none fits."""
+    """Return the `_fitting` launch that should be fastest; None if none fits."""
     microseconds = itemgetter(0)
     in_one_place = min(_fitting(part, slicings, False), key=microseconds, default=None)
     mixed = _fitting(part, slicings, True)
     if in_one_place is None:
         return min(mixed, key=microseconds, default=None)
-    # More layers would share a launch than records say is worth it. Forward compiling for sm_90 has spilled registers,
-    # and for sm_80 where a warp has to leave chunks out.
+    # The records do not support sharing a launch among more layers. Forward, compiling has spilled registers for sm_90,
+    # and for sm_80 if a warp has to leave chunks out.
     if not part.backward or part.last > part.first + 1:
         return in_one_place
     mixed = (one for one in mixed if one[1].resident == "registers+shared" and one[1].whole)
@@ -138,24 +143,24 @@ def _fastest(part, slicings):
 
 
 def _fitting(part, slicings, mixed):
-    """(microseconds of a step, tile, blocks, slicing) of each launch that fits.
+    """Yield (microseconds of a step, tile, blocks, slicing) of each launch that fits.
 
     Args:
         slicings: see `_slicings`.
         mixed: whether weights may be in several places; else they are in one.
     """
-    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, Chain.step_us
+    most, room, step_us = part.profile.multiprocessors, part.shared_bytes, StepChain.step_us
     for units, blocks_of_slice in part.blocks_of().items():
         for warps in part.warps:
             for slices, sequences in slicings:
                 blocks = blocks_of_slice * slices
                 if blocks > most:
                     break  # further slicings have more slices
-                found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
-                if isinstance(found, str):
+                tiles = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed)
+                if isinstance(tiles, str):
                     continue
                 free = room - part.state_bytes(units, sequences)
-                for chain, shared_bytes in found:
+                for chain, shared_bytes in tiles:
                     if shared_bytes <= free:
                         us = step_us(chain, part.profile, blocks, slices, sequences)
                         yield us, chain.tile, blocks, (slices, sequences)
@@ -163,7 +168,7 @@ def _fitting(part, slicings, mixed):
 
 @lru_cache(maxsize=1024)
 def columns_of(problem, first, last, backward, tile):
-    """Most columns that a block multiplies at each step; 0 where nothing is multiplied."""
+    """Return the most columns that a block multiplies at each step; 0 if nothing is multiplied."""
     return max(
         sum(source.columns for source in shares.sources(problem, first, layer, last, backward, tile))
         for layer in range(first, last)
@@ -171,7 +176,7 @@ def columns_of(problem, first, last, backward, tile):
 
 
 def _refusal(problem, part, closest):
-    """Why no tiling fits, as text, of which `closest` is the reason of the one that is the closest to fitting."""
+    """Explain as text why no tiling fits; `closest` is the reason of the tiling that is closest to fitting."""
     hidden, profile = problem.hidden_sizes[part.first : part.last], part.profile
     sizes = ", ".join(map(str, hidden))
     rows, P = problem.cell.num_ah, problem.projection
@@ -190,7 +195,7 @@ def _refusal(problem, part, closest):
 
 
 def _closest(part, slicing):
-    """Why the smallest blocks that are few enough for the SMs, or if none are the largest, do not fit either."""
+    """Explain why the smallest blocks that are few enough for the SMs, or else the largest, do not fit either."""
     most, warps = part.profile.multiprocessors, part.warps
     if part.products > WARPS_IF_STAGED:
         return f"{part.products} products per step, of at most {WARPS_IF_STAGED}, a warp for each"
@@ -200,10 +205,10 @@ def _closest(part, slicing):
     blocks = part.blocks_of()[units] * slices
     if blocks > most:
         return f"{units} units per block make {blocks} blocks, for {counted(most, 'SM')}"
-    found = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
-    if isinstance(found, str):
-        return found
-    needed = min(shared_bytes for _, shared_bytes in found) + part.state_bytes(units, sequences)
+    tiles = _tiles(part, BlockSize(units, warps, part.given), sequences, mixed=False)
+    if isinstance(tiles, str):
+        return tiles
+    needed = min(shared_bytes for _, shared_bytes in tiles) + part.state_bytes(units, sequences)
     return (
         f"{counted(blocks, 'block')} of {units} units with {warps} warps "
         f"{'needs' if blocks == 1 else 'need each'} {needed / 1024:.0f} KiB of shared memory, of "
@@ -212,7 +217,7 @@ def _closest(part, slicing):
 
 
 def _math(problem, profile):
-    """How products are computed: "mma", "tf32" and "tf32x3" on the tensor cores, or "fma"."""
+    """Return how products are computed: "mma", "tf32" and "tf32x3" by tensor cores, or "fma"."""
     if is_half(problem.dtype):
         return "mma"
     if problem.dtype == "float32" and problem.allow_tf32 and profile.tensor_cores:
@@ -223,22 +228,25 @@ def _math(problem, profile):
 
 
 def _slicings(batch):
-    """Ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
+    """Return ways to slice a batch among blocks with the same units: (slices, most sequences of one)."""
     lengths = [min(batch, ceil(ceil(batch / N8) / slices) * N8) for slices in SLICES]
     return [(ceil(batch / sequences), sequences) for sequences in dict.fromkeys(lengths)]
 
 
 def _tiles(part, size, sequences, mixed):
-    """((`Chain`, bytes of shared memory besides states), ...) of the tiles of blocks of a `BlockSize` with so many
-    sequences, or why there is none, as text. A new batch finds here what others have had."""
-    n8 = 1 if sequences <= N8 else 2  # besides these it is shared memory alone that knows sequences
+    """Return ((`Chain`, bytes of shared memory besides states), ...) for the tiles of a `BlockSize`, or a text: why
+    none.
+
+    Results are cached for other batches with as many sequences at once.
+    """
+    n8 = 1 if sequences <= N8 else 2  # otherwise only shared memory depends on sequences
     if not mixed:
         return _whole(part, size, n8)
-    found = _ways(part, size, n8)
-    if isinstance(found, str):
-        return found
+    ways_or_refusal = _ways(part, size, n8)
+    if isinstance(ways_or_refusal, str):
+        return ways_or_refusal
     free = part.shared_bytes - part.state_bytes(size.units, sequences)
-    tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in found]
+    tiles = [_finished(part, way, way.most_shared_chunks(free)) for way in ways_or_refusal]
     return [one for one in tiles if one is not None] or (
         f"{_rows(part) * size.units} rows of weights and {size.warps} warps find too little room in registers and "
         f"shared memory"
@@ -247,7 +255,7 @@ def _tiles(part, size, sequences, mixed):
 
 @lru_cache(maxsize=4096)
 def _whole(part, size, n8):
-    """`_tiles` whose weights are all in one place, of blocks with 8 sequences at most (1) or more (2)."""
+    """Return `_tiles` whose weights are all in one place, for blocks with at most 8 sequences (1) or more (2)."""
     plain = _plain_tile(part, size, n8)
     if isinstance(plain, str):
         return plain
@@ -259,46 +267,45 @@ def _whole(part, size, n8):
 
 @lru_cache(maxsize=4096)
 def _ways(part, size, n8):
-    """The `residence.Way`s of `_tiles` whose weights may be in several places, likewise."""
+    """Return the `residence.Way`s of `_tiles` whose weights may be in several places, or a text: why none."""
     plain = _plain_tile(part, size, n8)
     return plain if isinstance(plain, str) else tuple(ways(plain, part.sizes.cell.num_products > 0))
 
 
 @lru_cache(maxsize=4096)
 def _finished(part, way, shared):
-    """One of `_tiles`, of a `Way`, if shared memory has room for so many chunks; None if registers lack."""
+    """Return one of `_tiles`, for a `Way`, if shared memory holds `shared` chunks; None if registers are short."""
     tile = mixed_tile(way.tile, _room_beside(part), shared)
     return None if tile is None else _with_chain(part, tile)
 
 
 def _with_chain(part, tile):
-    """One of `_tiles`."""
+    """Return a tile's entry of `_tiles`."""
     sizes, first, last, backward = part.sizes, part.first, part.last, part.backward
     share, places = tile.chunks * tile.chunk_elements, (last - first) * sizes.directions
     of_layers = (shares.sources(sizes, first, layer, last, backward, tile) for layer in range(first, last))
     whole = all(source.columns % share == 0 for sources in of_layers for source in sources)
     tile = replace(with_extras(tile, _room_beside(part)), whole=whole)
-    chain = Chain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
+    chain = StepChain.of(sizes, part.profile, tile, columns_of(sizes, first, last, backward, tile), places)
     return chain, tile.shared_bytes(0, 0)
 
 
 def _room_beside(part):
-    """The `Room` of a block beside states."""
+    """Return the `Room` of a block beside states."""
     cell = part.sizes.cell
     staged = len(cell.stages) > 0
     return room_of(part.profile, 0, part.sizes, part.backward, 0 if staged else cell.num_per_unit)
 
 
 def _rows(part):
-    """Rows of weights per unit."""
+    """Return the rows of weights per unit."""
     cell, multiplies_input = part.sizes.cell, part.given or part.last > part.first + 1
     of_stages = [len(stage.gates) for stage in cell.stages]
     return 1 if part.backward else max(1, cell.num_recurrent, *of_stages, cell.num_gates if multiplies_input else 0)
 
 
 def _plain_tile(part, size, n8):
-    """The `Tile` with the fewest chunks, before it is known how many are loaded at once and where they stay; or why
-    there is none, as text."""
+    """Return the `Tile` with the fewest chunks, not yet placed or grouped; or why there is none, as text."""
     sizes, (units, warps, given) = part.sizes, size
     first, last, backward = part.first, part.last, part.backward
     parameters = parameter_bytes(sizes, last - first, backward)
@@ -308,8 +315,8 @@ def _plain_tile(part, size, n8):
         )
     math, bytes_each, staged = _math(sizes, part.profile), itemsize(sizes.dtype), len(sizes.cell.stages) > 0
     if (staged or sizes.projection) and warps > WARPS_IF_STAGED:
-        what = "a cell with stages" if staged else "a projection"
-        return f"{what} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
+        feature = "a cell with stages" if staged else "a projection"
+        return f"{feature} leaves {warps} warps too few registers: at most {WARPS_IF_STAGED}"
     all_sources = [shares.sources(sizes, first, layer, last, backward, size) for layer in range(first, last)]
     chunks = shares.chunks_per_warp(all_sources, warps, CHUNK_BYTES // bytes_each)
     if chunks is None:
@@ -333,19 +340,19 @@ def _plain_tile(part, size, n8):
 
 
 def _numbers_for_stages(cell, units):
-    """What stages of sums add up, of each sequence: the totals, and of one stage the terms of a block's units."""
+    """Return how many numbers stages of sums add up per sequence: the totals, and one stage's terms of the units."""
     return cell.num_sums + max((len(stage.sums) for stage in cell.stages), default=0) * units
 
 
 def _n8(math, rows, warps, n8):
-    """Sets of 8 sequences that are multiplied at once, of so many; 0 where registers do not suffice for one."""
+    """Return how many of `n8` sets of 8 sequences are multiplied at once; 0 if registers do not suffice for one."""
     if math != "tf32x3":
         return n8
     return 0 if warps > WARPS_IF_SPLIT else sum(rows <= most for most in ROWS_IF_SPLIT[:n8])
 
 
 def parameter_bytes(problem, layers, backward):
-    """Bytes of a kernel's parameters, at most: each array is an address, its sizes and strides."""
+    """Return the most bytes of a kernel's parameters: each array is an address, its sizes and strides."""
     places, cell = layers * problem.directions, problem.cell
     if backward:
         arrays = (places if cell.same_gradient else 2 * places) + 2 * layers + places  # exchanged; h, c; saved
@@ -363,7 +370,7 @@ def parameter_bytes(problem, layers, backward):
 
 
 def room_of(profile, sequences, sizes, backward, num_per_unit):
-    """The `Room` of a block on a device, of `Sizes` or a `Problem`."""
+    """Return the `Room` of a block on a device, for `TilingSizes` or a `Problem`."""
     cell, shared_bytes = sizes.cell, profile.shared_bytes - STATIC_SHARED_BYTES
     for_stages = REGISTERS_IF_STAGED if cell.stages else 0
     for_stages += REGISTERS_IF_PROJECTED[backward] if sizes.projection else 0
@@ -371,6 +378,6 @@ def room_of(profile, sequences, sizes, backward, num_per_unit):
 
 
 def forget():
-    """Forget all that is remembered: what tilings are made of has changed."""
+    """Forget all cached tilings, because what they depend on has changed."""
     for remembered in (_part, _whole, _ways, _finished, columns_of, shares.sources_of):
         remembered.cache_clear()
