@@ -342,7 +342,7 @@ def test_the_layer_gives_the_same():
     "error, message, data",
     [
         (ValueError, "layout must be one of 'seq_major_unpacked', .* not 'packed'", {"layout": "packed"}),
-        (ValueError, "seq_lengths are needed with layout 'seq_major_packed'", {"layout": "seq_major_packed"}),
+        (ValueError, "seq_lengths must be given with layout 'seq_major_packed'", {"layout": "seq_major_packed"}),
         (ValueError, "never increase", {"layout": "seq_major_packed", "seq_lengths": [4, 6, 4, 1]}),
         (ValueError, "at least 1", {"layout": "seq_major_packed", "seq_lengths": [6, 4, 4, 0]}),
         (TypeError, "seq_lengths must be ints", {"layout": "seq_major_packed", "seq_lengths": [6.0, 4.0, 4.0, 1.0]}),

@@ -49,6 +49,6 @@ def test_loops_work_on_several_vectors_at_a_time():
         loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]
         assert bool(loops) == bool(interleaved)
         assert len({line.rpartition("!")[2] for line in loops}) == len(loops)  # nodes, of which each loop has its own
-        lines = str(native.optimised(module)).splitlines()
+        lines = str(native.optimized(module)).splitlines()
         divisions.append(sum(" fdiv " in line and " x float>" in line for line in lines))
     assert divisions[1] >= 2 * divisions[0] > 0

@@ -245,7 +245,7 @@ def test_keys_know_what_a_cell_computes():
     assert len({own["source"] for own in (first, second, third)}) == 3 and first["reserve"] != third["reserve"]
     assert Network.of_key(json.dumps(first)).stack.cell.name == "edited"
     for changed in (second, third):
-        with pytest.raises(ValueError, match="'edited' of this process is not the one that the program was made with"):
+        with pytest.raises(ValueError, match="'edited' is not that of the exported program"):
             Network.of_key(json.dumps(changed))
 
 
