@@ -46,9 +46,7 @@ class Vocabulary:
 
 class Streams(NamedTuple):
     """A text as B parallel streams, int64 (length, B): target (t, b) is the character that follows input (t, b).
-
-    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along.
-    """
+    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along."""
 
     inputs: np.ndarray
     targets: np.ndarray

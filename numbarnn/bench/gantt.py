@@ -14,9 +14,7 @@ ROW_INCHES, WIDTH_INCHES = 0.45, 10
 
 def timeline(option, problem):
     """Return (Spans of the tasks, their unit) of a `numbarnn.schedules.explain.Option`.
-
-    Persistent launches take as long as the planner expects their steps to take.
-    """
+    Persistent launches take as long as the planner expects their steps to take."""
     if not option.launches:
         return option.plan.timeline(_steps_cost), "steps of one layer"
 
@@ -54,9 +52,7 @@ def rows_of(span, backward):
 
 def draw(axis, plan, spans=None, unit="steps of one layer"):
     """Draw a plan on a matplotlib axis: above, the steps of each layer and direction; below, its products.
-
-    spans and unit: as `timeline` returns them; None takes the same time for every step.
-    """
+    spans and unit: as `timeline` returns them; None takes the same time for every step."""
     spans = plan.timeline(_steps_cost) if spans is None else spans
     drawn = [bar for span in spans for bar in rows_of(span, plan.backward)]
     lanes = sorted({lane for _, lane, _, _ in drawn})

@@ -98,9 +98,7 @@ def spread_cases(cell, size="full", device="cpu"):
 
 def half_precision(cell, size="full"):
     """Return the quick cases for one cell in float16 and, if it is installed, bfloat16, in turns; quick: some.
-
-    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
-    """
+    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing."""
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
     half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread_cases(cell, "quick"))]
     return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]

@@ -46,9 +46,7 @@ class Machine(NamedTuple):
 @dataclass
 class Turns:
     """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`.
-
-    Single steps also have their TAIL.
-    """
+    Single steps also have their TAIL."""
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)

@@ -47,9 +47,7 @@ E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
 
 def expm1_and_exponent(x):
     """Return (e^r - 1, n + ROUNDED_0) with e^x = 2^n e^r, for one float32 from EXP_LOW to EXP_HIGH.
-
-    n is the integer nearest to x / ln 2.
-    """
+    n is the integer nearest to x / ln 2."""
     shifted = x * LOG2_E + ROUND_TO_INTEGER
     n = shifted - ROUND_TO_INTEGER
     r = x - n * LN2_HIGH

@@ -165,9 +165,7 @@ def stage_kernels_of(cell, dtype):
 
 def array_kernels(dtype):
     """Yield the kernels of `kernels.arrays` and of projections, each with the layouts of its launches.
-
-    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone.
-    """
+    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone."""
     T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
     bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
 

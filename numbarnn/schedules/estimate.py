@@ -76,9 +76,7 @@ def steps_us(problem, backward, overlapping):
 
 def _sums_us(problem, hidden, backward):
     """Return the microseconds in which a step's kernels add up over a layer's units.
-
-    Each sequence has one block, and stages follow each other.
-    """
+    Each sequence has one block, and stages follow each other."""
     # No gradient flows through a maximum.
     stages = sum(1 for stage in problem.cell.stages if stage.sums and not (backward and stage.largest))
     clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden

@@ -31,9 +31,7 @@ class StepPart(NamedTuple):
 
 def parts_of_step(problem, backward):
     """Return the `StepPart`s of a step in order: those that wait for all units of the layer, and the cell's equations.
-
-    Backward has them in reverse, without the largest of terms: no gradient flows through a maximum.
-    """
+    Backward has them in reverse, without the largest of terms: no gradient flows through a maximum."""
     cell, parts = problem.cell, []
     if cell.num_recurrent:
         parts.append(StepPart("recurrent", f"the product of h with R ({counted(cell.num_recurrent, 'gate')})"))

@@ -114,9 +114,7 @@ class Plan:
 
     def without_weights(self, frozen):
         """Return the plan without the parameters' gradients of some (layer, direction) pairs.
-
-        Inputs that only these would recompute are left out too.
-        """
+        Inputs that only these would recompute are left out too."""
         left = [task for task in self.tasks if task.kind != "weights" or (task.layer, task.direction) not in frozen]
         needed = {need for task in left for need in task.needs}
         return replace(self, tasks=tuple(task for task in left if task.kind != "remake" or task in needed))

@@ -114,9 +114,7 @@ class Problem:
     @cached_property
     def copied_gates(self):
         """For each layer how many gates of x Wᵀ, the last ones, are x itself, if kernels have as many units as x.
-
-        They are copied from x, not multiplied by the identity in W.
-        """
+        They are copied from x, not multiplied by the identity in W."""
         if self.copied is not None:
             return self.copied
         cell, units = self.cell, self.units or self.hidden_sizes

@@ -103,9 +103,7 @@ def gathered(network, weights):
 
 def check_weights(network, weights):
     """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype.
-
-    Joining several dtypes would give another dtype, which the engine would read as the first one's.
-    """
+    Joining several dtypes would give another dtype, which the engine would read as the first one's."""
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)

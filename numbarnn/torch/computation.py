@@ -55,9 +55,7 @@ class Computation:
 
     def initial(self):
         """Yield (name, first element, last, value) of the parameters whose initial values the cell's equations define.
-
-        They are drawn anew each time, by PyTorch's generator.
-        """
+        They are drawn anew each time, by PyTorch's generator."""
         stack = self.stack
         if stack.cell.initial:
             key = int(torch.randint(2**62, ()))
@@ -67,9 +65,7 @@ class Computation:
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
         """Return the form of a call without lengths, resets and output states, see `repeated`, and its results.
-
-        The results are (y, the final state) if the call has the form of the last one, else None.
-        """
+        The results are (y, the final state) if the call has the form of the last one, else None."""
         if self.by_layer or self.stack.has_narrow:
             return None, None
         network, weights = self._networks[0], self.flat.of(module)[0]
@@ -136,9 +132,7 @@ class Computed:
     @property
     def named(self) -> NamedTensors:
         """The parameters by the names in the cell's equations: `module.named["R.f"]` is a view of the parameter.
-
-        Gradients flow through the view; `module.named.grad["R.f"]` is its gradient. See `NamedTensors`.
-        """
+        Gradients flow through the view; `module.named.grad["R.f"]` is its gradient. See `NamedTensors`."""
         return NamedTensors(self)
 
     def flatten_parameters(self) -> None:

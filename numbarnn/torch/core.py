@@ -178,9 +178,7 @@ def _apart(network, h, c):
 
 def _joined(calls, state):
     """Join one state's layers, the reverse of `_apart`.
-
-    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there.
-    """
+    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
     if state is None:
         return None
     if type(state) is not list:

@@ -59,9 +59,7 @@ def _digest(cell):
 
 def without_chance(cell):
     """Return the cell with the means of its random numbers, and no dropped weights, for gradients in evaluation mode.
-
-    A cell without random numbers is returned itself.
-    """
+    A cell without random numbers is returned itself."""
     if not cell.noise and not any(cell.drop_connect):
         return cell
     if cell not in _quiet:

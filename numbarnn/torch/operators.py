@@ -235,9 +235,7 @@ def autocast_dtype(kind):
 
 def _register_autocast(kind):
     """Cast the arguments of `rnn_forward` under autocast, for one type of device.
-
-    `rnn_forward.register_autocast` would fix one dtype forever, but GPUs have two.
-    """
+    `rnn_forward.register_autocast` would fix one dtype forever, but GPUs have two."""
     key = "Autocast" + torch._C._dispatch_key_for_device(kind)
     mode = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 

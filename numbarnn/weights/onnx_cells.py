@@ -79,9 +79,7 @@ class Kind:
 
     def named(self, arrays):
         """Return name in the cell's equations -> array, from one direction's arrays (`NetworkData.parts`).
-
-        The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
-        """
+        The two biases of a gate are added, with one rounding, unless the reset gate stands between them."""
 
         def by_gate(kind):
             return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
@@ -97,9 +95,7 @@ class Kind:
 
     def arrays(self, named):
         """Return one direction's arrays of a `NetworkData` from the arrays of the cell's equations.
-
-        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases.
-        """
+        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases."""
 
         def of_gate(name):
             unread = self.input_forget and _of_f(name)

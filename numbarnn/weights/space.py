@@ -198,9 +198,7 @@ class WeightSpace:
     @property
     def blocks(self):
         """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape).
-
-        The order is that of `shapes`.
-        """
+        The order is that of `shapes`."""
         blocks = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
             named_blocks, size = blocks[part.layer, part.direction], part.size // max(len(part.parts), 1)
@@ -287,9 +285,7 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
 
 def check_sizes(layout, sizes, layer, without_W):
     """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be.
-
-    Without W the size I does not matter.
-    """
+    Without W the size I does not matter."""
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

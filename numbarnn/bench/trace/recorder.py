@@ -222,9 +222,7 @@ def _unwritten(array, index):
 
 def record(title, cell, shape, backward, directions=1):
     """Record a pass of the persistent schedule in this process, which must be the simulator.
-
-    shape: a `numbarnn.bench.shapes.Shape`.
-    """
+    shape: a `numbarnn.bench.shapes.Shape`."""
     options = {"device": "sim", "schedule": "persistent", "seed": 0, "bidirectional": directions == 2}
     network = numbarnn.RNN(cell, shape.I, shape.H, shape.L, **options)
     x = np.random.default_rng(0).standard_normal((shape.T, shape.B, shape.I)).astype(np.float32)

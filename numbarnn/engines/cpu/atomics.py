@@ -25,9 +25,7 @@ SLEEPS = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() 
 @intrinsic
 def load_in_order(typingctx, address):
     """Load the int64 at an address; the storing thread's earlier writes are then visible.
-
-    All threads see all of these loads, stores and additions in one order.
-    """
+    All threads see all of these loads, stores and additions in one order."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
@@ -76,9 +74,7 @@ if SLEEPS:
     @plain
     def sleep_while(address, value):
         """Sleep until another thread calls `wake`, unless the int64 at an address differs from `value` already.
-
-        May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
-        """
+        May also return without a reason. Linux compares the lower 32 bits, which come first in memory."""
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
 
     @plain

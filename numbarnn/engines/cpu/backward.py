@@ -168,9 +168,7 @@ def _add_state_gradients(zero, call, share, at):
 @plain
 def _stages(zero, call, share, address, at):
     """Compute the gradients of the cell's stages, from the last: of sums over all units, or of gates.
-
-    For gates, multiply by the stage's rows of R to obtain the gradient of its vector.
-    """
+    For gates, multiply by the stage's rows of R to obtain the gradient of its vector."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, share.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)

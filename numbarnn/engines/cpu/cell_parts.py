@@ -136,9 +136,7 @@ def _sums_loader(count, dtype):
 @cache
 def _noise_loader(forms, dtype):
     """Return load(values, thresholds, words, position, t, training): `units.noise_loader` for chances in two rows.
-
-    In inference it returns the means.
-    """
+    In inference it returns the means."""
     draw, mean = units.noise_loader(forms, "cpu", dtype), units.mean_loader(forms, "cpu", dtype)
     load_row = _loader(len(forms))
 

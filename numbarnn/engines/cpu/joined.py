@@ -127,9 +127,7 @@ def copy_part(operands, function_of_copies):
 
 def _has_rows(array, like):
     """Return whether an array has another's shape and dtype, holds floats, and its rows are contiguous.
-
-    An array of three axes must be contiguous as a whole.
-    """
+    An array of three axes must be contiguous as a whole."""
     of_two = array.ndim == 2 and array.strides[1] == array.itemsize
     in_rows = of_two or (array.ndim == 3 and array.flags.c_contiguous)
     of_floats = array.dtype.kind == "f" and array.itemsize > 2

@@ -85,9 +85,7 @@ def _begin_region(typing_context, gomp_parallel, function, record):
 @by_address
 def take_part(address):
     """Run one thread's part of a `records.Region`, if the region uses this thread.
-
-    A team may be smaller than asked for: inside another region, or at a limit of OpenMP's.
-    """
+    A team may be smaller than asked for: inside another region, or at a limit of OpenMP's."""
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))

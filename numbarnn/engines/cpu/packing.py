@@ -67,9 +67,7 @@ def _pack_columns_of(zero, at, b, columns, out):
 @by_address
 def pack_columns(zero, address):
     """Pack a panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns).
-
-    Missing columns become zeros. `out_row` is the distance between two terms.
-    """
+    Missing columns become zeros. `out_row` is the distance between two terms."""
     at = product_at(address)
     width = at.out_row // bytes_of(zero)
     if at.columns == width and at.out_row == PANEL_ROW:

@@ -278,9 +278,7 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
 @plain
 def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
     """Multiply at most FEW_ROWS rows by several panels at once, as many as registers hold sums for.
-
-    One panel has too few sums to keep both multipliers busy.
-    """
+    One panel has too few sums to keep both multipliers busy."""
     p = 0
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p

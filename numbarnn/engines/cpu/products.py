@@ -74,9 +74,7 @@ def slice_of_piece(size, piece, pieces):
 @plain
 def _few_terms(zero, at):
     """Compute a `records.Product` aᵀ b of few or no terms, row by row.
-
-    It writes out once. OpenBLAS would write zeros first, then read and write everything again.
-    """
+    It writes out once. OpenBLAS would write zeros first, then read and write everything again."""
     item = bytes_of(zero)
     for i in range(at.rows):
         out = numbers_at(zero, at.out + i * at.out_row)
@@ -126,9 +124,7 @@ def blas_product(zero, address):
 @by_address
 def blas_steps(zero, address):
     """Compute a step's `records.Product`, and its `more` others, with unpacked weights by OpenBLAS; changes the record.
-
-    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds.
-    """
+    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds."""
     at = product_at(address)
     _set_calls(at, at, 0)
     for _ in range(at.more + 1):

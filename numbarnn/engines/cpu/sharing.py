@@ -135,9 +135,7 @@ def c_slot(call, slot):
 @plain
 def set_rows(zero, call, share, rows, b, count, t, before):
     """Point `rows` at `count` sequences from number b at time t, whose step starts from slot `before`.
-
-    A sequence that is reset comes alone; its state before is zero.
-    """
+    A sequence that is reset comes alone; its state before is zero."""
     place, sums = t * call.batch + b, rows.sums_row
     reset = mask_at(call, t + 1, b) == RESET
     rows.rows, rows.position, rows.t = count, b * call.hidden, t

@@ -55,9 +55,7 @@ class Words(NamedTuple):
 
 class Part(NamedTuple):
     """The sums of a stage: the cell's number of the first one, how many, whether they take the largest term.
-
-    int32, and a bool.
-    """
+    int32, and a bool."""
 
     first: Number
     count: Number
@@ -78,9 +76,7 @@ def make_publish_sum():
 @device_function
 def make_wait_for_word():
     """Make wait(thread, role, turn, found, n, index, step), which waits until the n-th loaded word is of that step.
-
-    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out.
-    """
+    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out."""
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
     sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
@@ -155,9 +151,7 @@ def make_across(tile, of_all):
 @device_function
 def _make_row(sequences, of_all):
     """Make row(part, words, item): the index at which the words of a sum and sequence begin.
-
-    Sequences beyond the last one take the last one's words.
-    """
+    Sequences beyond the last one take the last one's words."""
     short = np.int32
 
     def row(part, words, item):

@@ -50,9 +50,7 @@ def _make_fetch_step(tile, K, N, Q):
 @per_backend
 def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     """Make the backward kernel.
-
-    Arguments as for `forward.make_forward`; `exact` concerns the gradients of all states.
-    """
+    Arguments as for `forward.make_forward`; `exact` concerns the gradients of all states."""
     dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit

@@ -179,9 +179,7 @@ class Role(NamedTuple):
 @device_function
 def make_decode():
     """Make decode(tables, batch) -> (row, owned, warp, split, working).
-
-    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`.
-    """
+    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`."""
     short = np.int32  # products of int32 take one instruction
 
     def decode(tables, batch):
@@ -201,9 +199,7 @@ def make_decode():
 @device_function
 def make_pair(tile):
     """Make pair_of(owned, b0, i) -> (number, unit, b, valid): the thread's i-th pair for sequences from b0 on.
-
-    The unit counts from the block's first.
-    """
+    The unit counts from the block's first."""
     U, THREADS, SEQUENCES = tile.units, tile.threads, tile.sequences
 
     def pair_of(owned, b0, i):

@@ -61,9 +61,7 @@ class Leaving(NamedTuple):
 @device_function
 def _make_place():
     """Make place_of(arrays, owned, place, b, size): an array's number in `States`, and where a sequence begins in it.
-
-    place: number of the layer and direction, and the number of directions. size: numbers of a sequence.
-    """
+    place: number of the layer and direction, and the number of directions. size: numbers of a sequence."""
 
     def place_of(arrays, owned, place, b, size):
         number, directions = place
@@ -111,9 +109,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 @device_function
 def make_store_last(cell, dtype, exact_h, exact_c):
     """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes a unit's final states.
-
-    Arguments as of `make_load_first`.
-    """
+    Arguments as of `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
     store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
 

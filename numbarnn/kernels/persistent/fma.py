@@ -175,9 +175,7 @@ def _make_step_from_shared(tile):
 @device_function
 def _make_load_to_shared(tile):
     """Make load(thread, role) for `products.make_product`: the warp's lanes read neighbors in memory.
-
-    Those lie forward along a row, backward along the units of a column.
-    """
+    Those lie forward along a row, backward along the units of a column."""
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, at_once = tile.backward, gcd(4, rows, tile.units) if tile.backward else 4
     numbers = make_numbers(tile, at_once)
@@ -244,9 +242,7 @@ def _make_fma_group(tile, group):
 @device_function
 def _make_stage(tile, group):
     """Make stage(thread, sums), which puts a group of gathered chunks into shared memory.
-
-    It takes the arguments of a group's multiply, which it replaces if weights are in registers.
-    """
+    It takes the arguments of a group's multiply, which it replaces if weights are in registers."""
     store, n8, gathered, stride, sequences = (
         ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip

@@ -58,7 +58,5 @@ def make_sums(tile, count, ranges):
 @device_function
 def make_index(short):
     """Make index(number): a place in memory, with `short` as unsigned.
-
-    Unsigned places cannot count from the end, so all become one address and constants, which saves registers.
-    """
+    Unsigned places cannot count from the end, so all become one address and constants, which saves registers."""
     return (lambda number: np.uint64(number)) if short else (lambda number: number)

@@ -73,9 +73,7 @@ def _make_elements(tile, count):
 @device_function
 def make_numbers(tile, count):
     """Make numbers(weights, warp, row, column): `count` float32 weights, a power of 2 of them.
-
-    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`.
-    """
+    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`."""
     if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32

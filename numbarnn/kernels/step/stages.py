@@ -65,9 +65,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 @per_backend
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
     """Make the backward kernel of a cell's stage (its number) for arrays of a dtype.
-
-    Flags: see `pointwise.make_pointwise_backward`.
-    """
+    Flags: see `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)

@@ -81,9 +81,7 @@ def make_where(masked):
 @device_function
 def make_forward_rows(cell):
     """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`.
-
-    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them.
-    """
+    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them."""
     has_sums = cell.num_sums > 0
 
     def rows(states, saved, scratch, t, before, b, save):

@@ -61,9 +61,7 @@ class Estimate:
 
 def steps_in_all(steps, layers, directions):
     """Return the steps of a launch that follow each other.
-
-    A layer of two directions waits for the whole layer below: nothing overlaps.
-    """
+    A layer of two directions waits for the whole layer below: nothing overlaps."""
     return steps + layers - 1 if directions == 1 else steps * layers
 
 
@@ -99,9 +97,7 @@ def estimate_of(problem, profile, launch, columns):
 
 def _mma_clocks(tile, columns):
     """Return the clocks of a warp's products by tensor cores in a turn, as each waits for the previous one in its sums.
-
-    By "tf32x3" products of different chunks do not wait for each other.
-    """
+    By "tf32x3" products of different chunks do not wait for each other."""
     return MMA_CLOCKS * tile.dependent_products if columns and tile.math in ("mma", "tf32") else 0
 
 

@@ -83,9 +83,7 @@ class Way:
 
     def most_shared_chunks(self, free):
         """Return how many chunks fit in `free` bytes of shared memory beside states.
-
-        A negative number: not even what steps need fits.
-        """
+        A negative number: not even what steps need fits."""
         return self.tile.chunks - max(0, ceil((self.all_bytes - free) / self.chunk_bytes))
 
 
@@ -112,9 +110,7 @@ def _way(tile):
 
 def mixed_tile(tile, room, shared):
     """Return a `Way`'s tile with weights in registers first, then in shared memory, which holds `shared` chunks.
-
-    It returns None if the weights do not fit. By FMA all are in shared memory.
-    """
+    It returns None if the weights do not fit. By FMA all are in shared memory."""
     chunks, in_registers = tile.chunks, 0
     if tile.math != "fma":
         free = max(_free_registers(tile, room) - REGISTERS_IF_MIXED, 0)
@@ -125,9 +121,7 @@ def mixed_tile(tile, room, shared):
 
 def _with_groups(tile):
     """Return the Tile with its chunks rounded up, loading as many at once as registers allow.
-
-    Chunks on the way take registers; more groups take more trips to the L2 cache.
-    """
+    Chunks on the way take registers; more groups take more trips to the L2 cache."""
     chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
     most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.n8)
     while True:
@@ -140,9 +134,7 @@ def _with_groups(tile):
 
 def with_n8(tile, n8, room):
     """Return the Tile, with weights in shared memory, for `n8` sets of 8 sequences at once; None if it does not fit.
-
-    A warp that loads all of its chunks at once still does, if registers allow.
-    """
+    A warp that loads all of its chunks at once still does, if registers allow."""
     more = replace(tile, n8=n8, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
@@ -186,9 +178,7 @@ def with_accumulators(tile, room):
 
 def keeping_biases(tile, room):
     """Return the Tile whose threads keep their pairs' biases in registers, if there are any and registers allow.
-
-    Cells with stages and projections leave them in shared memory.
-    """
+    Cells with stages and projections leave them in shared memory."""
     biases = tile.pairs * tile.unit_biases
     free = _free_registers(tile, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     few = not room.for_stages and tile.warps <= 8

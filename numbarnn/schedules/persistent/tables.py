@@ -79,9 +79,7 @@ def _for_good(parts):
 @lru_cache(maxsize=1024)
 def _rows(problem, launch, places, layer, direction):
     """Return the rows of `blocks` and of `warps` of a layer and direction, for one part of the batch.
-
-    All parts have the same rows but for sequence and end, which are 0 here.
-    """
+    All parts have the same rows but for sequence and end, which are 0 here."""
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
