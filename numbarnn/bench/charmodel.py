@@ -125,10 +125,8 @@ class CharModel:
 
     def loss_and_gradients(self, inputs, targets, state=None):
         """Run one training window, integers (T, B), forward and backward.
-
         Return the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
-        next call reuses the second; and the layer's final state.
-        """
+        next call reuses the second; and the layer's final state."""
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)
         y = y.reshape(-1, self.H)

@@ -185,10 +185,8 @@ def run_single_steps(layer, instance):
 
 def run_training(layer, instance):
     """Return every result of forward and backward.
-
     If random numbers are drawn or gradients accumulated, these are of the second of two calls; accumulated gradients
-    include the first call's.
-    """
+    include the first call's."""
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)
     dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None

@@ -67,10 +67,8 @@ def masks_of_case(case, call):
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
     """Return (result, backward) of `numbarnn.reference` for a case.
-
     result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
-    dcy). sequences: lengths, resets, ...
-    """
+    dcy). sequences: lengths, resets, ..."""
     options = {"masks": masks_of_case(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward

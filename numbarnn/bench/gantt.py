@@ -33,10 +33,8 @@ def _steps_cost(task):
 
 def rows_of(span, backward):
     """Return the bars of a `Span`: (kind, (layer, direction), start, length) each.
-
     A launch is drawn as the steps of each of its layers and directions. A layer runs one step behind the layer that it
-    reads; with two directions it begins when both directions of that layer are done.
-    """
+    reads; with two directions it begins when both directions of that layer are done."""
     task, start, end = span
     if task.kind != "launch":
         return [(task.kind, task.lane[:2], start, end - start)]

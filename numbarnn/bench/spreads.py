@@ -77,10 +77,8 @@ def with_sizes(options, cell, number, size):
 
 def spread_cases(cell, size="full", device="cpu"):
     """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
-
     In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
-    use every option; (T, B) and dtype take turns, in a different order for each cell.
-    """
+    use every option; (T, B) and dtype take turns, in a different order for each cell."""
     sets = option_sets(cell, size)
     if size == "full":
         bias = {"bias": "input"} if cell == "traced_lstm" else {}

@@ -150,10 +150,8 @@ def _sweep():
 @contextmanager
 def alone(key):
     """Let one process at a time compile the code of a key: others wait, up to WAIT_S.
-
     The operating system ends the lock with its process. Without such locks (Windows, some network drives), or without a
-    writable folder, all go on at once.
-    """
+    writable folder, all go on at once."""
     lock = path = None
     try:
         import fcntl

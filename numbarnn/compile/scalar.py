@@ -130,10 +130,8 @@ ROUND_TO_128TH = 98304.0  # 1.5 * 2^16: adding it leaves the nearest multiple of
 
 def normal_tail(a):
     """Return 1 - Φ(a) of one float32 from 0 on: e^(-a²/2) times a polynomial; 0 from TAIL_END on, as in float32.
-
     Rounding a² would cost as many units in the last place as a²/2 has ones before the point. So a is b plus a rest, and
-    b² is exact.
-    """
+    b² is exact."""
     near = TAIL_END if a > TAIL_END else a
     b = (near + ROUND_TO_128TH) - ROUND_TO_128TH
     rest = HALF * ((b - near) * (b + near))

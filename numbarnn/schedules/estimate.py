@@ -37,10 +37,8 @@ def launches_us(problem, launches, backward):
 
 def _spared(problem, backward):
     """Return how many copies and fills a pass with launches spares as graph nodes.
-
     Launches read first states and write last ones, and fill a failed call's results with NaN
-    (`numbarnn.kernels.persistent.ends`).
-    """
+    (`numbarnn.kernels.persistent.ends`)."""
     states, rounds = 1 + (problem.cell.num_private > 0), problem.dtype != problem.state_dtype
     if backward:
         return states * (1 + rounds) + 1

@@ -41,10 +41,8 @@ class Task:
     @property
     def lane(self):
         """(layer, direction, "steps" or "products"): tasks of one lane never run at the same time.
-
         A direction's recurrence has a separate lane, so that it does not wait for products that others need. All
-        launches are in one lane, ("launches",).
-        """
+        launches are in one lane, ("launches",)."""
         if self.kind == "launch":
             return ("launches",)
         return self.layer, max(self.direction, 0), "steps" if self.kind == "steps" else "products"

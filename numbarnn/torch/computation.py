@@ -137,10 +137,8 @@ class Computed:
 
     def flatten_parameters(self) -> None:
         """Make the parameters views of one flat buffer again, so that calls need not gather them.
-
         New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data =
-        ...`.
-        """
+        ...`."""
         self._computation.flat.flatten(self)
 
     def _start_anew(self):

@@ -99,10 +99,8 @@ def rnn_backward(
     need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
-
     x is needed for dw, and for all with checkpoints. need_weights: for each of the weights, whether its gradient is
-    read: see `Need.frozen`.
-    """
+    read: see `Need.frozen`."""
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))

@@ -59,10 +59,8 @@ class Layer(NamedTuple):
 
     def standing_for(self, values):
         """Yield sample values: (name -> array for X, of zeros, and all results, [node] -> its Y with steps in order).
-
         They come with sizes of T and B that tell the axes apart, and with those that the model has fixed. values:
-        (shape, node's number) -> array.
-        """
+        (shape, node's number) -> array."""
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)

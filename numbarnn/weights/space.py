@@ -269,10 +269,8 @@ def as_they_are(names):
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
     """Return [layer] -> (letter (H, I, P) -> int, the sizes that kernels use), for a cell's `Layout`.
-
     Kernels have one width for h and all states of a layer: the widest. If a state has more units than h, they compute a
-    wider h than callers see, and matrices that multiply it have columns of zeros there.
-    """
+    wider h than callers see, and matrices that multiply it have columns of zeros there."""
     result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
         sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}

@@ -66,10 +66,8 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 def torch_results(instance, masks=None):
     """Return PyTorch's results, forward and backward, on the CPU; None if it lacks an option.
-
     Each layer is a separate module, so that layers may differ in size. Outputs of all layers but the last are
-    multiplied by masks, a list of (T, B, D*H_l), if there are any.
-    """
+    multiplied by masks, a list of (T, B, D*H_l), if there are any."""
     if any(name in instance.case.uses for name in LACKS):
         return None
     contender = torch_contender(instance, True, layers=[(k,) for k in range(instance.case.L)], masks=masks or ())

@@ -114,10 +114,8 @@ class Recorder(watching.Watcher):
 
     def _exchanged(self, named_arguments):
         """Yield (array, Exchanged) of each array that blocks exchange from step to step.
-
         Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
-        pre-activations, an array for each layer and direction.
-        """
+        pre-activations, an array for each layer and direction."""
         if self._planned.backward:
             for arrays in (named_arguments["dah"], named_arguments["dax"]):
                 for (layer, direction), array in zip(self._planned.places, arrays, strict=False):

@@ -69,10 +69,8 @@ def _ask(typing_context, function):
 @intrinsic
 def _begin_region(typing_context, gomp_parallel, function, record):
     """Call function(record) on all of OpenMP's threads.
-
     The region keeps OpenMP's current number of threads, as PyTorch's regions do: OpenMP ends and creates threads
-    whenever the number changes.
-    """
+    whenever the number changes."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32]).as_pointer()

@@ -29,10 +29,8 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
 @by_address
 def pack_rows(zero, address):
     """Pack a panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
-
     Missing columns become zeros. `out_row` is the distance between two terms. With `rest`, the panel takes that many
-    rows from each of several b.
-    """
+    rows from each of several b."""
     at, item, done = product_at(address), bytes_of(zero), ZERO
     while done < at.columns:
         count, b = at.columns - done, at.b + done * at.b_row

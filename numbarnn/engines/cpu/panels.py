@@ -41,10 +41,8 @@ _one_row, _two_rows, _three_rows = (tile_product(rows, 2, ACCUMULATORS) for rows
 @plain
 def kc_of(terms):
     """Return the terms of an accumulation block for a product of that many terms.
-
     PyTorch cuts 256 terms in two, and errs 1.4 times less than one sum there; elsewhere it errs as sums of 256 do, or
-    up to a fifth less. Shorter blocks would take 0.7 % more time.
-    """
+    up to a fifth less. Shorter blocks would take 0.7 % more time."""
     return KC if terms <= 2 * KC else 2 * KC
 
 

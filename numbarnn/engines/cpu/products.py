@@ -167,20 +167,16 @@ def _k_blocks(terms, most):
 @plain
 def _is_small(whole, has_small):
     """Return whether OpenBLAS gets the rows of a `records.Product` in small pieces.
-
     OpenBLAS packs both matrices of a product that is not small. With few columns packing costs up to half of the time,
-    if the processor has kernels for small products.
-    """
+    if the processor has kernels for small products."""
     return has_small != 0 and not whole.transpose_b and whole.narrow != 0
 
 
 @plain
 def _set_calls(at, whole, has_small):
     """Plan OpenBLAS's calls for a part of a `records.Product`: rows and columns per call, and blocks of terms.
-
     OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost. With few
-    rows, small pieces need no packing and are up to 3 times faster.
-    """
+    rows, small pieces need no packing and are up to 3 times faster."""
     at.call_rows, at.call_columns, at.k_blocks = at.rows, at.columns, _k_blocks(at.terms, KC)
     if whole.rows == 1:
         at.k_blocks = 1
@@ -245,10 +241,8 @@ def _multiply_piece(zero, address, piece, pieces, work):
 @plain
 def _add_column_sums(zero, address, piece, pieces):
     """Compute a piece of a `records.Sums`.
-
     Three levels keep the rounding error almost independent of the number of rows: sums of SUM_ROWS rows, sums of
-    SUM_ROWS of these, and their sum.
-    """
+    SUM_ROWS of these, and their sum."""
     at, item = sums_at(address), bytes_of(zero)
     n0, n1 = slice_of_piece(at.columns, piece, pieces)
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)

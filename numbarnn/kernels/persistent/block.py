@@ -98,10 +98,8 @@ def make_load_biases(tile, count):
 @device_function
 def make_own_parameters(cell, tile):
     """Make own_parameters(thread, weights, start, owned), which loads the cell's per-unit parameters once.
-
     They begin at `start` of weights, and stay in registers, or with `Tile.unit_parameters` in shared memory, where
-    `make_load_parameters` finds them.
-    """
+    `make_load_parameters` finds them."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
     load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters

@@ -128,10 +128,8 @@ def make_store_last(cell, dtype, exact_h, exact_c):
 @device_function
 def make_leave():
     """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block leaves last.
-
     That block must then fill the launch's results with NaN (`make_poison`). All threads of the block call it together,
-    whether or not the call failed.
-    """
+    whether or not the call failed."""
     load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
 
     def leave(thread, leaving, error_flag):

@@ -120,10 +120,8 @@ def make_load_missing(dtype, aligned, whole):
 @device_function
 def make_publish(dtype, aligned):
     """Make publish(array, index, stored, valid), which stores a number that others wait for, as `storage` stores it.
-
     All lanes of a warp call it together; it stores if `valid`. If readers load words of two 16-bit numbers, two lanes
-    store them together.
-    """
+    store them together."""
     store, store_word, pack = ptx.store, ptx.store_word, ptx.pack_halves
     unwritten, usual_nan = np.uint16(0xFFFF), np.uint16(0x7FFF)
     if is_half(dtype) and aligned:

@@ -108,10 +108,8 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 @device_function
 def _make_lane_sums(rows, lanes):
     """Make reduce(sums, n) -> first row, which adds sums[n, :rows] over neighboring lanes.
-
     In each round a lane gives half of its rows to a partner and adds the partner's part of the other half to its own.
-    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number.
-    """
+    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number."""
     if lanes == 1:
         return lambda sums, n: 0
     half, partner = max(1, next_power_of_two(rows) // 2), lanes // 2

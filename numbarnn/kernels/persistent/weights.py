@@ -96,10 +96,8 @@ def make_numbers(tile, count):
 @device_function
 def make_pieces_of_two_rows(tile):
     """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, as `mma` takes them.
-
     A word holds two neighboring 16-bit columns, or one float32. Backward the second row follows the first, which is
-    even.
-    """
+    even."""
     if not tile.loads_pieces or not tile.backward:
         one = _make_piece(tile) if tile.loads_pieces else _make_piece_by_elements(tile)
 

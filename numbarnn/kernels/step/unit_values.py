@@ -65,10 +65,8 @@ class BackwardRows(NamedTuple):
 @device_function
 def make_where(masked):
     """Make where(options, direction, t, before, b): a `Where`.
-
     `before` is the slot of the state before the step: t, or t + 2 in the second direction. The next step is the other
-    of these two slots.
-    """
+    of these two slots."""
 
     def where(options, direction, t, before, b):
         code = options.step_mask[t + 1, b] if masked else 0

@@ -67,10 +67,8 @@ def steps_in_all(steps, layers, directions):
 
 def estimate_of(problem, profile, launch, columns):
     """Return the Estimate of a step of a `planner.Launch`.
-
     The step has `turns` through a block's sequences, each a chain of loads, products and sums. Padded rows are
-    multiplied too.
-    """
+    multiplied too."""
     tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / tile.sequences)
@@ -108,10 +106,8 @@ def _sums(tile):
 
 def _rounds(cell, tile):
     """Return how often blocks exchange something within a step.
-
     That is once for each of the cell's stages, and once for a projection. Backward, stages with the largest term need
-    none: no gradient flows through a maximum.
-    """
+    none: no gradient flows through a maximum."""
     return sum(1 for stage in cell.stages if not (tile.backward and stage.largest)) + tile.projects
 
 

@@ -149,10 +149,8 @@ def with_extras(tile, room):
 
 def looking_ahead(tile, room):
     """Return the Tile whose warps load the next group of chunks ahead of time, if there is one and registers allow.
-
     It does not where compiling has spilled registers: with more than 8 warps (sm_100), backward with a projection
-    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90).
-    """
+    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90)."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0

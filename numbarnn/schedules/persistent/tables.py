@@ -143,10 +143,8 @@ def _stage_warps(of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, forward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-
     The exchanged arrays are in this order: h of each layer; h after dropout, if there is dropout; the first layer's
-    input, if it is given; v of each layer and direction, or m of each layer.
-    """
+    input, if it is given; v of each layer and direction, or m of each layer."""
     if share is None:
         return Warp()
     source, first, count = share
@@ -189,10 +187,8 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, backward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-
     The exchanged arrays are, each for all layers and directions: the gradients of h Rᵀ, if any; of x Wᵀ, if they
-    differ; of h, with a projection.
-    """
+    differ; of h, with a projection."""
     if share is None:
         return Warp()
     source, first, count = share
