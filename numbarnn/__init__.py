@@ -1,13 +1,12 @@
-"""numbarnn: recurrent networks from scratch, every step a kernel one can read.
+"""numbarnn: recurrent networks from scratch, every step a readable kernel.
 
-One legend of dimensions holds for the whole package and is defined only here:
+One legend of dimensions holds for the whole package:
 
     T  time steps          B  batch              I  input size         H  hidden size
     P  projection size     G  gates of a cell    L  layers             D  directions (1 or 2)
 
-Arrays are row-major (last axis fastest) and time-major: x (T, B, I), y (T, B, D*H), states (L*D, B, H); with
-projection y and h are P wide in place of H.
-Gate order is cuDNN's and PyTorch's: LSTM i f g o, GRU r z n.
+Arrays are row-major (last axis fastest) and time-major: x (T, B, I), y (T, B, D*H), states (L*D, B, H). With
+projection y and h have P features instead of H. Gate order is cuDNN's and PyTorch's: LSTM i f g o, GRU r z n.
 """
 
 from importlib import import_module

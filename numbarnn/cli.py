@@ -14,23 +14,26 @@ import numbarnn
 
 # subcommand -> (its module, what it does)
 COMMANDS = {
-    "info": ("numbarnn.bench.info", "show versions, devices and engines; what is missing and how to get it"),
-    "check": ("numbarnn.bench.check", "compare every engine that runs here with float64, cuDNN and PyTorch"),
-    "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch and onnxruntime"),
-    "report": ("numbarnn.bench.report", "show results of bench as a page"),
+    "info": ("numbarnn.bench.info", "show versions, devices, engines, and how to install what is missing"),
+    "check": ("numbarnn.bench.check", "compare every engine of this machine with float64, PyTorch and cuDNN"),
+    "bench": ("numbarnn.bench.speed", "time forward and backward against PyTorch, onnxruntime and cuDNN"),
+    "report": ("numbarnn.bench.report", "write results of bench as an HTML page"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
-    "plan": ("numbarnn.bench.plan", "show how a problem would be scheduled on a GPU and why, without one"),
-    "trace": ("numbarnn.bench.trace.command", "write a page that plays what every block of a pass does and waits for"),
+    "plan": ("numbarnn.bench.plan", "show how a GPU would run a problem, and why; needs no GPU"),
+    "trace": (
+        "numbarnn.bench.trace.command",
+        "write an HTML animation of what thread blocks compute and wait for",
+    ),
     "kernels": (
         "numbarnn.bench.kernels",
-        "compile persistent kernels, without a GPU: registers, spills; PTX, machine code, source",
+        "compile persistent kernels without a GPU; show registers, spills, PTX, machine code or source",
     ),
 }
 
 
 def build_parser(command=None):
     """The parser, with the arguments of `command` (a name in COMMANDS) filled in; returns (parser, run)."""
-    parser = argparse.ArgumentParser(prog="numbarnn", description="Recurrent networks in readable Numba kernels.")
+    parser = argparse.ArgumentParser(prog="numbarnn", description="Run, check and time recurrent networks.")
     parser.add_argument("--version", action="version", version=f"numbarnn {numbarnn.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="{" + ",".join(COMMANDS) + "}", required=True)
     run = None

@@ -1,14 +1,14 @@
-"""Weights in and out: layers from and to PyTorch, Keras, ONNX and safetensors files.
+"""Import and export weights: PyTorch, Keras, ONNX and safetensors files.
 
-Every `from_...` returns a new layer, every `to_...` new arrays: nothing is shared. Sizes, directions, biases,
-projection and skip input follow from the weights; all other options of the layer (device, dtype, schedule, dropout,
-batch_first, ...) are keyword arguments. Without `dtype` the layer has the weights' own. No bit of a weight changes,
-but for two biases that `to_keras` has to add up, as `from_onnx` has for cells that it makes.
+Every `from_...` returns a new layer and every `to_...` new arrays. Sizes, directions, biases, projection and skip input
+follow from the weights. All other options of the layer (device, dtype, schedule, dropout, ...) are keyword arguments;
+dtype is the weights' by default. Numbers are copied exactly, except where two biases must be added (`to_keras`, and
+`from_onnx` for custom cells).
 
-A network that the other side cannot express is refused, with what it is that it lacks, and never approximated. Dropout
-is a matter of training: it travels only with PyTorch's modules and with safetensors files.
+A network that the target cannot express raises ValueError. Dropout comes only with PyTorch's modules and safetensors
+files.
 
-What exists where:
+What each format can express:
 
                               PyTorch   its cells   Keras   ONNX   safetensors
     layers of several sizes     no         yes       yes    yes        yes
@@ -21,8 +21,8 @@ What exists where:
 
     * Keras' GRU with reset_after=True has two biases; a single one becomes two, one of them zero.
 
-ONNX nodes with peepholes, other activations, `clip` or `input_forget`, and Keras' layers with other activations, become
-an `RNN` of a cell that is made for them, which `to_onnx` writes if ONNX has the activations.
+ONNX nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a custom cell, and so do Keras
+layers with other activations. `to_onnx` writes such cells if ONNX has the activations.
 """
 
 from __future__ import annotations
@@ -64,20 +64,22 @@ _FROM_WEIGHTS = (
 
 # ---------------------------------------------------------------- PyTorch
 def from_torch(source: Any, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
-    """A layer with the weights of a torch.nn.LSTM, GRU or RNN.
+    """Make a layer with the weights of a torch.nn.LSTM, GRU or RNN.
 
     Args:
-        source: the module, whose batch_first and dropout are taken over; or its state dict, of tensors or arrays.
-        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". A module tells; of a state dict, an LSTM's
-            and a GRU's shapes do, but not that the GRU is one with reset_after=False ("gru_reset_before").
-        prefix: of the names that are meant, such as "encoder.lstm." in the state dict of a larger model, or of the
-            module within a larger one. Names of a single cell ("weight_hh", without "_l0") are taken too; a list of
-            prefixes is of cells: see `from_torch_cells`.
-        options: of the layer; they come before the module's.
+        source: the module, with its batch_first and dropout; or its state dict, of tensors or arrays.
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". Needed for the state dict of a vanilla RNN,
+            and of a GRU with reset_after=False ("gru_reset_before").
+        prefix: start of the names in a larger model, such as "encoder.lstm.". The names of a single cell ("weight_hh",
+            without "_l0") are accepted too; for a list of prefixes see `from_torch_cells`.
+        options: options of the layer; they override the module's.
+
+    Returns:
+        an `LSTM`, `GRU` or `RNN`.
 
     Raises:
-        ValueError: entries are missing, unknown or of a wrong shape; all are named. Or the module is no `cell`.
-        TypeError: an entry is no array of numbers, or entries are of several dtypes and `dtype` is not given.
+        ValueError: entries are missing, unknown or have a wrong shape (all are named), or `cell` is not the module's.
+        TypeError: an entry is no array of numbers, or dtypes differ and `dtype` is not given.
 
     >>> convert.from_torch(torch.nn.GRU(8, 16, num_layers=2, batch_first=True), device="cpu")
     GRU(8, 16, num_layers=2, batch_first=True, dtype='float32', device='cpu')
@@ -90,14 +92,13 @@ def from_torch(source: Any, cell: str | None = None, *, prefix: Prefix = "", **o
 
 
 def to_torch(layer: Recurrent) -> dict[str, np.ndarray[Any, Any]]:
-    """A state dict for a torch.nn module of the layer's sizes: name -> NumPy array.
+    """Return a state dict for a torch.nn module of the layer's sizes: name -> NumPy array.
 
-    A single bias becomes two, one of them zero, and skip input becomes identity matrices: neither changes results. (The
-    layer's own parameters, as they are, are `layer.state_dict()`.) torch.from_numpy takes every dtype but bfloat16:
-    there, torch.tensor(array.astype("float32"), dtype=torch.bfloat16).
+    A single bias becomes two, one of them zero. Skip input becomes identity matrices. Neither changes results.
+    torch.from_numpy does not take bfloat16: write torch.tensor(array.astype("float32"), dtype=torch.bfloat16).
 
     Raises:
-        ValueError: torch.nn lacks something: layers of different sizes, cell_clip, or reset_after=False.
+        ValueError: torch.nn cannot express the layer: sizes differ, cell_clip, or reset_after=False.
 
     >>> layer = numbarnn.LSTM(8, 16, device="cpu")
     >>> module = torch.nn.LSTM(8, 16)
@@ -108,17 +109,20 @@ def to_torch(layer: Recurrent) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def from_torch_cells(source: Any, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
-    """A layer with the weights of torch.nn.LSTMCell, GRUCell or RNNCell, stacked.
+    """Make a layer with the weights of stacked torch.nn.LSTMCell, GRUCell or RNNCell.
 
     Args:
-        source: a list with one module or state dict per layer, or one pair (forward, reverse) per layer. Or the module
-            or state dict of a larger model, of which `prefix` names the cells. Modules may be scripted.
-        cell, options: as in `from_torch`.
-        prefix: of the names that are meant, in each state dict of a list; of a larger model, a list of one such prefix,
-            or pair of them, per layer, such as ["cells.0.", "cells.1."].
+        source: a list with one module or state dict, or one pair (forward, reverse), per layer. Or a larger model or
+            its state dict, with a list of prefixes. Modules may be scripted.
+        cell, options: see `from_torch`.
+        prefix: start of the names in each state dict of a list; for a larger model a list with one prefix, or a pair,
+            per layer, such as ["cells.0.", "cells.1."].
+
+    Returns:
+        an `LSTM`, `GRU` or `RNN`.
 
     Raises:
-        ValueError, TypeError: as in `from_torch`; or the entries are no stack.
+        ValueError, TypeError: see `from_torch`; or the cells do not form a stack.
 
     >>> convert.from_torch_cells([torch.nn.LSTMCell(8, 16), torch.nn.LSTMCell(16, 4)], device="cpu")
     LSTM(8, [16, 4], num_layers=2, dtype='float32', device='cpu')
@@ -130,10 +134,10 @@ def from_torch_cells(source: Any, cell: str | None = None, *, prefix: Prefix = "
 
 
 def to_torch_cells(layer: Recurrent) -> list[Any]:
-    """A list of state dicts, one per layer, for torch.nn's cells; of pairs (forward, reverse), for two directions.
+    """Return a state dict for a torch.nn cell per layer, or a pair (forward, reverse) for two directions.
 
     Raises:
-        ValueError: torch.nn's cells lack something: a projection, cell_clip, or reset_after=False.
+        ValueError: torch.nn's cells cannot express the layer: a projection, cell_clip, or reset_after=False.
 
     >>> below, above = convert.to_torch_cells(numbarnn.GRU(8, [16, 4], device="cpu"))
     >>> {name: array.shape for name, array in above.items()}
@@ -147,24 +151,26 @@ def from_keras(
     source: Any, cell: str | None = None, *, reset_after: bool | None = None, activation: str | None = None,
     recurrent_activation: str | None = None, **options: Any,
 ) -> Layer:  # fmt: skip
-    """A layer with the weights of Keras' LSTM, GRU or SimpleRNN, alone or in Bidirectional, or of a stack of them.
+    """Make a layer with the weights of Keras' LSTM, GRU, SimpleRNN or Bidirectional, or of a stack of them.
 
-    A single bias becomes b_w (bias="input"); only a GRU with reset_after=True has two, b_w and b_r. Layers with other
-    activations than Keras' usual ones become an `RNN` of a cell made for them, as with `from_onnx`.
+    A single bias becomes b_w (bias="input"); a GRU with reset_after=True has two. Layers with unusual activations
+    become an `RNN` of a custom cell.
 
     Args:
-        source: a Keras layer, whose options are checked, or its `get_weights()`; or a list of those, layer 0 first.
-        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu"; needed only for the weights of a SimpleRNN
+        source: a Keras layer, its `get_weights()`, or a list of either, layer 0 first.
+        cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". Needed only for the weights of a SimpleRNN
             without `activation`.
-        reset_after: of a GRU; needed only for False and weights without a bias, as the shape of the bias tells.
-        activation, recurrent_activation: Keras' names, of weights; by default "tanh" and "sigmoid". A layer has its
-            own. Keras' "hard_sigmoid" is "hard_sigmoid_keras2" (0.2 x + 0.5) of Keras 1 and 2, and
-            "hard_sigmoid_keras3" (x / 6 + 0.5, `numbarnn.hard_sigmoid`) of Keras 3.
-        options: of the layer; batch_first is True if not given, as Keras' arrays are (B, T, ...).
+        reset_after: whether a GRU resets after the product. Needed only for False and weights without a bias.
+        activation, recurrent_activation: Keras' names, for bare weights. Default: "tanh" and "sigmoid". Keras 1 and 2's
+            "hard_sigmoid" is "hard_sigmoid_keras2" (0.2 x + 0.5), Keras 3's is "hard_sigmoid_keras3" (x / 6 + 0.5).
+        options: options of the layer. batch_first is True by default, as in Keras.
+
+    Returns:
+        an `LSTM`, `GRU` or `RNN`.
 
     Raises:
-        ValueError: a shape does not fit, the layer is another cell than the one asked for, or an option of a Keras
-            layer has no counterpart: an activation of one's own, go_backwards, a merge_mode other than "concat".
+        ValueError: a shape does not fit, `cell` is not the layer's, or numbarnn lacks an option of the layer: a custom
+            activation, go_backwards, a merge_mode other than "concat".
         TypeError: something is no recurrent layer of Keras, or no array.
 
     >>> gru = keras.layers.GRU(16, reset_after=False, return_sequences=True)
@@ -178,14 +184,14 @@ def from_keras(
 
 
 def to_keras(layer: Recurrent) -> list[list[np.ndarray[Any, Any]]]:
-    """A list with, per layer, the arrays that `set_weights` of a Keras layer (or Bidirectional) takes.
+    """Return for each layer the arrays that `set_weights` of a Keras layer (or Bidirectional) takes.
 
-    The Keras layer has use_bias=layer.bias, for a GRU reset_after=layer.reset_after, and for an RNN the activation
-    "tanh" or "relu". Where it has one bias (all but the GRU with reset_after=True), the layer's two are added, with one
-    rounding; skip input becomes identity matrices.
+    Make the Keras layer with use_bias=layer.bias, a GRU with reset_after=layer.reset_after, an RNN with its activation.
+    Two biases are added, with one rounding, except for a GRU with reset_after=True. Skip input becomes identity
+    matrices.
 
     Raises:
-        ValueError: Keras lacks something: a projection, or cell_clip.
+        ValueError: Keras cannot express the layer: a projection, or cell_clip.
 
     >>> (weights,) = convert.to_keras(numbarnn.LSTM(8, 16, device="cpu"))
     >>> lstm = keras.layers.LSTM(16, return_sequences=True)
@@ -197,37 +203,34 @@ def to_keras(layer: Recurrent) -> list[list[np.ndarray[Any, Any]]]:
 
 # ---------------------------------------------------------------- ONNX
 def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False, **options: Any) -> Layer:
-    """A layer with the weights of an ONNX model's LSTM, GRU or RNN nodes.
+    """Make a layer with the weights of an ONNX model's LSTM, GRU or RNN nodes.
 
-    Nodes with peepholes (P), other activations, their alpha and beta, `clip` or `input_forget` become an `RNN` of a
-    cell made for them, whose two biases are added up; `nr.show(layer.stack.cell)` prints its equations, and `to_onnx`
-    writes such nodes again. `clip` bounds the inputs of all activations but the LSTM's last, as onnxruntime has it.
+    Nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a custom cell, with one bias;
+    `nr.show(layer.stack.cell)` prints it. `clip` limits the inputs of all activations but the LSTM's last, as in
+    onnxruntime.
 
-    What the model computes from constants alone is computed, by ONNX' reference implementation: weights may stand
-    behind any operators. Two nodes of one direction each, with the same input and concatenated outputs, become one
-    bidirectional layer; one of them has direction "reverse", or its input and output are reversed by the model.
+    Weights may be computed from constants by any operators. Two nodes with the same input and concatenated outputs
+    become one bidirectional layer, if one has direction "reverse" or the model reverses its input and output.
+
+    The model's other inputs go to the layer's calls: sequence_lens is `lengths`, and initial_h and initial_c (D, B, H)
+    are `state`, stacked to (L*D, B, H). If the model computes a state itself, a warning says so.
 
     Args:
-        model: a file's path, its bytes, or an onnx.ModelProto. Numbers in files beside it are read of a path only.
-        node: a node's name, the name of its output, or its number among the model's LSTM, GRU and RNN nodes, of which
-            those in branches of `If` and in bodies of `Loop` and `Scan` come last; or a list of those, layer 0 first.
-            None: all of them, which have to be one stack, in one graph.
-        reverse_as_forward: take a node of direction "reverse" for a forward layer, to which x has to be passed reversed
-            in time (each sequence from its own last element), and whose y is reversed likewise.
-        options: of the layer; batch_first, if not given, is True where the nodes' `layout` is 1, or where the first one
-            gets an input of the model transposed to time first, as `to_onnx` and PyTorch write it.
+        model: a file's path, its bytes, or an onnx.ModelProto. External data need the path.
+        node: name of a node or of its output, or its number among the recurrent nodes (those within `If`, `Loop` and
+            `Scan` come last); or a list of these, layer 0 first. None takes all; they must form one stack in one graph.
+        reverse_as_forward: import a node of direction "reverse" as a forward layer. Reverse x and y in time yourself,
+            each sequence from its last step.
+        options: options of the layer. batch_first is True by default if the nodes' `layout` is 1, or if the model
+            transposes its input to time first, as `to_onnx` and PyTorch do.
 
-    A layer keeps weights only; where the model computes a state, a warning says so. What the model passes to its nodes
-    besides x goes to the layer's calls:
-
-        sequence_lens (B,)                      `lengths`, on the host
-        initial_h, initial_c (D, B, H)          `state`: h, or (h, c) for an LSTM; (L*D, B, H) has all nodes', layer 0
-                                                first. Where layout is 1 the nodes' are (B, D, H), the layer's are not.
+    Returns:
+        an `LSTM`, `GRU` or `RNN`.
 
     Raises:
-        ValueError: a node has what numbarnn lacks (named, with its value) or other activations for its second direction
-            than for its first; its weights depend on what the model is given, or its initial state does not and is not
-            zero; the nodes are no stack; the model's graph has a circle.
+        ValueError: numbarnn lacks something that a node has (the message names it), weights depend on the model's
+            inputs, an initial state is a constant other than zero, the nodes do not form a stack, or the graph has a
+            cycle.
         ImportError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
@@ -241,22 +244,22 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
 
 
 def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, lengths: bool = False) -> Any:
-    """An onnx.ModelProto with one node per layer, which computes what calling the layer does, for any T and B.
+    """Return an onnx.ModelProto that computes what a call of the layer does, for any T and B, with one node per layer.
 
-    Inputs: x, shaped as the layer's; lengths (B,), int32, with `lengths`; hx, and cx of an LSTM, with `state`. Outputs:
-    y, hy, and cy of an LSTM. States are shaped as the layer's; where sizes differ there is one per layer, hx_l0, hx_l1,
-    ... A single bias becomes two, skip input becomes identity matrices. onnxruntime runs float32 and float16; it has no
-    recurrent operators of float64.
+    Inputs are x, lengths (B,) as int32, hx and cx; outputs are y, hy and cy, all in the layer's shapes. If sizes differ
+    there is one state per layer: hx_l0, hx_l1, ... A single bias becomes two, and skip input becomes identity matrices.
+    onnxruntime runs float32 and float16; it has no recurrent operators for float64.
 
     Args:
-        path: a file to write it to as well; one that is there is replaced whole or, where writing fails, kept.
-        state: whether the model takes the initial state; else it is zero.
-        lengths: whether the model takes the sequences' lengths (the nodes' sequence_lens); y is 0 beyond them. After an
-            empty sequence (length 0) hy and cy are the initial state here, but 0 in onnxruntime.
+        layer: the layer.
+        path: file to write the model to. An existing file is replaced only if writing succeeds.
+        state: add the initial state as inputs; otherwise it is zero.
+        lengths: add the sequences' lengths as an input; y is 0 beyond them. For length 0 onnxruntime returns hy and cy
+            as 0, numbarnn as the initial state.
 
     Raises:
-        ValueError: ONNX lacks something: a projection, cell_clip, or any cell but the built-in ones and those that
-            `from_onnx` makes.
+        ValueError: ONNX cannot express the layer: a projection, cell_clip, or a cell that is neither built in nor made
+            by `from_onnx` or `from_keras`.
         OSError: the file cannot be written.
         ImportError: the package onnx is not installed.
 
@@ -273,12 +276,12 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 
 # ---------------------------------------------------------------- safetensors
 def save_safetensors(layer: Recurrent, path: Path) -> None:
-    """Write the layer to a file: PyTorch's state dict, and the options that weights do not tell.
+    """Write a layer to a file: PyTorch's state dict, with the cell, batch_first, dropout and the clip.
 
-    Those are the cell (with it a GRU's reset_after), batch_first, dropout, cell_clip and clip_propagate_nan; device,
-    schedule, seed, allow_tf32 and checkpoint_every are not kept.
+    Device, schedule, seed, allow_tf32 and checkpoint_every are not kept.
 
     Raises:
+        ValueError: the layer has a custom cell or input_mode "given".
         OSError: the file cannot be written.
         ImportError: the package safetensors is not installed.
 
@@ -289,19 +292,20 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
     if network.cell == "lstm":
         options |= {"cell_clip": layer.cell_clip, "clip_propagate_nan": layer.clip_propagate_nan}
     if network.input_mode == "given":
-        raise ValueError("a layer with input_mode 'given' is not written to safetensors files: keep its state_dict()")
+        raise ValueError("safetensors files have no input_mode 'given': save layer.state_dict()")
     safetensors.write(os.fspath(path), network.parameters, options)
 
 
 def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
-    """A layer from a file that `save_safetensors`, or PyTorch, wrote.
+    """Make a layer from a file of `save_safetensors`, or from one of PyTorch's state dicts.
 
     Args:
-        cell, prefix: as in `from_torch`, for files that do not come from numbarnn.
-        options: of the layer; they come before the file's.
+        path: the file.
+        cell, prefix: see `from_torch`; for files that do not come from numbarnn.
+        options: options of the layer; they override the file's.
 
     Raises:
-        ValueError, TypeError: as in `from_torch`, or the file is no safetensors file, or not of `cell`.
+        ValueError, TypeError: see `from_torch`; or the file is no safetensors file, or `cell` is not the file's.
         OSError: the file cannot be read.
         ImportError: the package safetensors is not installed.
 
@@ -315,22 +319,22 @@ def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = ""
 
 # ---------------------------------------------------------------- layers and networks
 def _network(layer):
-    """The `NetworkData` of a layer: copies of its parameters on the host."""
+    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
     if layer.cell not in _CLASSES:
         raise ValueError(
-            f"layer has cell {layer.cell!r}, which no other format knows ({', '.join(_CLASSES)} are known): keep its "
-            "state_dict()"
+            f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: other formats cannot express "
+            "it; save layer.state_dict()"
         )
     network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
-    if layer.input_mode == "given":  # which arrays do not tell
+    if layer.input_mode == "given":  # arrays do not say so
         network = replace(network, input_mode="given", input_size=layer.input_size)
     return network
 
 
 def _custom(layer):
-    """The `NetworkData` of a layer whose cell was made for nodes; None of others."""
+    """Return the `NetworkData` of a layer whose cell `from_onnx` made, or None."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
@@ -345,9 +349,9 @@ def _custom(layer):
 
 
 def _layer(network, found, options):
-    """A layer with the network's weights; `options` come before those that were found with the weights."""
+    """Make a layer with the network's weights. `options` override those that came with the weights."""
     if decided := [name for name in options if name in _FROM_WEIGHTS]:
-        raise TypeError(f"leave out {', '.join(decided)}: the source tells (a state dict by its shapes, and cell=)")
+        raise TypeError(f"{', '.join(decided)} must be left out: the weights decide (for a state dict also cell=)")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype

@@ -1,4 +1,4 @@
-"""The same work in cuDNN's own terms: four calls over a flat weight space, with cuDNN's argument names.
+"""Compute recurrent networks by cuDNN's four calls: a flat weight space, cuDNN's argument names.
 
     rnn = Descriptor("lstm", input_size=64, hidden_size=128, num_layers=2)
     w = rnn.zeros_weights()                                            # cudnnGetRNNWeightSpaceSize
@@ -11,9 +11,17 @@
 Data layouts (`layout=`, cudnnRNNDataLayout_t) are "seq_major_unpacked" (T, B, I), "batch_major_unpacked" (B, T, I), and
 "seq_major_packed" (sum of lengths, I): all elements of time 0, then all of time 1, ..., the longest sequence first.
 
-None means what NULL means in cuDNN: zero for an input. Outputs may be given as arrays to write into (`y=`, `hy=`,
-`cy=`, `dx=`, `dhx=`, `dcx=`); without them new ones are returned. Work space and reserve space are handled inside:
-`reserve` is an opaque object, good for one `backward_data` followed by any number of `backward_weights`.
+None is cuDNN's NULL: zero for an input. Pass arrays as `y=`, `hy=`, `cy=`, `dx=`, `dhx=` or `dcx=` to receive results;
+without them new arrays are returned. Work space is handled inside. `reserve` is opaque: use it for one `backward_data`
+and then any number of `backward_weights`.
+
+Example:
+    >>> rnn = Descriptor("gru", input_size=8, hidden_size=16, device="cpu")
+    >>> w = rnn.zeros_weights()
+    >>> y, hy, cy, reserve = forward_training(rnn, np.zeros((5, 3, 8), "float32"), w=w)
+    >>> dx, dhx, dcx = backward_data(rnn, reserve, dy=np.ones_like(y), w=w)
+    >>> backward_weights(rnn, reserve, np.zeros_like(w)).shape
+    (1248,)
 """
 
 from __future__ import annotations
@@ -38,31 +46,28 @@ LAYOUTS = ("seq_major_unpacked", "batch_major_unpacked", "seq_major_packed")
 
 
 class Descriptor(Stack):
-    """cudnnRNNDescriptor: cell, sizes and options, and the engine; no parameters.
+    """Describe a network as cudnnRNNDescriptor does: cell, sizes, options and engine, but no parameters.
 
-    Arguments as for `numbarnn.LSTM`, with the cell first: "lstm", "gru", "rnn_tanh", "rnn_relu"; cuDNN's biasMode is
-    `bias`, inputMode `input_mode`, projSize `proj_size`, and cudnnRNNSetClip `cell_clip`.
-
-    Attributes:
-        weight_space_size: elements of the weight space.
+    The first argument is the cell: "lstm", "gru", "rnn_tanh" or "rnn_relu". The others are those of `numbarnn.LSTM`.
+    cuDNN's biasMode is `bias`, inputMode is `input_mode`, projSize is `proj_size`, cudnnRNNSetClip is `cell_clip`.
     """
 
     @property
     def weight_space_size(self) -> int:
-        """Number of elements of `w` and `dw`."""
+        """Return the number of elements of `w` and `dw`."""
         return self.space.size
 
     def zeros_weights(self) -> Array:
-        """A weight space of zeros, on the descriptor's engine."""
+        """Allocate a weight space of zeros on the descriptor's engine."""
         with self.engine.activate(), self.allocating_weights():
             return self.engine.zeros(self.space.size, self.dtype)
 
     def weight_params(self, w: Array) -> dict[str, Array]:
-        """Name (PyTorch's) -> view of `w`; writing through a view changes `w`."""
+        """Return PyTorch's names -> views of `w`. Writing to a view changes `w`."""
         return self.space.views(self._weights(w, "w"))
 
     def _weights(self, w, name):
-        """A weight space, checked; never a copy, as callers read or write it through this very array."""
+        """Check a weight space and return it, never a copy: callers read and write it."""
         array = array_checks.as_array(self.engine, w, name)
         if array.shape != (self.space.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             raise ValueError(
@@ -72,14 +77,14 @@ class Descriptor(Stack):
         return array
 
 
-# What a forward call is told by keyword, with its defaults: see `forward_inference`.
+# Keyword arguments of forward calls, with their defaults: see `forward_inference`.
 _OPTIONS = {"y": None, "hy": None, "cy": None, "layout": LAYOUTS[0], "seq_lengths": None, "padding_fill": 0.0}
 _OPTIONS |= {"resets": None}
 ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
 
 
 def _forward_options(y, hy, cy, options):
-    """The `ForwardOptions`; TypeError for a name that is none of them."""
+    """Make `ForwardOptions`; raise TypeError for an unknown name."""
     for name in options:
         if name not in _OPTIONS:
             raise TypeError(f"forward calls have no argument {name!r}; there are {', '.join(_OPTIONS)}")
@@ -98,22 +103,23 @@ def forward_inference(
     cy: Given = None,
     **options: Any,
 ) -> tuple[Array, Any, Any]:
-    """y, hy, cy of a forward call that keeps nothing.
+    """Compute y, hy and cy without keeping anything for backward (cudnnRNNForward, inference).
 
     Args:
-        rnn: Descriptor.
-        x: (T, B, I), or as `layout` says. hx: (L*D, B, H) or None, cx: likewise, LSTM only; with unequal sizes lists of
-            one (D, B, H) per layer.
-        w: (weight_space_size,).
-        y, hy, cy: arrays to write the results into, or None.
-        layout: of x and y, see this module's docstring; the first by default.
-        seq_lengths: (B,) ints on the host, each 0 to T (cuDNN's seqLengthArray); None: all are T. Packed, they are
-            needed, at least 1, the longest first.
-        padding_fill: what y is beyond a sequence's length (paddingFill).
-        resets: as in `numbarnn.LSTM`'s calls; unpacked layouts only. Not in cuDNN.
+        rnn: the `Descriptor`.
+        x: the input sequences, (T, B, I), or as `layout` says.
+        hx, cx: the initial states, (L*D, B, H), or lists of one (D, B, H) per layer if sizes differ. cx is for cells
+            with c. None is zero.
+        w: the weight space, (weight_space_size,).
+        y, hy, cy: arrays to write the results into. None makes new ones.
+        layout: layout of x and y, see this module. Default: "seq_major_unpacked".
+        seq_lengths: the number of steps of each sequence, (B,) ints on the host, 0 to T (seqLengthArray). None: all
+            are T. The packed layout needs them: at least 1, the longest first.
+        padding_fill: value of y beyond a sequence's length (paddingFill).
+        resets: bools (T, B) that restart sequences, as in calls of layers; unpacked layouts only. Not in cuDNN.
 
     Returns:
-        y (T, B, D*H), or as `layout` says, hy, cy; cy is None for cells without c.
+        y (T, B, D*H), or as `layout` says; hy; cy, None for cells without c.
 
     Raises:
         ValueError, TypeError: an argument does not fit.
@@ -133,9 +139,10 @@ def forward_training(
     cy: Given = None,
     **options: Any,
 ) -> tuple[Array, Any, Any, Tape]:
-    """As `forward_inference`, with dropout between layers, and the reserve for backward as a fourth result.
+    """Compute y, hy, cy and the reserve for backward (cudnnRNNForward, training), with dropout between layers.
 
-    The reserve has copies of `w` and `x`: changing them before the backward calls changes no gradient.
+    Arguments are those of `forward_inference`. The reserve has copies of `w` and `x`: changing either afterwards does
+    not change the gradients.
     """
     return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=True)
 
@@ -152,13 +159,18 @@ def backward_data(
     dhx: Given = None,
     dcx: Given = None,
 ) -> tuple[Array, Any, Any]:
-    """dx, dhx, dcx: the gradients of x and the initial state.
+    """Compute the gradients of x and of the initial states (cudnnRNNBackwardData_v8).
 
     Args:
-        reserve: of one `forward_training`; each allows one `backward_data`.
-        dy: (T, B, D*H), or in the layout of the forward call; dhy, dcy: like hy, cy; None is zero.
+        rnn: the `Descriptor`.
+        reserve: the result of one `forward_training`. Each allows one `backward_data`.
+        dy: dL/dy, (T, B, D*H), or in the layout of the forward call. None is zero.
+        dhy, dcy: gradients of the final states, like hy and cy. None is zero.
         w: the weight space of the forward call.
-        dx, dhx, dcx: arrays to write the results into, or None.
+        dx, dhx, dcx: arrays to write the results into. None makes new ones.
+
+    Returns:
+        dx, dhx, dcx.
 
     Raises:
         ValueError, TypeError: an argument does not fit; the reserve was used, or made with another descriptor or `w`.
@@ -181,7 +193,14 @@ def backward_data(
 
 
 def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
-    """Add the parameters' gradients to `dw` (weight_space_size,), after `backward_data`; returns dw."""
+    """Add the parameters' gradients to `dw` (weight_space_size,) after `backward_data` (cudnnRNNBackwardWeights_v8).
+
+    Returns:
+        dw.
+
+    Raises:
+        ValueError, TypeError: `backward_data` has not run, or an argument does not fit.
+    """
     _check_reserve(rnn, reserve)
     if reserve.backward is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
@@ -192,7 +211,7 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
 
 
 def _forward(rnn, x, hx, cx, w, options, training):
-    """(y, hy, cy, tape) of a call with these `ForwardOptions`."""
+    """Return (y, hy, cy, tape) of a call with these `ForwardOptions`."""
     _check_descriptor(rnn)
     layout = options.layout
     if w is None:
@@ -223,14 +242,14 @@ def _forward(rnn, x, hx, cx, w, options, training):
 
 
 def _packing(seq_lengths):
-    """The Packing of sequences that are sorted already."""
+    """Return the Packing of sequences that are already sorted by length."""
     if seq_lengths is None:
-        raise ValueError("seq_lengths are needed with layout 'seq_major_packed': x does not tell them")
+        raise ValueError("seq_lengths must be given with layout 'seq_major_packed', got None")
     lengths = np.asarray(seq_lengths)
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or not lengths.size:
         raise TypeError(f"seq_lengths must be ints, one per sequence, not {seq_lengths!r}")
     if lengths[-1] < 1 or (np.diff(lengths) > 0).any():
-        raise ValueError(f"seq_lengths of packed data must be at least 1 and never increase, but are {lengths}")
+        raise ValueError(f"seq_lengths of packed data must be at least 1 and never increase, got {lengths}")
     order = np.arange(len(lengths))
     return sequences.Packing((lengths[None] > np.arange(lengths[0])[:, None]).sum(axis=1), order, order)
 
@@ -243,12 +262,12 @@ def _split_c(rnn, value, name, batch):
 
 
 def _c_shape(rnn, batch):
-    """The shape of c, or a list of shapes; None where the cell has none."""
+    """Return the shape of c, or a list of shapes, or None for a cell without c."""
     return rnn.c_shapes(batch, rnn.cell.num_private) if rnn.cell.num_private else None
 
 
 def _places(rnn, given, shapes, read_again):
-    """The caller's arrays for results, apart from what is read again and from each other; None where none is given.
+    """Check the caller's arrays for results: they must not overlap each other or what is read again. None stays None.
 
     Args:
         given: name -> array. shapes: name -> shape, in the order of the results.
@@ -260,7 +279,7 @@ def _places(rnn, given, shapes, read_again):
 
 
 def _place(rnn, given, name, shape):
-    """A caller's array for a result, checked (a list of them for a list of shapes); None stays None."""
+    """Check a caller's array for a result (or list of arrays, for a list of shapes). None stays None."""
     if given is None:
         return None
     if shape is None:
@@ -274,7 +293,7 @@ def _place(rnn, given, name, shape):
 
 
 def _require_apart(rnn, places, read_again):
-    """Refuse results that would be written over what is read again, or over each other."""
+    """Raise ValueError if a result would overwrite an array that is read again, or another result."""
     written = []
     for name, place in places.items():
         for part in place if isinstance(place, list | tuple) else (place,):
@@ -285,14 +304,14 @@ def _require_apart(rnn, places, read_again):
 
 
 def _delivered(rnn, packing, results, places):
-    """The results, the first one packed where x was, or the caller's arrays after copying them there."""
+    """Copy results to the caller's arrays if there are any, and return them. The first is packed if x was."""
     first, *states = results
     results = packing.pack(rnn.engine, first) if packing else first, *states
     return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
 
 
 def _deliver(rnn, result, place):
-    """The result, or the caller's array after copying it there."""
+    """Copy a result to the caller's array if there is one, and return it."""
     if place is None:
         return result
     if isinstance(place, list):
@@ -307,8 +326,8 @@ def _check_descriptor(rnn):
         raise TypeError(f"rnn must be a Descriptor, not a {type(rnn).__qualname__}")
     if rnn.widths != rnn.hidden_sizes:
         raise ValueError(
-            f"rnn is of cell {rnn.cell.name} with states of more units than h, {rnn.widths}, for which cuDNN's calls "
-            "have no form: take numbarnn.RNN"
+            f"rnn must have states of h's size, but {rnn.cell.name} has {rnn.widths} units: cuDNN's calls have no form "
+            "for them, use numbarnn.RNN"
         )
 
 

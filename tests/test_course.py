@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import exercises
 from numbarnn import course
 
 
@@ -143,32 +142,3 @@ def test_breaks(capsys):
     for attempt in (lambda: None, lambda: unsolved(0)):
         course.breaks(attempt, IndexError, "block", name="f")
         assert capsys.readouterr().out == "not solved yet: f() should raise IndexError: ... block ...\n"
-
-
-# ------------------------------------------------------------------------------------------------- cells of exercises
-def notebook(folded, check_tags=("check",)):
-    nbformat = pytest.importorskip("nbformat")
-    new = nbformat.v4
-    return new.new_notebook(
-        cells=[
-            new.new_markdown_cell("### Exercise"),
-            new.new_code_cell("def f(x):\n    raise NotImplementedError", metadata={"tags": ["exercise"]}),
-            new.new_code_cell("course.check(f, on=[1], gives=[2])", metadata={"tags": list(check_tags)}),
-            new.new_markdown_cell(folded, metadata={"tags": ["solution"]}),
-        ]
-    )
-
-
-def folded(title, text):
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>\n"
-
-
-HINT = folded("Hint 1", "Think.") + folded("Hint 2", "Add.")
-SOLUTION = folded("Solution", "```python\ndef f(x):\n    return x + 1\n```\n\nSo it is.")
-WRONG = folded("A wrong turn", "```python\ndef f(x):\n    return x\n```")
-
-
-def test_exercises_of_a_notebook():
-    (found,) = exercises.of_notebook(notebook(HINT + SOLUTION + WRONG))
-    assert found == exercises.Exercise(1, "def f(x):\n    return x + 1\n", "def f(x):\n    return x\n")
-    assert exercises.of_notebook(notebook(HINT + SOLUTION))[0].wrong is None

@@ -146,10 +146,10 @@ def test_the_character_model_goes_on_without_safetensors(monkeypatch, capsys):
 
 
 class Client(NotebookClient):
-    """Runs a notebook and, at each exercise, the check of its unsolved cell, of the wrong attempt, and of the solution.
+    """Runs a notebook and, at each exercise, the check of the wrong attempt, of the solution, and of its unsolved cell.
 
     Args:
-        stay_solved: whether the notebook goes on with the solutions, else with the unsolved cells.
+        stay_solved: whether the unsolved cell comes first, so that the notebook goes on with the solution.
     """
 
     def __init__(self, notebook, stay_solved, **options):
@@ -164,26 +164,29 @@ class Client(NotebookClient):
         with self.setup_kernel(env=environment):
             process = psutil.Process(self.km.provisioner.pid)
             for index, cell in enumerate(self.nb.cells):
+                if index in at:
+                    self.said[cell.id] = {} if self.stay_solved else self._of_forms(at[index])
                 before = process.cpu_times()
                 self.execute_cell(cell, index)  # raises CellExecutionError, with the traceback, where a cell fails
                 after = process.cpu_times()
                 self.seconds[cell.id] = after.user + after.system - before.user - before.system
                 if index - 1 in at:
-                    self.said[self.nb.cells[index - 1].id] = self._of_forms(at[index - 1])
+                    said = self.said[self.nb.cells[index - 1].id]
+                    said["unsolved"] = exercises.statuses(cell)
+                    said |= self._of_forms(at[index - 1]) if self.stay_solved else {}
 
     def _of_forms(self, exercise):
-        unsolved, check = self.nb.cells[exercise.index : exercise.index + 2]
-        said = {"unsolved": exercises.statuses(check)}
-        forms = [("wrong", exercise.wrong), ("solution", exercise.solution), ("unsolved again", unsolved.source)]
-        for form, source in forms[: 2 if self.stay_solved else 3]:
-            if source is not None:
-                attempt, checked = copy.deepcopy(unsolved), copy.deepcopy(check)
+        own = self.nb.cells[exercise.index : exercise.index + 2]
+        said = {}
+        for form in ("wrong", "solution"):
+            if (source := getattr(exercise, form)) is not None:
+                attempt, checked = map(copy.deepcopy, own)
                 attempt.source = source
                 self.execute_cell(attempt, exercise.index)
                 self.execute_cell(checked, exercise.index + 1)
                 said[form] = exercises.statuses(checked)
         if not self.stay_solved:
-            self.nb.cells[exercise.index : exercise.index + 2] = unsolved, check
+            self.nb.cells[exercise.index : exercise.index + 2] = own
         return said
 
 
@@ -210,8 +213,7 @@ def test_runs_from_top_to_bottom(path, tmp_path):
     """With no exercise solved; the checks of all tell the unsolved cell, the wrong attempt and the solution apart."""
     client = execute(path, tmp_path)
     for cell, said in client.said.items():
-        for form in ("unsolved", "unsolved again"):
-            assert set(said[form]) == {"not solved yet"}, (cell, form, said[form])
+        assert set(said["unsolved"]) == {"not solved yet"}, (cell, said["unsolved"])
         assert set(said["solution"]) == {"right"}, (cell, said["solution"])
         assert "wrong" in said.get("wrong", ["wrong"]), (cell, said["wrong"])
 

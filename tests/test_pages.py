@@ -1,5 +1,7 @@
 """README and the documentation: their Python runs, commands are understood. The site: see `test_notebooks`."""
 
+import doctest
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -98,3 +100,26 @@ def test_every_public_name_is_in_the_api():
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "api").glob("*.md"))
     elsewhere = {"functional", "convert", "engines", "cells", "step", *functions.__all__}  # modules, and what they list
     assert not [name for name in set(numbarnn._PUBLIC) - elsewhere if not re.search(rf":: (numbarnn\.)?{name}\b", text)]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "layers.models",
+        "layers.gradcheck",
+        "layers.sequences",
+        "functional",
+        "cells.tracing.decorator",
+        "torch.modules",
+        "torch.convert",
+    ],
+)
+def test_examples_of_docstrings_run(module):
+    import numbarnn
+
+    if module.startswith("torch."):
+        pytest.importorskip("torch")
+    found, runner, said = importlib.import_module(f"numbarnn.{module}"), doctest.DocTestRunner(), []
+    for test in doctest.DocTestFinder().find(found, extraglobs={"numbarnn": numbarnn, "numpy": np}):
+        runner.run(test, out=said.append)
+    assert runner.tries and not runner.failures, "".join(said)

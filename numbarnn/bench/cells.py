@@ -12,7 +12,7 @@ from numbarnn.cells import CELLS, Cell, library
 
 LIBRARY = "numbarnn.cells.library"
 CELL_PLACES = "FILE.py:NAME, or MODULE:NAME"
-ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run; default %(default)s"
+ABOUT_CELL = f"{', '.join(CELLS)}, a cell of {LIBRARY} by name, or {CELL_PLACES} (which is run). Default: %(default)s."
 
 
 def built_in_or_own(text):

@@ -32,9 +32,9 @@ from numbarnn.schedules import SCHEDULES
 DEVICES = ("cpu", "sim", "cuda")
 REFUSED = "refused"  # the mode of a case that a schedule cannot run
 QUICK = (
-    "a small subset, in about 20 seconds on two cores: every schedule has every cell and every option, forward and "
-    "backward; in the simulator schedules take turns in a cell's options. It leaves out most pairs of options, long "
-    "sequences, gradients of one output alone, and some dtypes of some cells"
+    "Run a subset, in about 20 seconds on two cores: every cell and option in every schedule, forward and backward. "
+    "In the simulator the schedules share a cell's options. Most pairs of options, long sequences, gradients of one "
+    "output alone, and some dtypes are left out."
 )
 TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full check takes on a slow core
 
@@ -42,8 +42,8 @@ TIMEOUT_S = 2400  # of the simulator's process: about ten times what the full ch
 def add_arguments(parser):
     """Add the options of `numbarnn check`."""
     add, names, schedules = parser.add_argument, cases.ALL_CELLS, ("auto", *SCHEDULES)
-    text = "the engine to check; all (the default): CPU, simulator, and CUDA where there is a GPU"
-    add("--device", choices=[*DEVICES, "all"], default="all", help=text)
+    about = "Engine to check. Default: all, which is CPU, simulator, and CUDA if there is a GPU."
+    add("--device", choices=[*DEVICES, "all"], default="all", help=about)
     console.add_list_argument(parser, "--cell", names, list(names))
     console.add_list_argument(parser, "--schedule", schedules, list(SCHEDULES))
     add("--quick", action="store_true", help=QUICK)

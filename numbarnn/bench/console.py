@@ -174,7 +174,7 @@ def run_apart(arguments, timeout):
 # ----------------------------------------------------------------------------------------------------------- arguments
 def add_json_argument(parser, what):
     """Add --json FILE."""
-    parser.add_argument("--json", type=json_path, metavar="FILE", help=f"also write {what} to FILE, as JSON")
+    parser.add_argument("--json", type=json_path, metavar="FILE", help=f"Also write {what} to FILE as JSON.")
 
 
 def add_list_argument(parser, option, choices, default, more=""):
@@ -187,8 +187,8 @@ def add_list_argument(parser, option, choices, default, more=""):
             raise argparse.ArgumentTypeError(f"expected {expected}; got {unknown[0]!r}")
         return list(dict.fromkeys(names))
 
-    help_text = f"from {', '.join(choices)}; default {','.join(default)}{more}"
-    parser.add_argument(option, type=parse, default=default, metavar=f"{option[2:].upper()}[,...]", help=help_text)
+    about = f"One or more of {', '.join(choices)}, with commas, or all. Default: {','.join(default)}.{more}"
+    parser.add_argument(option, type=parse, default=default, metavar=f"{option[2:].upper()}[,...]", help=about)
 
 
 def json_path(text):

@@ -26,25 +26,26 @@ def add_arguments(parser):
     """Add the options of `numbarnn demo`."""
     add, count = parser.add_argument, console.at_least_1
     for name, purpose, kind in (
-        ("layers", "recurrent layers", count), ("hidden", "units in each", count), ("batch", "streams of text", count),
-        ("seq", "characters in a window", count), ("seed", "of all that is random", int),
-        ("dropout", "probability, between layers", float), ("lr", "Adam's learning rate", float),
+        ("layers", "Layers.", count), ("hidden", "Units per layer.", count), ("batch", "Streams of text.", count),
+        ("seq", "Characters per window.", count), ("seed", "Seed of all random numbers.", int),
+        ("dropout", "Dropout probability between layers.", float), ("lr", "Adam's learning rate.", float),
     ):  # fmt: skip
         default = DEFAULTS[name]
-        add(f"--{name}", type=kind, default=default, metavar="N", help=f"{purpose} (default: {default})")
-    add("--cell", choices=PEERS_CELLS, default=DEFAULTS["cell"], help="kind of recurrent layer (default: lstm)")
-    add("--text", metavar="FILE", help="UTF-8 text to learn (default: Python's documentation)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim (default: auto)")
+        add(f"--{name}", type=kind, default=default, metavar="N", help=f"{purpose} Default: {default}.")
+    add("--cell", choices=PEERS_CELLS, default=DEFAULTS["cell"], help="Cell of the layers. Default: lstm.")
+    add("--text", metavar="FILE", help="UTF-8 text to learn. Default: Python's documentation.")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or sim. Default: auto.")
     default = f"{DEFAULT_STEPS}, or {DEFAULT_MINUTES} minutes if that is sooner"
-    add("--steps", type=count, metavar="N", help=f"train for so many steps (default: {default})")
-    add("--minutes", type=float, help="train no longer than this (default with --steps: no limit)")
-    add("--sample", type=int, default=600, metavar="N", help="characters to write (default: 600)")
-    add("--temperature", type=float, default=0.7, help="of the sample, 0 takes the likeliest characters (default: 0.7)")
-    add("--prompt", default="The ", help='text that the sample continues (default: "The ")')
+    add("--steps", type=count, metavar="N", help=f"Number of training steps. Default: {default}.")
+    add("--minutes", type=float, help="Stop training after this time. Default with --steps: no limit.")
+    add("--sample", type=int, default=600, metavar="N", help="Number of characters to write. Default: 600.")
+    about = "Temperature of the sample; 0 takes the likeliest characters. Default: 0.7."
+    add("--temperature", type=float, default=0.7, help=about)
+    add("--prompt", default="The ", help='Text that the sample continues. Default: "The ".')
     console.add_json_argument(parser, "the results")
     plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
-    help_text = f"loss curve to write, or none (default: {DEFAULT_PLOT})"
-    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=help_text)
+    about = f"File for the loss curve, or none. Default: {DEFAULT_PLOT}."
+    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
 
 
 def run(args):

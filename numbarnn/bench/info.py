@@ -34,7 +34,7 @@ MORE = {"cuDNN": "  (CUDA 13: pip install nvidia-cudnn-cu13)"}
 
 def add_arguments(parser):
     """Add the options of `numbarnn info`."""
-    parser.add_argument("--clear-cache", action="store_true", help="remove all compiled code from disk")
+    parser.add_argument("--clear-cache", action="store_true", help="Delete all compiled code from disk.")
     console.add_json_argument(parser, "all of it")
 
 

@@ -16,17 +16,17 @@ COLUMNS = ["", "kernel", "dtype", "layouts", "arch", "regs", "shared", "dynamic"
 
 def add_arguments(parser):
     """Add the options of `numbarnn kernels`."""
-    text = f"what to compile for, such as sm_90; may be repeated; default {USUAL_ARCH}"
-    parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=text)
+    about = f"Architectures to compile for, such as sm_90; may be repeated. Default: {USUAL_ARCH}."
+    parser.add_argument("--arch", type=known_archs, action="extend", metavar="SM[,SM]", help=about)
     output = parser.add_mutually_exclusive_group()
     console.add_json_argument(output, "one row per kernel, dtype and arch")
-    text = "print a kernel's PTX instead, for the first arch; NAME-DTYPE[-LAYOUTS] as in the table, or one of another "
-    text += "kernel that a layer launches, such as lstm_pointwise_backward or copy"
-    output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=text)
-    text = "print its machine code (SASS) instead; needs the extra [sass]"
-    output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=text)
-    text = "print its Python source instead, without the code that this kernel never runs"
-    output.add_argument("--source", type=shipped_kernel, metavar="NAME", help=text)
+    about = "Print a kernel's PTX for the first arch. NAME is a name of the table (NAME-DTYPE[-LAYOUTS]), or another "
+    about += "kernel that a layer launches, such as lstm_pointwise_backward or copy."
+    output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
+    about = "Print a kernel's machine code (SASS). Needs the extra [sass]."
+    output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
+    about = "Print a kernel's Python source, without the code that it never runs."
+    output.add_argument("--source", type=shipped_kernel, metavar="NAME", help=about)
 
 
 def run(args):

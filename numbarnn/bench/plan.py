@@ -25,28 +25,25 @@ def add_arguments(parser):
     add("--cell", type=built_in_or_own, default="lstm", metavar="CELL", help=ABOUT_CELL)
     expected = "whole numbers of at least 1 with commas between, such as 1024,1024,512;"
     sizes = lambda text: console.whole_numbers(text, expected)  # noqa: E731
-    add("--hidden", type=sizes, required=True, metavar="H[,H]", help="hidden size of each layer, such as 1024,1024,512")
-    add("--batch", type=count, required=True, metavar="B", help="sequences")
-    add("--steps", type=count, required=True, metavar="T", help="time steps")
-    help_text = f"the GPU; {DEVICE} (the default) is the one in this machine"
-    add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=help_text)
-    add("--input-size", type=count, metavar="I", help="default: the first layer's hidden size")
-    help_text = "of a cell that projects its output, and of the LSTM: the width of h"
-    add("--proj-size", type=count, default=0, metavar="P", help=help_text)
-    add("--dtype", choices=DTYPES, default="float32", help="default float32")
-    add("--bidirectional", action="store_true", help="a second direction, backward in time")
-    add("--dropout", type=float, default=0.0, metavar="P", help="probability between layers, in training")
-    help_text = (
-        "in training keep the states at every K-th step only: what that saves and costs, and the plan of K steps"
-    )
-    add("--checkpoint-every", type=count, default=0, metavar="K", help=help_text)
+    add("--hidden", type=sizes, required=True, metavar="H[,H]", help="Hidden sizes of all layers, such as 1024,512.")
+    add("--batch", type=count, required=True, metavar="B", help="Number of sequences.")
+    add("--steps", type=count, required=True, metavar="T", help="Number of time steps.")
+    about = f"The GPU. Default: {DEVICE}, the one in this machine."
+    add("--profile", choices=[*profiles.PROFILES, DEVICE], default=DEVICE, help=about)
+    add("--input-size", type=count, metavar="I", help="Features of x. Default: the first layer's hidden size.")
+    about = "Size of the projected h, of an LSTM or of a cell that projects its output."
+    add("--proj-size", type=count, default=0, metavar="P", help=about)
+    add("--dtype", choices=DTYPES, default="float32", help="Default: float32.")
+    add("--bidirectional", action="store_true", help="Add a second direction, backward in time.")
+    add("--dropout", type=float, default=0.0, metavar="P", help="Dropout probability between layers in training.")
+    about = "Keep every K-th step's states in training: show what this saves and costs, and the plan of K steps."
+    add("--checkpoint-every", type=count, default=0, metavar="K", help=about)
     passes = parser.add_mutually_exclusive_group()
-    passes.add_argument("--inference", action="store_true", help="keep nothing for a backward pass")
-    passes.add_argument("--backward", action="store_true", help="show the backward pass too")
-    add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="default auto, which takes one of the others")
-    add(
-        "--plot", type=console.json_path, metavar="FILE", help=f"also draw the plan ({', '.join(PICTURES)}; matplotlib)"
-    )
+    passes.add_argument("--inference", action="store_true", help="Plan inference, which keeps nothing for backward.")
+    passes.add_argument("--backward", action="store_true", help="Show the backward pass too.")
+    add("--schedule", choices=("auto", *SCHEDULES), default="auto", help="Default: auto, which chooses one.")
+    about = f"Also draw the plan ({', '.join(PICTURES)}; needs matplotlib)."
+    add("--plot", type=console.json_path, metavar="FILE", help=about)
     console.add_json_argument(parser, "the answer")
 
 

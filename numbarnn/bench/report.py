@@ -39,10 +39,10 @@ svg { max-width: 100%; height: auto; }
 
 def add_arguments(parser):
     """Add the options of `numbarnn report`."""
-    text = "what `numbarnn bench --json FILE` wrote, one or several; default: of the results that come with numbarnn "
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text + "the newest of each device")
-    text, page = "the page to write; default numbarnn_report.html", Path("numbarnn_report.html")
-    parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=text)
+    about = "Results of `numbarnn bench --json FILE`. Default: from the results that come with numbarnn, "
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=about + "the newest of each device.")
+    about, page = "Page to write. Default: numbarnn_report.html.", Path("numbarnn_report.html")
+    parser.add_argument("--html", type=console.json_path, default=page, metavar="FILE", help=about)
 
 
 def run(args):

@@ -32,33 +32,35 @@ USUAL_CELLS = ["lstm", "gru"]
 def add_arguments(parser):
     """Add the options of `numbarnn bench`."""
     add, shapes = parser.add_argument, parser.add_mutually_exclusive_group()
-    text = "steps, batch, input size, hidden size, layers; behind them words: bidirectional, lengths (of T/2 to T "
-    text += "steps); may be given several times"
-    shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=text)
-    sets = {name: f"{len(some)} shapes" if len(some) > 9 else " ".join(map(str, some)) for name, some in SETS.items()}
-    sets = "; ".join(f"{name}: {some}" for name, some in sets.items())
-    counts = {name: sum(map(len, some.values())) for name, some in DEEPBENCH.items()}
-    sets += "; DeepBench's problems as it takes them, with skip input and each pass apart: "
+    about = "Steps, batch, input size, hidden size, layers; then bidirectional, lengths (T/2 to T steps) if wanted. "
+    about += "May be repeated."
+    shapes.add_argument("--shape", type=parse_shape, action="append", metavar="T,B,I,H,L", help=about)
+    sets = {name: f"{len(own)} shapes" if len(own) > 9 else " ".join(map(str, own)) for name, own in SETS.items()}
+    sets = "; ".join(f"{name}: {own}" for name, own in sets.items())
+    counts = {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()}
+    sets += "; DeepBench's problems, with skip input and each pass timed separately: "
     sets += ", ".join(f"{name} ({count})" for name, count in counts.items())
-    shapes.add_argument("--set", choices=[*SETS, *DEEPBENCH], default="default", help=f"named shapes; {sets}")
-    text = f"the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores"
-    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=text)
-    text = f"one step at a time, as in a stream: median and 99th percentile of {stream.CALLS} single calls or more; "
-    add("--stream", action="store_true", help=text + "shapes with T=1, by default those of the set stream")
-    text = "only the rows whose 'cell T,B,I,H,L dtype' has this text in it, such as 'lstm 25,16' or float64; may be "
-    add("--only", action="append", metavar="TEXT", help=text + "given several times, for any of them")
-    text = f"from {', '.join(PEERS_CELLS)}; a cell of {LIBRARY} by its name, or {CELL_PLACES}, which is run: they are "
-    text += f"compared with the LSTM and with a loop in PyTorch; default {','.join(USUAL_CELLS)}; of DeepBench's "
-    add("--cell", type=named_cells, metavar="CELL[,...]", help=text + "sets, all that they have")
+    shapes.add_argument("--set", choices=[*SETS, *DEEPBENCH], default="default", help=f"Named shapes. {sets}.")
+    about = f"Use the set {QUICK!r} and at most {QUICK_ROUNDS} rounds: two to three minutes on two cores."
+    shapes.add_argument("--quick", action="store_const", const=QUICK, dest="set", help=about)
+    about = f"Run one step per call: median and 99th percentile of at least {stream.CALLS} calls. Shapes have T=1; "
+    add("--stream", action="store_true", help=about + "default: the set stream.")
+    about = "Run only rows whose 'cell T,B,I,H,L dtype' contains this text, such as 'lstm 25,16' or float64. May be "
+    add("--only", action="append", metavar="TEXT", help=about + "repeated, for any of them.")
+    about = (
+        f"One or more of {', '.join(PEERS_CELLS)}; or a cell of {LIBRARY} by name, or {CELL_PLACES} (which is run), "
+    )
+    about += f"timed next to the LSTM and a loop in PyTorch. Default: {','.join(USUAL_CELLS)}; for DeepBench's "
+    add("--cell", type=named_cells, metavar="CELL[,...]", help=about + "sets, all of theirs.")
     console.add_list_argument(parser, "--dtype", precision.DTYPES, ["float32"])
     console.add_list_argument(parser, "--schedule", ("auto", *SCHEDULES), ["auto"])
-    text = "; on a GPU, of float32: PyTorch's own default is on; 3x: ours alone, peers as with off"
-    console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], text)
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    text = "CPU threads for every contender; default all cores"
-    add("--threads", type=console.at_least_1, metavar="N", help=text)
+    about = " For float32 on a GPU; PyTorch's default is on. 3x is numbarnn's alone, peers run with off."
+    console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="Default: auto.")
+    about = "CPU threads for every contender. Default: all cores."
+    add("--threads", type=console.positive_int, metavar="N", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
-    add("--rounds", type=console.at_least_1, metavar="N", help=f"default {rounds}")
+    add("--rounds", type=console.positive_int, metavar="N", help=f"Number of rounds. Default: {rounds}.")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 

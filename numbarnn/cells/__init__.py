@@ -1,6 +1,7 @@
-"""What one step computes: every equation once, as a scalar function that all engines share.
+"""Define the equations of one step, each once, as a scalar function that all engines share.
 
-Cells by hand: lstm, gru, rnn. `tracing` makes cells of equations, `library` has some from the literature.
+`lstm`, `gru` and `rnn` are written by hand. `tracing` makes a cell from equations (`numbarnn.cell`). `library` has
+cells from the literature.
 """
 
 from importlib import import_module

@@ -66,17 +66,19 @@ def checked(value):
 
 
 def draw(value, shape, key, name):
-    """What a parameter begins with: a number, or an array of its shape; `value` as `checked` returns it. Random numbers
-    follow from the ints of `key` and the parameter's name: other parameters change nothing about them."""
+    """Return a parameter's initial value, a number or an array of its shape, from a `value` of `checked`.
+
+    The ints of `key` and the parameter's name decide the random numbers, whatever other parameters there are.
+    """
     if isinstance(value, float):
         return value
     rng = np.random.default_rng([*key, crc32(getattr(value, "alike", name).encode())])
     what = getattr(value, "__name__", type(value).__name__)
     if value in BY_NAME.values() and len(shape) != 2:
-        raise ValueError(f"p.{name} cannot begin as {what}, which is for matrices; expected a number or a function")
+        raise ValueError(
+            f"p.{name} cannot be initialized as {what}, which is for matrices; expected a number or a function"
+        )
     array = np.asarray(value(shape, rng), np.float64)
     if array.shape not in ((), tuple(shape)):
-        raise ValueError(
-            f"p.{name} is of shape {tuple(shape)}, but what it begins with ({what}) of shape {array.shape}"
-        )
+        raise ValueError(f"p.{name} has shape {tuple(shape)}, but its initial value ({what}) has shape {array.shape}")
     return np.broadcast_to(array, shape)

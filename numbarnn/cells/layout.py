@@ -99,7 +99,7 @@ class Layout:
             size is a letter, as in `numbarnn`, or an int.
         derived: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
             not read the parameters themselves.
-        equal: what a layer's sizes have to fulfil, as `Equal`s.
+        equal: what a layer's sizes have to fulfill, as `Equal`s.
         states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
             states have as many as the largest; what they multiply a smaller one with is 0 beyond.
     """

@@ -1,7 +1,8 @@
-"""Cells from the literature, each a few lines of equations; for `RNN(cell, ...)` as a cell of one's own.
+"""Cells from the literature, each in a few lines of equations, for `RNN(cell, ...)`.
 
-In all of them W multiplies the input, R a state or what is made of it, and b is a bias. Where one has hyperparameters,
-`cell(library.slstm, heads=4)` makes it anew with others. The guide on own cells lists all, with papers.
+W multiplies the input, R a state or a value computed from one, and b is a bias. `cell(library.slstm, heads=4)` makes a
+cell with other hyperparameters, and `print(library.lem.equations)` prints its equations. The guide to custom cells
+lists all of them with their papers.
 """
 
 from dataclasses import replace
@@ -194,7 +195,7 @@ def janet(x, h, p, beta=1.0):
 
 @cell
 def slstm(x, h, c, n, m, p, heads=1):
-    """LSTM with exponential gates, n to normalise c, and m to keep the exponents small: the sLSTM of xLSTM.
+    """LSTM with exponential gates, n to normalize c, and m to keep the exponents small: the sLSTM of xLSTM.
 
     Beck et al. 2024, arXiv:2405.04517, with f = σ, and gates scaled by e^-m. n is positive after a step.
 
@@ -214,12 +215,12 @@ def slstm(x, h, c, n, m, p, heads=1):
     return o * c_new / n_new, c_new, n_new, m_new
 
 
-# -------------------------------------------------------------------------------------------------- layer normalisation
+# -------------------------------------------------------------------------------------------------- layer normalization
 # Each norm is over all gates together, as haste has them, https://github.com/lmnt-com/haste, where `gain` is called
 # gamma and `shift` beta.
 @cell
 def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
-    """LSTM with its products of x, those of h, and c normalised; gains begin at 1. zoneout_h, drop_R: see `lstm`.
+    """LSTM with its products of x, those of h, and c normalized; gains begin at 1. zoneout_h, drop_R: see `lstm`.
 
     Ba et al. 2016, arXiv:1607.06450.
     """
@@ -237,7 +238,7 @@ def layer_norm_lstm(x, h, c, p, zoneout_h=0.0, drop_R=0.0):
 
 @cell
 def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
-    """GRU with its products of x and those of h normalised; reset gate after the product; gains begin at 1. zoneout_h,
+    """GRU with its products of x and those of h normalized; reset gate after the product; gains begin at 1. zoneout_h,
     drop_R: see `lstm`.
 
     Ba et al. 2016, arXiv:1607.06450.
@@ -254,7 +255,7 @@ def layer_norm_gru(x, h, p, zoneout_h=0.0, drop_R=0.0):
 # ---------------------------------------------------------------------------------------------------------- other gates
 @cell
 def li_gru(x, h, p):
-    """Light GRU: no reset gate, and ReLU (of which the paper normalises W x over the batch; here a bias stands there).
+    """Light GRU: no reset gate, and ReLU (of which the paper normalizes W x over the batch; here a bias stands there).
 
     Ravanelli et al. 2018, arXiv:1803.10225.
     """
@@ -404,7 +405,7 @@ def recurrent_highway(depth=2):
         depth: layers, from 1 on; each after the first is one more product.
     """
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-        raise ValueError(f"depth must be an int from 1 on, the number of highway layers of a step, not {depth!r}")
+        raise ValueError(f"depth must be an int of at least 1, the number of highway layers of a step, got {depth!r}")
     return _highway(depth)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from IPython.display import HTML, display
 from matplotlib.patches import Circle, FancyBboxPatch
 
-COLOURS = {"i": "tab:blue", "f": "tab:red", "g": "tab:purple", "o": "tab:green", "c": "black", "h": "tab:orange"}
+COLORS = {"i": "tab:blue", "f": "tab:red", "g": "tab:purple", "o": "tab:green", "c": "black", "h": "tab:orange"}
 LINE = "#444444"
 
 
@@ -21,10 +21,10 @@ def _canvas(width, height, x, y):
     return axis
 
 
-def _box(axis, place, text, colour, size=10, at=(0.5, 0.5)):
+def _box(axis, place, text, color, size=10, at=(0.5, 0.5)):
     """A box with its place (x, y of the lower left corner, width, height); the text `at` that part of it."""
     x, y, width, height = place
-    style = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=colour, ec=LINE, lw=1)
+    style = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=color, ec=LINE, lw=1)
     axis.add_patch(style)
     axis.text(x + width * at[0], y + height * at[1], text, ha="center", va="center", fontsize=size)
 
@@ -34,8 +34,8 @@ def _node(axis, x, y, text):
     axis.text(x, y, text, ha="center", va="center", fontsize=11, zorder=4)
 
 
-def _arrow(axis, start, end, colour=LINE, width=1.4):
-    way = {"arrowstyle": "-|>", "color": colour, "lw": width, "shrinkA": 0, "shrinkB": 0}
+def _arrow(axis, start, end, color=LINE, width=1.4):
+    way = {"arrowstyle": "-|>", "color": color, "lw": width, "shrinkA": 0, "shrinkB": 0}
     axis.annotate("", end, start, arrowprops=way)
 
 
@@ -49,7 +49,7 @@ def lstm_dataflow():
         _arrow(axis, (0.5, y), (1.2, y))
     for name, x, function in (("f", 2.0, "σ"), ("i", 4.0, "σ"), ("g", 5.6, "tanh"), ("o", 7.4, "σ")):
         _box(axis, (x - 0.4, 1.4, 0.8, 0.5), function, "#ffffff")
-        axis.text(x + (-0.2 if name == "i" else 0.12), 2.12, name, color=COLOURS[name], fontsize=13, weight="bold")
+        axis.text(x + (-0.2 if name == "i" else 0.12), 2.12, name, color=COLORS[name], fontsize=13, weight="bold")
         _arrow(axis, (x, 0.95), (x, 1.4))
     y = 4.6
     for start, end in ((0.5, 1.76), (2.24, 4.56), (5.04, 10.5)):
@@ -58,15 +58,15 @@ def lstm_dataflow():
     axis.text(10.8, y, "c", ha="center", va="center", fontsize=13)
     for x, height, text in ((2.0, y, "×"), (4.8, y, "+"), (4.8, 3.3, "×"), (8.6, 2.6, "×")):
         _node(axis, x, height, text)
-    _arrow(axis, (2.0, 1.9), (2.0, y - 0.24), COLOURS["f"])
-    _arrow(axis, (4.0, 1.9), (4.63, 3.13), COLOURS["i"])
-    _arrow(axis, (5.6, 1.9), (4.97, 3.13), COLOURS["g"])
+    _arrow(axis, (2.0, 1.9), (2.0, y - 0.24), COLORS["f"])
+    _arrow(axis, (4.0, 1.9), (4.63, 3.13), COLORS["i"])
+    _arrow(axis, (5.6, 1.9), (4.97, 3.13), COLORS["g"])
     _arrow(axis, (4.8, 3.54), (4.8, y - 0.24))
     _box(axis, (8.15, 3.4, 0.9, 0.5), "tanh", "#ffffff")
     _arrow(axis, (8.6, y), (8.6, 3.9))
     _arrow(axis, (8.6, 3.4), (8.6, 2.84))
-    _arrow(axis, (7.4, 1.9), (8.4, 2.45), COLOURS["o"])
-    _arrow(axis, (8.84, 2.6), (10.5, 2.6), COLOURS["h"], width=2.2)
+    _arrow(axis, (7.4, 1.9), (8.4, 2.45), COLORS["o"])
+    _arrow(axis, (8.84, 2.6), (10.5, 2.6), COLORS["h"], width=2.2)
     axis.text(10.8, 2.6, "h", ha="center", va="center", fontsize=13)
     notes = (2.15, 3.2, "how much is kept"), (5.05, 4.05, "what is written"), (8.75, 2.1, "what is shown")
     for x, height, text in notes:
@@ -139,8 +139,8 @@ def thread_map(who, threads=None, unit="unit j", row="sequence b", title=""):
     for b, j in np.ndindex(max(down, rows), max(across, columns)):
         inside = b < rows and j < columns
         block, thread = who[b, j] if inside else (-1, -1)
-        colour = palette(block % 9) if block >= 0 else "#d9d9d9" if not inside else "white"
-        axis.add_patch(plt.Rectangle((j - 0.48, b - 0.48), 0.96, 0.96, fc=colour, ec="none"))
+        color = palette(block % 9) if block >= 0 else "#d9d9d9" if not inside else "white"
+        axis.add_patch(plt.Rectangle((j - 0.48, b - 0.48), 0.96, 0.96, fc=color, ec="none"))
         text = f"block {block}\nthread {thread}" if block >= 0 else "idle" if not inside else "nobody"
         axis.text(j, b, text, ha="center", va="center", fontsize=8, color="black" if block >= 0 else "grey")
     axis.set(xlim=(-0.6, max(across, columns) - 0.4), ylim=(max(down, rows) - 0.4, -0.6), xlabel=unit, ylabel=row)

@@ -141,7 +141,7 @@ store = _memory_instruction(
 store_word = _memory_instruction("store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])})
 prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _NAMES})
 
-# ---- weights, which nobody writes during a kernel: one, two neighbours (halves as a word), 16 bytes as four words
+# ---- weights, which nobody writes during a kernel: one, two neighbors (halves as a word), 16 bytes as four words
 load_weight = _memory_instruction(
     "load_weight", {kind: (f"ld.global.nc.{name} $0, [$1];", [kind]) for kind, name in _NAMES.items()}
 )

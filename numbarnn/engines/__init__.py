@@ -1,4 +1,4 @@
-"""Where arrays live and kernels run: CUDA, simulated CUDA, CPU, behind one small interface (`base.Engine`)."""
+"""Choose where arrays live and kernels run: CPU, CUDA, or simulated CUDA, behind one interface (`base.Engine`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _lock = freed_in_forks(RLock())
 
 @cache
 def _gpu_problem():
-    """Why no GPU can be used, with the cure; None if one can."""
+    """Return why no GPU can be used, with the cure, or None."""
     if simulated():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
@@ -36,7 +36,7 @@ def _gpu_problem():
 
 
 def why_not(name: str) -> str | None:
-    """Why the engine of that name cannot run in this process, with the cure; None if it can."""
+    """Return why an engine ("cpu", "cuda" or "sim") cannot run in this process, with the cure, or None."""
     if name == "cpu":
         return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
     if name == "sim":
@@ -45,19 +45,19 @@ def why_not(name: str) -> str | None:
 
 
 def available() -> list[str]:
-    """Names of the engines that run in this process, of "cpu", "cuda" and "sim"."""
+    """Return the names of the engines that run in this process, of "cpu", "cuda" and "sim"."""
     return [name for name in NAMES if why_not(name) is None]
 
 
 def get(device: str | Engine = "auto") -> Engine:
-    """The engine for a device; the same object for the same device.
+    """Return the engine of a device, the same object each time.
 
     Args:
-        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", or "sim".
+        device: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N" or "sim".
 
     Raises:
-        ValueError: no such device name.
-        RuntimeError: the engine cannot run here; the message says why and what to do.
+        ValueError: there is no such device name.
+        RuntimeError: the engine cannot run here; the message has the reason and the cure.
     """
     if isinstance(device, Engine):
         return device
@@ -74,10 +74,13 @@ def get(device: str | Engine = "auto") -> Engine:
 
 
 def set_num_threads(threads: int) -> None:
-    """Let calls on the CPU use this many threads; at first all CPUs that this process may run on, or where it uses
-    modules of `numbarnn.torch`, as many of these as `torch.set_num_threads` allows.
+    """Set the number of threads for calls on the CPU.
 
-    Small problems take fewer, as many as pay. With another number of threads results may differ in their last bits.
+    The default is NUMBARNN_NUM_THREADS, or all usable CPUs; with `numbarnn.torch` at most `torch.get_num_threads()`.
+    Small problems use fewer.
+
+    Args:
+        threads: the number of threads.
 
     Raises:
         ValueError: threads is not a positive int.
@@ -86,7 +89,7 @@ def set_num_threads(threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads calls on the CPU may use."""
+    """Return the number of threads that calls on the CPU may use."""
     return get("cpu").num_threads
 
 

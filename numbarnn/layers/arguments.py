@@ -23,7 +23,7 @@ def steps_and_batch(stack, shape, batch_first):
     """(T, B) of the shape of an x, as `explain` takes it."""
     if np.shape(shape) != (3,):
         came = f"an array of shape {np.shape(shape)}" if hasattr(shape, "shape") else repr(shape)
-        raise ValueError(f"shape must be that of x, three numbers, not {came}")
+        raise ValueError(f"shape must be the shape of x, three numbers, got {came}")
     first, second, inputs = (checks.positive_int(size, f"shape[{axis}]") for axis, size in enumerate(shape))
     if inputs != stack.input_size:
         letters = "(B, T, I)" if batch_first else "(T, B, I)"

@@ -15,17 +15,17 @@ def as_array(engine, value, name):
 
 
 def _require_plain(value, name):
-    """Refuse masked arrays and tensors that record what is done with them: both would lose what they are for."""
+    """Raise TypeError for a masked array or a tensor that requires a gradient: the mask or gradient would be lost."""
     code = as_code(name)
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} is a masked array, whose mask would be ignored: pass {code}.filled(0), and where sequences are "
-            "shorter than others say so by lengths="
+            f"{name} is a masked array, whose mask would be ignored: pass {code}.filled(0), and lengths= for shorter "
+            "sequences"
         )
     if getattr(value, "requires_grad", False):
         raise TypeError(
-            f"{name} is a tensor that requires a gradient, which PyTorch would not get from here: pass {code}.detach() "
-            "and take gradients from backward"
+            f"{name} is a tensor that requires a gradient, which PyTorch would not get: pass {code}.detach() and call "
+            "backward, or use numbarnn.torch"
         )
 
 
@@ -150,7 +150,7 @@ def host_array(value, name, shape, dtype):
         if len(lost):
             where = tuple(map(int, lost[0]))
             raise ValueError(
-                f"{name} has values beyond the range of {dtype}, {len(lost)} in all: {result[where]} at "
-                f"{list(where)}; make the layer with a wider dtype, or limit them by np.clip"
+                f"{name} has {len(lost)} values beyond the range of {dtype}, such as {result[where]} at {list(where)}: "
+                "use a layer of a wider dtype, or np.clip"
             )
     return converted

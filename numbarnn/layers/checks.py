@@ -36,8 +36,8 @@ def checkpoint_every(value):
     is_int = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_int or value < 1:
         raise (ValueError if is_int else TypeError)(
-            "checkpoint_every must be the number of steps from one state that is kept to the next, an int of at least "
-            f"1, or None to keep all, not {value!r}"
+            "checkpoint_every must be an int of at least 1 (steps between kept states), or None to keep all, got "
+            f"{value!r}"
         )
     return int(value)
 
@@ -54,8 +54,7 @@ def allow_tf32(value):
     if isinstance(value, bool) or (isinstance(value, str) and value == "3x"):
         return value
     raise TypeError(
-        f"allow_tf32 must be True or False, or '3x' for three products of TF32 in place of each of float32, "
-        f"not {value!r}"
+        f"allow_tf32 must be True, False, or '3x' (three TF32 products for each float32 product), got {value!r}"
     )
 
 
@@ -100,8 +99,8 @@ def proj_size(value, cell, sizes):
         width = width or sizes[0]
         if cell.num_products:
             raise ValueError(
-                f"cell {cell.name} has further products, of H numbers, and a projection, of proj_size: it can have but "
-                "one of these, as both are multiplied by rows of one matrix R"
+                f"cell {cell.name} has further products (of H numbers) and a projection (to proj_size), which share "
+                "the matrix R: it can have only one of these"
             )
         return width
     if width and cell.general:
@@ -144,14 +143,14 @@ def larger_states(cell, sizes, widths, mode):
         sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode.
     """
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
-        what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}"
+        what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"
         if width > hidden and cell.num_sums:
-            raise ValueError(f"{what}, beside sums over units, which would be over as many as the state has; {cure}")
+            raise ValueError(f"{what} sums over units; {cure}")
         if width > hidden and cell.heads > 1:
-            raise ValueError(f"{what}, beside matrices of {cell.heads} heads; {cure}")
+            raise ValueError(f"{what} matrices of {cell.heads} heads; {cure}")
         if width > hidden and layer == 0 and mode != "linear":
-            raise ValueError(f"{what}, with input_mode {mode!r}; {cure}, or input_mode 'linear'")
+            raise ValueError(f"{what} input_mode {mode!r}; {cure}, or input_mode 'linear'")
 
 
 def input_mode(value, input_size, sizes, given):
@@ -197,7 +196,7 @@ def _is_number(value):
 def keeps_states(stack, asked):
     """Raise ValueError if the private states of every step are asked for and the cell has none."""
     if asked and not stack.cell.num_private:
-        raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, which y is")
+        raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, and y is h")
 
 
 def needed(need, names):

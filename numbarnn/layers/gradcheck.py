@@ -1,4 +1,4 @@
-"""Gradients of a cell against finite differences, and its forward against its equations in NumPy."""
+"""Check a cell: its gradients against finite differences, its forward against the equations in NumPy."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TOLERANCE = 1e-6  # of what is compared, relative to the largest gradient or 1
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What `gradcheck` found.
+    """The errors that `gradcheck` measured; `print` shows them as a table.
 
     Attributes:
-        errors: name ("x", a state's name, a parameter's) -> largest difference, relative to the largest gradient or 1;
-            IN_NUMPY -> that of y and the final states, of a cell made of equations.
-        tolerance: what they may be.
-        sizes: which I and H were taken, and why.
+        errors: name of x, of each state and of each parameter -> largest difference of its gradient, relative to the
+            largest gradient or 1. For a cell made of equations also IN_NUMPY -> the error of y and the final states.
+        tolerance: the largest error that is accepted.
+        sizes: I and H of the check, with the reason, as text.
     """
 
     errors: dict[str, float]
@@ -36,7 +36,7 @@ class GradientCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether all are within the tolerance."""
+        """True if all errors are within the tolerance."""
         return all(error <= self.tolerance for error in self.errors.values())
 
     def __str__(self) -> str:
@@ -60,28 +60,32 @@ def gradcheck(
     tolerance: float = TOLERANCE,
     **options: Any,
 ) -> GradientCheck:
-    """Compare a cell's backward with central differences of its forward, in float64, element by element; and the
-    forward of a cell made of equations with these, run as plain NumPy.
+    """Check a cell's gradients against finite differences in float64, and its forward against NumPy.
 
-    The loss is the sum of all outputs and final states, each times a random number. At points where a function has no
-    derivative (the kink of a ReLU) differences say nothing: take another `seed`. Where something is drawn at random
-    (dropout, a cell's noise, weights dropped) all is computed as in one and the same training call.
+    The loss is a random weighted sum of all outputs and final states. Every element of x, states and parameters is
+    moved up and down. The forward is compared with the equations run in NumPy, if the cell is made of equations.
+    Differences are meaningless at a kink, such as ReLU's: try another `seed`. Dropout and other random numbers stay the
+    same in all calls.
 
     Args:
         cell: a `Cell`, such as `numbarnn.cell` makes, or the name of one.
-        input_size, hidden_size, num_layers: I, H, L of the network; None: 3 and 4, or what the equations need. I and H
-            differ unless the equations make them equal, so that neither can stand in for the other.
-        steps, batch: T, B.
-        seed: of inputs, states and parameters.
-        tolerance: largest difference allowed, relative to the largest gradient of its kind or 1.
-        options: of the layer, such as bidirectional=True, device="sim", schedule="wavefront".
+        input_size, hidden_size, num_layers: I, H and L of the network. By default I = 3 and H = 4, or what the
+            equations need. I and H differ if they can, so that a mix-up shows.
+        steps, batch: number of time steps (T) and of sequences (B).
+        seed: seed of inputs, states and parameters.
+        tolerance: largest difference that is accepted, relative to the largest gradient or 1.
+        options: options of the layer, such as bidirectional=True, device="sim", schedule="wavefront".
 
     Returns:
-        a `GradientCheck`, with all errors; printed, it says which I and H were taken, and why.
+        a `GradientCheck` with all errors.
 
     Raises:
-        ValueError: a gradient or the forward is wrong; the message names which, with all errors. Or the equations have
-            `stop_gradient` or `custom_derivative`, so that gradients are not meant to be those of the values.
+        ValueError: a gradient or the forward is wrong; the message lists all errors. Or the equations use
+            `stop_gradient` or `custom_derivative`, so finite differences do not apply.
+
+    Example:
+        >>> numbarnn.gradcheck("lstm", bidirectional=True).ok
+        True
     """
     cell = cells.get(cell)
     _require_gradients_of_values(cell)
@@ -118,7 +122,7 @@ def gradcheck(
 
 
 def _in_numpy(layer, values):
-    """[y and the final states] in inference, by the cell's equations: vectors of one sequence at a time."""
+    """Return [y, final states...] of inference, computed by the cell's equations in NumPy, one sequence at a time."""
     cell, L, D = layer.stack.cell, layer.stack.num_layers, layer.stack.directions
     x = values["x"].swapaxes(0, 1) if layer.batch_first else values["x"]
     given = [_state(values, name) for name in cell.states]
@@ -144,8 +148,8 @@ def _in_numpy(layer, values):
 
 
 def _new_states(cell, x, states, p, W_hr):
-    """The new states of a sequence, by the equations; of the last one, where that counts the steps, too. W_hr projects
-    h where the equations do not."""
+    """Return the new states of one sequence, with the step counter if there is one. W_hr projects h if the equations
+    do not."""
     own, count = (states[:-1], states[-1]) if cell.counts else (states, None)
     new = cell.function(x, *own, p, **({cell.counts: count} if cell.counts else {}))
     new = new if isinstance(new, (tuple, list)) else (new,)
@@ -155,8 +159,8 @@ def _new_states(cell, x, states, p, W_hr):
 
 
 def _run(layer, values, training):
-    """([y and the final states] of a call with these values, its tape), always with the same random numbers; without a
-    tape in inference."""
+    """Call the layer with these values and the same random numbers each time. Return ([y, final states...], tape);
+    without a tape in inference."""
     engine, names = layer.engine, layer.stack.cell.states
     layer.training_calls = 0
     layer.load_state_dict({name: values[name] for name in layer.parameters})
@@ -167,7 +171,7 @@ def _run(layer, values, training):
 
 
 def _arrays(results):
-    """All arrays of results, of which states may be one for each layer."""
+    """Return all arrays of results; a state may be a list with one array per layer."""
     return [array for one in results for array in state_arrays(one)]
 
 
@@ -175,14 +179,13 @@ def _require_gradients_of_values(cell):
     """Raise ValueError if the cell's equations give some gradients themselves."""
     if own := getattr(cell, "own_derivatives", ()):
         raise ValueError(
-            f"the gradients of cell {cell.name!r} are not those of its values, as its equations have "
-            f"{' and '.join(own)}: finite differences say nothing. Compare with the same equations in PyTorch, by "
-            "detach() and an autograd.Function"
+            f"cell {cell.name!r} defines gradients itself by {' and '.join(own)}, so finite differences do not apply. "
+            "Compare it with the same equations in PyTorch (detach(), autograd.Function)"
         )
 
 
 def _values(layer, steps, batch, random):
-    """Name -> array, of x, of each initial state and of each parameter."""
+    """Return name -> array of x, of each initial state and of each parameter."""
     shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
     order = (batch, steps) if layer.batch_first else (steps, batch)
     values = {"x": random.standard_normal((*order, layer.input_size))}
@@ -194,19 +197,19 @@ def _values(layer, steps, batch, random):
 
 
 def _by_layer(name, state):
-    """{name: state}; of a state of layers that differ in size {"name, layer 0": array, ...}."""
+    """Return {name: state}, or {"name, layer 0": array, ...} if layers' sizes differ."""
     if not isinstance(state, list):
         return {name: state}
     return {f"{name}, layer {number}": part for number, part in enumerate(state)}
 
 
 def _state(values, name):
-    """The reverse."""
+    """Return a state from `_values`, as layers take it: the reverse of `_by_layer`."""
     return values[name] if name in values else [part for key, part in values.items() if key.startswith(f"{name}, ")]
 
 
 def _error(gradient, values, loss):
-    """How far a gradient is from the loss' differences by these values, relative to the largest of them or 1."""
+    """Return the largest error of a gradient against finite differences, relative to the largest of them or 1."""
     return _distance(gradient, _differences(values, loss))
 
 
@@ -216,7 +219,7 @@ def _distance(found, expected):
 
 
 def _sizes(cell, input_size, hidden_size):
-    """(I, H, which and why in words): what is given, else what the cell's equations need, else 3 and 4."""
+    """Return (I, H, the reason as text): the arguments, else what the equations need, else 3 and 4."""
     reasons = {frozenset((one, other)): why.partition(" (")[0] for one, other, why in cell.parameters.equal}
     number = dict.fromkeys("IH")
     for one, other, _ in cell.parameters.equal:
@@ -239,7 +242,7 @@ def _sizes(cell, input_size, hidden_size):
 
 
 def _differences(array, loss):
-    """The gradient of loss() by the array, whose elements are moved and put back."""
+    """Return the gradient of loss() by central differences; each element of the array is moved and put back."""
     gradient, flat = np.empty(array.size), array.reshape(-1)
     for number, value in enumerate(flat.copy()):
         ends = []

@@ -1,4 +1,4 @@
-"""The three public layers. Arguments and defaults are those of torch.nn."""
+"""LSTM, GRU and RNN, with the arguments and defaults of torch.nn. Calls and parameters: see `recurrent`."""
 
 from __future__ import annotations
 
@@ -21,79 +21,84 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = """
 
-    Args:
-        input_size: I.
-        hidden_size: H of all layers, or a list with one int per layer.
-        num_layers: L, where hidden_size is one int (default 1).{more}
-        bias: True or "double": two biases per layer and direction, b_w and b_r, as in cuDNN and PyTorch; False or
-            "none"; "input": b_w alone (CUDNN_RNN_SINGLE_INP_BIAS); "recurrent": b_r alone (CUDNN_RNN_SINGLE_REC_BIAS).
-            That cuDNN's GRU has b_r within the reset gate's product is an assumption
-            (`tests/support/cudnn_assumptions.py`).
-        batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
-        dropout: probability of dropping an element of a layer's output, except the last's, in training.
-        bidirectional: a second direction runs backward in time; outputs are concatenated.{options}
-        input_mode: "linear"; "skip" (CUDNN_SKIP_INPUT): layer 0 has no W, x itself is added to each gate, and I is H;
-            "given": layer 0 has no W. x holds the product W x already, gate after gate, directions side by side; I is
-            D*G*H.
-        dtype: "float32", "float64", or "float16" or "bfloat16". The last two are storage types: arithmetic, c and the
-            gradients of states use float32. On the CPU a call's arguments and results have 16 bits, and everything
-            within it is float32.
-        device: "auto" (a GPU where there is one, else the CPU), "cpu", "cuda", "cuda:N", "sim" (simulator).
-        schedule: which task runs when: "stepwise", "wavefront", "persistent" (see `numbarnn.schedules`), or "auto",
-            which takes one of them; `explain` says which and why.
-        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32 (10 bits of mantissa): faster,
-            less accurate. "3x": three such products replace one float32 product, with errors like float32's. This
-            applies only where schedule "persistent" runs; everything else behaves as with False. An infinite factor may
-            give NaN. Neither value affects other dtypes, the CPU, or GPUs below compute capability 8.0.
-        checkpoint_every: k: training calls of more than k steps keep the states at every k-th step only, and backward
-            recomputes the steps between them (Chen et al. 2016, arXiv:1604.06174). This stores T / k states and k steps
-            instead of T steps, and costs about one more forward pass; `explain` gives both numbers. On the CPU, y and
-            the states have the same bits as without checkpoints; gradients agree up to rounding. Very short segments
-            cost more time. With two directions, what one layer passes to the next is kept for all steps. None keeps
-            everything.
-        seed: of the initial parameters and of what training calls draw at random; None takes a new one.
+    Args:{first}
+        input_size: number of features of x at each step (I).
+        hidden_size: number of units of each layer (H), or a list with one number per layer.
+        num_layers: number of layers (L, default 1). Leave it out if hidden_size is a list.{more}
+        bias: True or "double" gives each layer and direction two biases, b_w and b_r, as in cuDNN and PyTorch. "input"
+            keeps b_w only, "recurrent" b_r only. False or "none" has no bias.
+        batch_first: use (B, T, ...) instead of (T, B, ...) for x and y. States keep their shape.
+        dropout: probability of dropping an element of a layer's output in training. The last layer drops none.
+        bidirectional: add a second direction that runs backward in time. y concatenates both.{options}
+        input_mode: what layer 0 does with x. "linear" multiplies it by W. "skip" adds x itself to each gate, so I must
+            be H. "given" takes x as the product W x: gate after gate, directions side by side, I = D*G*H.
+        dtype: "float32", "float64", "float16" or "bfloat16". The last two store arrays in 16 bits; arithmetic, c and
+            the gradients of states use float32.
+        device: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N" or "sim" (simulator).
+        schedule: "stepwise", "wavefront", "persistent", or "auto", which picks one; `explain` says which and why.
+        allow_tf32: on a GPU, round the operands of float32 products to TF32 (10 bits of mantissa): faster, less
+            accurate. "3x" computes three such products instead, with errors like float32's; this needs schedule
+            "persistent", and an infinite operand may give NaN. GPUs below compute capability 8.0 ignore both.
+        checkpoint_every: k saves memory in training calls of more than k steps: they keep every k-th step's states, and
+            backward recomputes the rest (Chen et al. 2016, arXiv:1604.06174). None keeps everything.
+        seed: seed of the initial parameters and of random numbers in training. None takes a new one.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
-        RuntimeError: the device cannot be used; the message says why. If a schedule cannot run a problem, the
-            call of the layer raises this error, and the message gives the sizes.
+        RuntimeError: the device cannot be used; in calls, the schedule cannot run the problem. The message says why.
+
+    Example:
+{example}"""
+
+_EXAMPLE = """        >>> {name} = numbarnn.{kind}(8, 16, num_layers=2, device="cpu")
+        >>> x = numpy.zeros((5, 3, 8), "float32")  # (T, B, I)
+        >>> y, {state}, tape = {name}.forward(x)
+        >>> y.shape, h.shape
+        ((5, 3, 16), (2, 3, 16))
+        >>> grads = {name}.backward(tape, dy=numpy.ones_like(y))
+        >>> grads.params["weight_hh_l0"].shape
+        ({rows}, 16)
 """
 
+_RNN_EXAMPLE = """        >>> rnn = numbarnn.RNN(8, 16, nonlinearity="relu", device="cpu")
+        >>> y, h = rnn(numpy.zeros((5, 3, 8), "float32"))  # (T, B, I)
+        >>> lem = numbarnn.RNN(numbarnn.cells.library.lem, 8, 16, device="cpu")
+        >>> y, (h, z) = lem(numpy.zeros((5, 3, 8), "float32"))
+        >>> y.shape, z.shape
+        ((5, 3, 16), (1, 3, 16))
+"""
 
 _PROJECTION = """
-        proj_size: P: h is W_hr m, P wide, of the cell's output m; 0 for none. P < H."""
+        proj_size: number of features of the projection h = W_hr m of each output m (P < H). 0 has no projection."""
 _OF_CELL = """
-        proj_size: P, the size of h for a cell that projects its output m: h = W_hr m. P may be any size, by default H;
-            schedule "persistent" needs P <= H."""
+        proj_size: size P of h for a cell that projects its output m: h = W_hr m. Default: H. Schedule "persistent"
+            needs P <= H."""
 _CLIP = """
-        cell_clip: limits of c, a pair (lclip, rclip) or a number for both (cudnnRNNSetClip); None for none. As in
-            cuDNN 9.19, each step limits c where it reads it, and no gradient passes where it did. c itself may leave
-            the limits.
-        clip_propagate_nan: a NaN in c stays NaN; else it is read as lclip (CUDNN_NOT_PROPAGATE_NAN)."""
+        cell_clip: limits of c: a number, or a pair (lclip, rclip) (cudnnRNNSetClip). As in cuDNN 9.19, each step limits
+            c where it reads it, and no gradient passes where it did; c itself may leave the limits. None does not clip.
+        clip_propagate_nan: keep a NaN in c; otherwise it is read as lclip (CUDNN_NOT_PROPAGATE_NAN)."""
 
 _RESET_AFTER = """
-        reset_after: the reset gate is applied after the product R_n h, as in cuDNN and PyTorch; else before it, as Cho
-            et al. had it (Keras' reset_after=False, ONNX' linear_before_reset=0), which is slower: two products per
-            step."""
+        reset_after: apply the reset gate after the product R_n h, as in cuDNN and PyTorch. False applies it before, as
+            in Cho et al. (Keras' reset_after=False, ONNX' linear_before_reset=0); this takes two products per step."""
 
 
-_RNN = """The vanilla RNN; equations in `numbarnn.cells.rnn`. State: h.
+_RNN = """Apply layers of a vanilla RNN, or of any cell, to sequences.
 
-    With a `Cell` as its first argument, or `cell=`, one of it: `RNN(cell, input_size, hidden_size, ...)`. Its state is
-    h, or a tuple of the cell's states, h first; its parameters are weight_ih_l0 (the matrices that multiply x, one
-    after another), weight_hh_l0 (those that multiply anything else), bias_ih_l0 and bias_hh_l0 (the biases that its
-    equations have). A cell that projects its output also has weight_hr_l0 (W_hr). All other parameters keep their
-    names: those per unit, those per layer, and matrices within expressions. `cell.rows` lists the contents of each
-    parameter, `layer.named` has all by their names in the equations. With n heads R has the shape (A*H, H/n): its rows
-    for unit j multiply only the units of head j div (H/n)."""
+    `RNN(input_size, hidden_size, ...)` is the vanilla RNN (equations: `numbarnn.cells.rnn`); its state is h.
+    `RNN(cell, input_size, hidden_size, ...)` runs a `Cell`; its state is h, or the tuple of the cell's states, h first.
+
+    A cell's parameters keep PyTorch's names where they can: weight_ih_l0 stacks the matrices that multiply x,
+    weight_hh_l0 those that multiply anything else, bias_ih_l0 and bias_hh_l0 the biases, and weight_hr_l0 is the
+    projection. Other parameters keep the names of the equations. `layer.named` has all of them by those names. With n
+    heads, R has shape (A*H, H/n): the rows of unit j multiply the units of head j div (H/n)."""
 
 
 _Make = TypeVar("_Make", bound=Callable[..., None])
 
 
 def _known_arguments(make: _Make) -> _Make:
-    """`__init__` of a public layer that says of an argument it does not have which it might be; `help` shows those
-    behind its `**options` too."""
+    """Let an `__init__` suggest the right name for an unknown argument, and let `help` show what `**options` takes."""
     known = _names(make) | _names(Recurrent.__init__) | _names(Stack.__init__) - {"cell"}
 
     @wraps(make)
@@ -112,20 +117,20 @@ def _known_arguments(make: _Make) -> _Make:
 
 
 def _with_cell(layer, arguments, options):
-    """The arguments with a cell that came by its name before them; what cannot be a layer's cell is refused."""
+    """Return the positional arguments, with `cell=` moved to their front. Raise TypeError for a wrong cell."""
     if "cell" in options and isinstance(layer, RNN):
         return get(options.pop("cell")), *arguments
     if arguments and isinstance(arguments[0], Cell):
         if not isinstance(layer, RNN):
             kind, name = type(layer).__name__, arguments[0].name
-            raise TypeError(f"{kind} has equations of its own: a network of cell {name} is numbarnn.RNN({name}, ...)")
+            raise TypeError(f"{kind} takes no cell, got {name}: write numbarnn.RNN({name}, ...)")
     elif arguments and inspect.isfunction(arguments[0]):
-        get(arguments[0])  # which says how a function becomes a cell
+        get(arguments[0])  # raises, and says how a function becomes a cell
     return arguments
 
 
 def _signature(found):
-    """The signature of an `__init__`, with what all layers take by keyword (`Options`) in place of `**options`."""
+    """Return the signature of an `__init__`, with the keywords of `Options` instead of `**options`."""
     of_stack = inspect.signature(Stack.__init__).parameters
     parts = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
@@ -135,7 +140,7 @@ def _signature(found):
 
 
 def _names(function):
-    """The names that a method takes as keywords."""
+    """Return the names of a method's keyword arguments."""
     takes = list(inspect.signature(function).parameters.values())[1:]
     return {one.name for one in takes if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
@@ -145,9 +150,10 @@ def _is_vanilla(layer, arguments):
 
 
 class LSTM(Recurrent):
-    __doc__ = "Long short-term memory; equations in `numbarnn.cells.lstm`. State: (h, c)." + _ARGUMENTS.format(
-        more="", options=_PROJECTION + _CLIP
-    )
+    __doc__ = "Apply LSTM layers to sequences. State: (h, c). Equations: `numbarnn.cells.lstm`." + _ARGUMENTS.format(
+        first="", more="", options=_PROJECTION + _CLIP,
+        example=_EXAMPLE.format(kind="LSTM", name="lstm", state="(h, c)", rows=64),
+    )  # fmt: skip
     _cell = "lstm"
 
     @_known_arguments
@@ -172,8 +178,8 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    __doc__ = "Gated recurrent unit; equations in `numbarnn.cells.gru`. State: h." + _ARGUMENTS.format(
-        more="", options=_RESET_AFTER
+    __doc__ = "Apply GRU layers to sequences. State: h. Equations: `numbarnn.cells.gru`." + _ARGUMENTS.format(
+        first="", more="", options=_RESET_AFTER, example=_EXAMPLE.format(kind="GRU", name="gru", state="h", rows=48)
     )
 
     @_known_arguments
@@ -195,12 +201,15 @@ class GRU(Recurrent):
 
     @property
     def reset_after(self) -> bool:
-        """Whether the reset gate is applied after the product R_n h, as in cuDNN and PyTorch."""
+        """True if the reset gate is applied after the product R_n h, as in cuDNN and PyTorch."""
         return self._cell == "gru"
 
 
 class RNN(Recurrent):
-    __doc__ = _RNN + _ARGUMENTS.format(more='\n        nonlinearity: "tanh" or "relu".', options=_OF_CELL)
+    __doc__ = _RNN + _ARGUMENTS.format(
+        first="\n        cell: a `Cell`, such as `numbarnn.cell` makes; it may stand first or be passed as `cell=`.",
+        more='\n        nonlinearity: "tanh" or "relu", of the vanilla RNN.', options=_OF_CELL, example=_RNN_EXAMPLE,
+    )  # fmt: skip
 
     @overload
     def __init__(
@@ -249,5 +258,5 @@ class RNN(Recurrent):
         self._cell = f"rnn_{nonlinearity}"
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
-    # What `help` shows: the vanilla RNN's, before which a cell may stand.
+    # `help` shows the vanilla RNN's arguments; a cell may stand before them.
     __init__.__signature__ = _signature(inspect.signature(_make_vanilla))

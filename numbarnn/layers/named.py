@@ -1,4 +1,4 @@
-"""A layer's parameters by the names that the cell's equations give them."""
+"""A layer's parameters by the names of the cell's equations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numbarnn.cells.layout import as_text
 
 
 class Named(Mapping[str, Any]):
-    """Name -> view of one parameter of a flat buffer: `named["R.f"]`, (H, H), `named["peep"]`, (H,).
+    """Map names of the equations to views of parameters: `named["R.f"]` (H, H), `named["peep"]` (H,).
 
-    In a network of several layers or directions names begin with them, as iterating shows: "l0.R.f", "l1.reverse.R.f".
-    "l0." may stand there in any case. Write into a view, or assign to a name, to set a parameter.
+    With several layers or directions, names have a prefix: "l0.R.f", "l1.reverse.R.f". "l0." is always allowed. Write
+    into a view, or assign to a name, to set a parameter.
 
     Args:
         space: the `WeightSpace`. flat: the buffer.
@@ -31,17 +31,17 @@ class Named(Mapping[str, Any]):
         }
 
     def _view(self, part, where, shape):
-        """What stands for a parameter."""
+        """Return the view of a parameter."""
         return self._flat[where].reshape(shape)
 
     def _full(self, name):
-        """The name with its layer."""
+        """Return the name with its prefix."""
         if name in self._views:
             return name
         if not self._several and f"l0.{name}" in self._views:
             return f"l0.{name}"
         known = [one for one in self if one.endswith(f".{name}")]
-        cure = f"say of which layer: {', '.join(known)}" if known else f"there are {', '.join(self)}"
+        cure = f"name a layer, {', '.join(known)}" if known else f"there are {', '.join(self)}"
         raise KeyError(f"no parameter is called {name!r}: {cure}")
 
     def __getitem__(self, name: str) -> Any:
@@ -65,13 +65,16 @@ class Named(Mapping[str, Any]):
         return "\n".join(f"{name} {as_text(self[name].shape)}" for name in self)
 
     def p(self, layer: int = 0, reverse: bool = False, *, columns: bool = True) -> SimpleNamespace:
-        """The parameters of a layer and direction as the equations' `p`: `cell.function(x, h, layer.named.p())`.
+        """Return one layer's parameters as the equations' `p`, to call `cell.function(x, h, layer.named.p())`.
 
-        Equations multiply from the left, so what they are called with then are columns, x (I, B) and states (H, B);
-        without `columns` vectors of one sequence, x (I,) and states (H,).
+        Args:
+            layer: number of the layer.
+            reverse: take the second direction.
+            columns: x is (I, B) and states are (H, B), one sequence per column. False: one sequence, x (I,), states
+                (H,).
 
         Returns:
-            an object with an attribute per name: matrices as they are, parameters per unit (H, 1), or (H,), scalars ().
+            an object with one attribute per name. Parameters per unit are (H, 1), without `columns` (H,).
         """
         if (layer, int(reverse)) not in self._blocks:
             raise ValueError(f"there is no layer {layer}" + (" in reverse" if reverse else ""))
@@ -88,12 +91,11 @@ class Named(Mapping[str, Any]):
 
 
 class _Parameters(SimpleNamespace):
-    """The equations' p, or one of its groups."""
+    """The equations' p, or a group of it such as p.R."""
 
     def __getattr__(self, name):  # of what is not there
         raise AttributeError(
-            f"p has no {name!r} here, but {', '.join(vars(self))}: what equations name and no new state depends on is "
-            "no parameter of the layer"
+            f"p has no {name!r}, only {', '.join(vars(self))}: parameters that no new state depends on are left out"
         )
 
 

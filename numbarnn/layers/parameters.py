@@ -1,4 +1,4 @@
-"""A layer's parameters by name, and their gradients: views of flat buffers in cuDNN's weight-space order."""
+"""A layer's parameters and gradients by name: views of flat buffers in the order of cuDNN's weight space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numbarnn.weights import WeightSpace
 
 
 def initial_weights(stack, seed):
-    """PyTorch's: every parameter of a layer uniform in ±1/√H; and an int from which follows what else is drawn."""
+    """Draw every parameter of a layer uniform in ±1/√H, as PyTorch does. Also return an int to seed other draws."""
     generator = np.random.default_rng(seed)
     flat = np.empty(stack.space.size, dtype=stack.dtype)
     for part in stack.space.parameters:
@@ -26,7 +26,7 @@ def initial_weights(stack, seed):
 
 
 class _ByName(dict):
-    """Name -> array; asked for a name that there is not, it says which there are."""
+    """Name -> array; an unknown name raises KeyError with the known ones."""
 
     def __missing__(self, name):
         raise KeyError(f"no parameter is called {name!r}: there are {', '.join(self)}")
@@ -34,14 +34,14 @@ class _ByName(dict):
 
 @dataclass
 class Gradients:
-    """What `backward` returns.
+    """The gradients that `backward` returns.
 
     Attributes:
-        x: (T, B, I), or (B, T, I) with `batch_first`; packed as x was; None if it was not needed, as weights.
-        state: gradients of the initial state, in the form in which states are given: (dhx, dcx) for the LSTM, else dhx.
-        weights: the flat buffer of all parameters' gradients, laid out as the layer's `weights`.
-        params: name -> gradient, views of `weights`, made when asked for.
-        named: likewise by the names of the cell's equations (`Named`).
+        x: gradient of x, (T, B, I), or (B, T, I) with `batch_first`, packed like x. None if `need` left it out.
+        state: gradient of the initial state, in its form: (dhx, dcx) for the LSTM, else dhx.
+        weights: gradients of all parameters, in the layout of the layer's `weights`. None if `need` left them out.
+        params: name -> view of `weights`, with PyTorch's names.
+        named: name -> view of `weights`, with the names of the cell's equations.
     """
 
     x: Any
@@ -59,12 +59,12 @@ class Gradients:
 
     def _checked(self):
         if self.weights is None:
-            raise ValueError("the gradients of parameters were not asked for: backward(..., need=('x', 'weights'))")
+            raise ValueError("there are no gradients of parameters: call backward with need=('x', 'weights')")
         return self.weights
 
 
 class Parameters(Mapping[str, Any]):
-    """Name -> view of a layer's weights. Assigning to a name copies values into the view; names neither come nor go."""
+    """Map names to views of a layer's weights. Assigning to a name copies values in; names cannot be added."""
 
     def __init__(self, stack: Any, weights: Any) -> None:
         self._engine, self._dtype, self._views = stack.engine, stack.dtype, _ByName(stack.space.views(weights))
@@ -75,7 +75,9 @@ class Parameters(Mapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name not in self._views:
-            raise KeyError(f"a layer's parameters cannot be added to: {name!r} is none of {', '.join(self._views)}")
+            raise KeyError(
+                f"parameters must be one of {', '.join(self._views)}, got {name!r}: a layer gets no new ones"
+            )
         self.write(self._views[name], value, f"parameters[{name!r}]")
 
     def __delitem__(self, name: str) -> None:
@@ -91,7 +93,7 @@ class Parameters(Mapping[str, Any]):
         return repr(self._views)
 
     def write(self, view: Any, value: Any, name: str) -> None:
-        """Copy a value into a view; nothing to copy after `view += ...`, which has done it."""
+        """Copy a value into a view, unless it is the view itself (after `view += ...`)."""
         if value is not view:
             engine, about = self._engine, (name, view.shape, self._dtype)
             with engine.activate():

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN as objects with parameters: PyTorch's arguments, shapes, initialisation and state_dict keys."""
+"""The base class of LSTM, GRU and RNN: parameters, the calls, and PyTorch's state dict."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ NEEDED = ("x", "weights")  # the gradients that backward can be asked for
 
 
 class Recurrent:
-    """A stack of recurrent layers with parameters; the base of `LSTM`, `GRU` and `RNN`.
+    """Apply a stack of recurrent layers with parameters to sequences: the base of `LSTM`, `GRU` and `RNN`.
 
-    Calling it is inference: `y, state = layer(x, state)`. Training is `y, state, tape = layer.forward(x, state)` and
-    `grads = layer.backward(tape, dy, dstate)`. Both take `lengths` of sequences, and where they begin anew (`resets`).
+        y, state = layer(x, state)                # inference
+        y, state, tape = layer.forward(x, state)  # training
+        grads = layer.backward(tape, dy, dstate)
 
-    Arrays are NumPy arrays on device "cpu" (and "sim"), CuPy arrays on "cuda" (there, anything with
-    `__cuda_array_interface__` or DLPack is taken); nothing is copied between devices. Non-contiguous arrays are copied
-    once. What has `__array__`, such as PyTorch's tensors on the CPU, is taken too where NumPy arrays are; results are
-    NumPy arrays all the same, of which `torch.from_numpy(y.copy())` makes tensors.
+    On device "cpu" and "sim", arrays are NumPy arrays; anything with `__array__`, such as a PyTorch tensor, is accepted
+    too. On "cuda", arrays are CuPy arrays; anything with `__cuda_array_interface__` or DLPack is accepted. Nothing is
+    copied between devices. Non-contiguous arrays are copied once.
 
-    Layers can be pickled and copied (`copy.deepcopy`): a copy has weights of its own, and draws at random what this one
-    would draw.
+    A layer can be pickled and copied (`copy.deepcopy`). The copy has its own weights, and draws the same random
+    numbers.
 
     Attributes:
-        weights: the flat buffer of all parameters in cuDNN's weight-space order; it stays the same object: assigning to
-            it copies values in.
-        parameters: name -> view of it. Write through these views (in place), or assign to a name, which copies the
-            values in, to change parameters. A tape has copies of the weights and of x: changing them between forward
-            and backward does not change the gradients.
-        named: the same by the names that the cell's equations give them: `layer.named["R.f"]` of one layer and
-            direction, `layer.named["l1.reverse.R.f"]` of several; `layer.named.p()` is the equations' p (`Named`).
-        cell, engine, dtype, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, input_mode,
-            cell_clip, clip_propagate_nan: as made; bias_mode: "double", "none", "input" or "recurrent".
-        hidden_size: H, or where layers' sizes differ the tuple of them; hidden_sizes: the tuple in any case.
+        weights: one flat buffer with all parameters, in the order of cuDNN's weight space. Assigning to it copies
+            values in; the buffer stays the same object.
+        parameters: name -> view of `weights`, with PyTorch's names. Write into a view, or assign to a name, to change a
+            parameter. A tape has copies, so this does not change the gradients of an earlier forward.
+        named: the same by the names of the cell's equations: `layer.named["R.f"]`, and `layer.named["l1.reverse.R.f"]`
+            if there are several layers or directions. `layer.named.p()` is the equations' p (see `Named`).
+        hidden_size: H, or the tuple of all layers' sizes if they differ; hidden_sizes is always the tuple.
+        bias_mode: "double", "none", "input" or "recurrent".
+        cell, engine, dtype, device, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
+            input_mode, cell_clip, clip_propagate_nan, checkpoint_every: the arguments.
     """
 
     _cell = None  # the cell's name, set by the public classes
@@ -74,7 +74,7 @@ class Recurrent:
         self._take(weights)
 
     def _take(self, weights):
-        """Hold this buffer, an array of the engine, from now on."""
+        """Use this buffer, an array of the engine, as the weights."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
         self._array_type, self._has_c = self.engine.array_module.ndarray, self.stack.cell.num_private == 1
         self._repeats = self.engine.prepares_calls and self.stack.cell.num_private < 2 and not self.stack.has_narrow
@@ -95,7 +95,7 @@ class Recurrent:
 
     @parameters.setter
     def parameters(self, value: Arrays) -> None:
-        raise AttributeError("parameters cannot be replaced: layer.load_state_dict(...) copies values for all names in")
+        raise AttributeError("parameters cannot be replaced: copy values in with layer.load_state_dict(...)")
 
     def __getstate__(self):
         made_again = {"_weights", "_parameters", "_named", "_array_type", "_has_c", "_repeats"}
@@ -127,12 +127,12 @@ class Recurrent:
 
     @property
     def hidden_size(self) -> int | tuple[int, ...]:
-        """H of all layers; where they differ, of each."""
+        """Return H, or the tuple of all layers' sizes if they differ."""
         return self.hidden_sizes[0] if self.stack.equal_sizes else self.hidden_sizes
 
     @property
     def training_calls(self) -> int:
-        """Number of training calls so far; with the seed, the key of what the next one draws. Set it to resume."""
+        """Count the training calls. With the seed it decides what the next one draws at random: set it to resume."""
         return self.stack.calls
 
     @training_calls.setter
@@ -160,25 +160,25 @@ class Recurrent:
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
     ) -> Results:  # fmt: skip
-        """Inference: nothing is kept for backward, nothing drawn at random.
+        """Compute the outputs of all steps without keeping anything for backward (inference).
 
         Args:
-            x: (T, B, I), or (B, T, I) with `batch_first`; T may be 1. Or a `PackedSequence` of such x.
-            state: initial state; None is zero. (h, c) for the LSTM, else h; each (L*D, B, H), or a list with one
-                (D, B, H) per layer if sizes differ. With projection h is P wide.
-            lengths: (B,) ints on the host, 0 to T, in any order; None: all are T. What stands in x beyond a sequence's
-                length is ignored; the backward direction starts at its last element.
-            resets: (T, B), or (B, T) with `batch_first`, bools: sequence b begins anew at time t. Steps from t
-                on do not depend on earlier steps. In the backward direction, steps before t do not depend on step t
-                or later ones.
-            padding_value: what y is beyond a sequence's length.
-            output_states: return the private states of every step too; not with schedule "persistent".
+            x: the input sequences, (T, B, I), or (B, T, I) with `batch_first`; or a `PackedSequence`.
+            state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. Each is (L*D, B, H),
+                with projection h is (L*D, B, P); if layers' sizes differ, a list of one (D, B, H) per layer. None is
+                zero.
+            lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
+                length is never read, and the second direction starts at the sequence's last step. None: all are T.
+            resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: steps from t on do
+                not depend on earlier ones, nor, in the second direction, steps before t on later ones.
+            padding_value: value of y beyond a sequence's length.
+            output_states: also return the cell states of every step; not with schedule "persistent".
 
         Returns:
-            y: (T, B, D*H) of the last layer, or (B, T, D*H), or packed as x.
-            state: after each sequence's last step, in the form of the argument: pass it on to continue.
-            states, only with `output_states`: a tuple of the last layer's private states (c of the LSTM), each in the
-                form of y.
+            y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
+            state: the state after each sequence's last step, in the form of the argument. Pass it on to continue.
+            states: only with `output_states`: the tuple of the last layer's cell states (c of the LSTM) at every step,
+                each shaped like y.
 
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
@@ -198,11 +198,12 @@ class Recurrent:
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
     ) -> Results:  # fmt: skip
-        """Training: as a call, with dropout and the cell's random numbers, keeping what `backward` needs.
+        """Compute the outputs of all steps for training: with dropout and the cell's random numbers.
+
+        Arguments and results are those of a call of the layer (`__call__`). One more result comes last:
 
         Returns:
-            y, state, and states with `output_states`: as a call.
-            tape: for one call of `backward`.
+            tape: what one call of `backward` needs, with copies of x and of the weights.
         """
         return self._run(x, state, lengths, resets, padding_value, True, output_states)
 
@@ -211,7 +212,7 @@ class Recurrent:
         if type(x) is not self._array_type and sequences.is_packed(x):
             packing, x = arguments.unpacked(self.stack, x, "x", self.input_size)
             if lengths is not None:
-                raise ValueError("lengths must be None with a packed x, which has lengths of its own")
+                raise ValueError("lengths must be None with a packed x, which has its own")
             lengths, batch_first = packing.lengths, False
         x = arguments.sequence(self.stack, x, "x", self.input_size, batch_first)
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
@@ -236,14 +237,14 @@ class Recurrent:
         return y, arguments.as_state(self.stack, hy, cy), *states, tape
 
     def stepper(self, batch: int = 1, state: State | None = None) -> Stepper:
-        """A `Stepper`: inference one step at a time, with the state kept from one to the next.
+        """Make a `Stepper`, which runs one step per call and keeps the state.
 
             step = layer.stepper(batch=1)
             y = step(x)  # x (B, I), y (B, H)
 
         Args:
-            batch: B.
-            state: the state to begin with; None is zero.
+            batch: number of sequences (B).
+            state: the initial state, as calls of the layer take it. None is zero.
 
         Raises:
             ValueError, TypeError: the layer is bidirectional, or an argument does not fit.
@@ -254,23 +255,22 @@ class Recurrent:
         self, tape: Tape, dy: Array | None = None, dstate: State | None = None, *, dw: Array | None = None,
         dstates: tuple[Array | None, ...] | None = None, need: Iterable[str] = NEEDED, retain: bool = False,
     ) -> Gradients:  # fmt: skip
-        """Gradients of all inputs and parameters.
+        """Compute the gradients of x, the initial state and all parameters.
 
         Args:
-            tape: of one `forward` of this layer. It is used up, unless retained.
-            dy: the gradient of y, of y's shape (packed if y was); None is zero. Ignored beyond sequences' lengths.
-            dstate: the gradient of the final state, in its form; None is zero (also for one of the LSTM's two).
-            dstates: the gradients of the private states of every step, in the form of `states` from `forward` with
-                `output_states`. None means zero, for all or for single entries. Ignored beyond sequences' lengths.
-            dw: a flat buffer, laid out as the layer's `weights`, to which the parameters' gradients are added, such as
-                the `weights` of earlier `Gradients`. It must not be the layer's own. None starts from zero.
-            need: the gradients to compute, by default "x" and "weights". Products that only other gradients need are
-                skipped. The gradients of the initial state are always computed.
-            retain: keep the tape for further calls of backward. This needs additional memory for the gradients of
-                pre-activations, (T, B, G*H) per layer and direction.
+            tape: the result of one `forward` of this layer. Backward uses it up, unless retained.
+            dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
+            dstate: dL/dstate of the final state, in its form. None is zero, also for one of several states.
+            dstates: gradients of the cell states at every step, in the form of forward's `states`. It is not read
+                beyond sequences' lengths. None is zero, also for single entries.
+            dw: flat buffer like `weights` to which the parameters' gradients are added, such as an earlier
+                `Gradients.weights`; not the layer's weights. None starts from zero.
+            need: which gradients to compute: "x", "weights" or both. Products for others are skipped. Those of the
+                initial state are always computed.
+            retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
 
         Returns:
-            a `Gradients`; what was not needed is None.
+            a `Gradients`. What `need` leaves out is None.
 
         Raises:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
@@ -279,7 +279,7 @@ class Recurrent:
         arguments.require_unused(tape)
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
-            raise ValueError("dw must be None where need has no 'weights', as nothing would be added to it")
+            raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"))
         work, packing = tape.forward, tape.packing
         if dy is not None:
@@ -302,48 +302,58 @@ class Recurrent:
         return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space)
 
     def check(self) -> None:
-        """Wait for the device, and raise RuntimeError if a call on it failed: of this layer or another; it says which.
+        """Wait for the device, and raise an error if a call of any layer failed there.
 
-        Calls on a GPU return before they are done. One that fails there (blocks of a persistent kernel waited in vain,
-        as the device was taken from them for long) leaves NaN in all of its results, a `dw` that it added to included,
-        and the next call of any layer on that device raises. Call this where results leave the program: before a
-        checkpoint is written, say. On the CPU calls fail where they are made, so there is nothing to find here.
+        Calls on a GPU return before they are done. If one fails (a block of a persistent kernel timed out), all of its
+        results become NaN, and a `dw` that it added to. The next call on that device raises. Call `check` before
+        results leave the program, such as before you write a checkpoint. On the CPU calls fail at once.
 
         Raises:
-            RuntimeError: the layer whose call failed, the pass, what waited for what, and what to do.
+            RuntimeError: a call failed. The message names the layer, the pass, what waited for what, and the cure.
         """
         self.stack.check()
 
     def dropout_masks(self, tape: Tape) -> list[Array]:
-        """The dropout masks of a tape's call: a list of NumPy arrays (T, B, D*H), one per layer but the last; an
-        element is 0 or 1 / (1 - p)."""
+        """Return the dropout masks of a training call: NumPy arrays (T, B, D*H), one per layer but the last.
+
+        Each element is 0 or 1 / (1 - p).
+        """
         arguments.require_own(self.stack, tape)
         return drawn.dropout_masks(tape.forward.call, self.dtype, self.stack.output_sizes)
 
     def drop_connect_masks(self, tape: Tape) -> dict[str, Array]:
-        """The masks of the weights that a tape's call dropped out (`Cell.drop_connect`): name of each R -> NumPy array
-        of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the cell drops none."""
+        """Return the masks of dropped weights (`drop_connect`) of a training call.
+
+        Returns:
+            name of each R -> NumPy array, in the shape that steps multiply with. Each element is 0 or 1 / (1 - p).
+            Empty if the cell drops no weights.
+        """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)
 
     def noise(self, tape: Tape) -> list[Array]:
-        """The random numbers that units drew in a tape's call (`Cell.noise`): a list of NumPy arrays (D, T, B, N, H),
-        one per layer, of N numbers per unit and step; empty where the cell draws none. Where a state has more units
-        than h, H is as many as it has.
+        """Return the random numbers (dropout, zoneout) that the cell drew in a training call.
 
-        Those of time t are in place t for both directions; there are some for times beyond a sequence's length too.
+        Returns:
+            NumPy arrays (D, T, B, N, H), one per layer, with N numbers per unit and step; empty if the cell draws none.
+            Index t is the time in both directions. There are numbers beyond a sequence's length, too. If a state has
+            more units than h, H is its size.
         """
         arguments.require_own(self.stack, tape)
         return drawn.noise(tape.forward.call)
 
     def explain(self, shape: Sequence[int]) -> str:
-        """What a training call with x of that shape does, and backward, and why, as text: the schedule, what others
-        would do, launches and where weights live, and the plan; with checkpoints what they save and cost, and the same
-        of each kind of segment.
+        """Describe how a training call and its backward run: the schedule, the reason, launches and the plan.
+
+        Args:
+            shape: the shape of x.
+
+        Returns:
+            text. With checkpoints it says what they save and cost, and describes each kind of segment.
 
         Raises:
-            ValueError, TypeError: not the shape of an x.
-            RuntimeError: the schedule cannot run it; says why, with the numbers.
+            ValueError, TypeError: x cannot have this shape.
+            RuntimeError: the schedule cannot run the problem. The message says why, with the numbers.
         """
         steps, batch = arguments.steps_and_batch(self.stack, shape, self.batch_first)
         problem = self.stack.problem(steps, batch, training=True)
@@ -351,19 +361,19 @@ class Recurrent:
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:
-        """Name -> NumPy copy of each parameter, with PyTorch's names; with `named` those of the cell's equations."""
+        """Copy all parameters: name -> NumPy array, with PyTorch's names, or with `named` those of the equations."""
         views = self.named if named else self.parameters
         return {name: self.engine.to_host(view) for name, view in views.items()}
 
     def load_state_dict(self, state_dict: Arrays) -> None:
-        """Copy parameters in; names, shapes and values are checked first, so that a mistake changes nothing.
+        """Copy parameters in. An error changes nothing.
 
         Args:
-            state_dict: name -> array, as `state_dict` returns it, in either form, or torch's with tensors on the CPU.
+            state_dict: name -> array, as `state_dict` returns it with or without `named`; or PyTorch's, on the CPU.
 
         Raises:
             ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
-                or has finite numbers beyond the range of the layer's dtype.
+                or a finite number is beyond the range of the layer's dtype.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")

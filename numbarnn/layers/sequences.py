@@ -99,14 +99,14 @@ def _checked_resets(engine, resets, steps, batch, batch_first):
 # ------------------------------------------------------------------------------------------ packed
 @dataclass(frozen=True)
 class PackedSequence:
-    """Sequences of different lengths without padding, as torch.nn.utils.rnn.PackedSequence has them.
+    """Hold sequences of different lengths without padding, like torch.nn.utils.rnn.PackedSequence.
 
     Attributes:
-        data: (sum of lengths, I): all elements of time 0, then all of time 1, ...; in each time the longest first.
-        batch_sizes: (T,) ints on the host: elements of each time.
-        sorted_indices: (B,) ints on the host: the number of the longest sequence, of the second longest, ...; None if
-            sequences are sorted. States keep the order that sequences had before.
-        unsorted_indices: (B,), the reverse; needed with sorted_indices only, and made from it if it is missing.
+        data: all elements of step 0, then of step 1, ..., (sum of lengths, I); in each step the longest sequence first.
+        batch_sizes: number of sequences in each step, (T,) ints on the host.
+        sorted_indices: numbers of the sequences, the longest first, (B,) ints on the host. None if they are sorted
+            already. States keep the original order.
+        unsorted_indices: the inverse permutation, (B,). Default: from sorted_indices.
     """
 
     data: Any
@@ -118,25 +118,34 @@ class PackedSequence:
 def pack_padded_sequence(
     x: Array, lengths: Any, batch_first: bool = False, enforce_sorted: bool = False
 ) -> PackedSequence:
-    """The PackedSequence of padded sequences.
+    """Pack padded sequences.
 
     Args:
-        x: (T, B, I), or (B, T, I) with `batch_first`; NumPy or CuPy.
-        lengths: (B,) ints on the host, 1 to T, in any order.
-        enforce_sorted: refuse lengths that increase, as PyTorch does by default; sorted_indices are None then.
+        x: padded sequences, (T, B, I), or (B, T, I) with `batch_first`, in NumPy or CuPy.
+        lengths: number of steps of each sequence, (B,) ints from 1 to T in any order, on the host.
+        batch_first: x is (B, T, I).
+        enforce_sorted: raise ValueError if lengths increase, as PyTorch does by default. sorted_indices are then None.
+
+    Returns:
+        a `PackedSequence`.
 
     Raises:
-        TypeError, ValueError: lengths are not as they must be.
+        TypeError, ValueError: x or lengths do not fit.
+
+    Example:
+        >>> packed = pack_padded_sequence(np.zeros((4, 2, 3)), [2, 4])
+        >>> packed.data.shape, packed.batch_sizes.tolist()
+        ((6, 3), [2, 2, 1, 1])
     """
     if getattr(x, "ndim", None) != 3:
         raise TypeError(f"x must be an array of three axes, not {x!r}")
     x = x.swapaxes(0, 1) if batch_first else x
     lengths = _checked_lengths(lengths, *x.shape[:2], "lengths")
     if lengths.min(initial=1) < 1:
-        raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0 too")
+        raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0")
     if enforce_sorted and (np.diff(lengths) > 0).any():
         raise ValueError(
-            f"lengths must not increase with enforce_sorted=True, but are {lengths.tolist()}: leave it out"
+            f"lengths must not increase with enforce_sorted=True, got {lengths.tolist()}: use enforce_sorted=False"
         )
     order = np.argsort(-lengths, kind="stable")
     sizes = (lengths[None] > np.arange(lengths.max())[:, None]).sum(axis=1)
@@ -148,10 +157,17 @@ def pack_padded_sequence(
 def pad_packed_sequence(
     sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Array, np.ndarray[Any, Any]]:
-    """(x, lengths): the padded sequences (T, B, I), or (B, T, I), in their first order, and their lengths (B,).
+    """Unpack a `PackedSequence`.
 
     Args:
-        total_length: T; None: the longest sequence's.
+        sequence: numbarnn's or PyTorch's.
+        batch_first: return x as (B, T, I).
+        padding_value: value of x beyond a sequence's length.
+        total_length: T. Default: the longest length.
+
+    Returns:
+        x: padded sequences in their original order, (T, B, I), or (B, T, I) with `batch_first`.
+        lengths: their lengths, (B,).
     """
     if not is_packed(sequence):
         raise TypeError(f"sequence must be a PackedSequence, not a {type(sequence).__qualname__}")
@@ -168,7 +184,7 @@ def pad_packed_sequence(
 
 @dataclass(frozen=True)
 class Packing:
-    """Where elements of packed sequences stand in padded ones and the reverse.
+    """The positions of packed elements in padded sequences, and the reverse.
 
     Attributes:
         batch_sizes: (T,). order: (B,), sorted_indices. ranks: (B,), unsorted_indices. All NumPy.
@@ -180,10 +196,10 @@ class Packing:
 
     @classmethod
     def of(cls, sequence):
-        """The Packing of a packed sequence (numbarnn's or PyTorch's), checked.
+        """Check a packed sequence (numbarnn's or PyTorch's) and return its Packing.
 
         Raises:
-            TypeError, ValueError: its parts do not go together.
+            TypeError, ValueError: its parts do not fit.
         """
         sizes = _host_ints(sequence.batch_sizes, "batch_sizes")
         if not sizes.size or sizes.min() < 1 or (np.diff(sizes) > 0).any() or sizes.sum() != len(sequence.data):

@@ -1,4 +1,4 @@
-"""Streaming: a step at a time, with the state kept from one to the next."""
+"""Streaming: one step per call, with the state kept between calls."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ if TYPE_CHECKING:
 
 
 class Stepper:
-    """Inference one step at a time, as `Recurrent.stepper` makes it.
+    """Run a layer one step per call and keep its state; made by `layer.stepper`.
 
         step = layer.stepper(batch=1)
         for x in stream:  # (B, I)
             y = step(x)  # (B, H)
 
-    Everything that does not change from step to step is worked out once: on the CPU a step costs little more than its
-    arithmetic. The layer's weights are read at each step; a new `set_num_threads` counts from the next stepper on.
-    Steps of one stepper must not run at the same time. A copy (by `copy`; by `deepcopy` and pickle with a copy of the
-    layer) goes on from the same state, and keeps its own.
+    What does not change between steps is prepared once, so a step on the CPU costs little more than its arithmetic.
+    Each step reads the layer's current weights. `set_num_threads` affects later steppers only. Do not run two steps of
+    one stepper at the same time. A copy or a pickle continues from the same state, and keeps its own.
 
     Args:
-        layer: the layer, of one direction.
-        batch: B.
-        state: the state to begin with, as calls of the layer take it; None is zero.
+        layer: a layer of one direction.
+        batch: number of sequences (B).
+        state: the initial state, as calls of the layer take it. None is zero.
+
+    Raises:
+        ValueError, TypeError: the layer is bidirectional, or an argument does not fit.
     """
 
     def __init__(self, layer: Any, batch: int = 1, state: State | None = None) -> None:
         if layer.bidirectional:
             raise ValueError(
-                "a stepper needs a layer of one direction: the backward direction of a bidirectional one begins with "
-                "the last step, which a stream does not have"
+                "a stepper needs a layer of one direction, got bidirectional=True: the second direction starts at the "
+                "last step, which a stream does not have"
             )
         self.layer, self.batch = layer, checks.positive_int(batch, "batch")
         self._shape, self._dtype = (self.batch, layer.input_size), layer.weights.dtype
@@ -44,16 +46,16 @@ class Stepper:
         self.state = state
 
     def __call__(self, x: Array) -> Array:
-        """One step.
+        """Run one step.
 
         Args:
-            x: (B, I), an array of the layer's engine and dtype.
+            x: the input of the step, (B, I), an array of the layer's engine and dtype.
 
         Returns:
-            y: (B, H), or (B, P) with projection; a new array.
+            y: the output, (B, H), or (B, P) with projection; a new array.
 
         Raises:
-            ValueError, TypeError: x has the wrong shape, dtype or device. The state is what it was.
+            ValueError, TypeError: x has the wrong shape, dtype or device. The state does not change.
         """
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
             x = array_checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
@@ -66,8 +68,8 @@ class Stepper:
 
     @property
     def state(self) -> State:
-        """The state after the last step, in the form in which the layer's calls return it: a copy. Assign to it to go
-        on from another one; None is zero."""
+        """Copy the state after the last step, in the form that the layer's calls return. Assign a state, or None for
+        zero, to continue from it."""
         if self._prepared is not None:
             return arguments.as_state(self.layer.stack, *self._prepared.state)
         return self._copied(self._state)

@@ -1,4 +1,4 @@
-"""An RNN with layer normalisation, dropped weights and zoneout, forward and backward: float64 NumPy, by hand.
+"""An RNN with layer normalization, dropped weights and zoneout, forward and backward: float64 NumPy, by hand.
 
 It stands for the cells that are written as equations: it has what the cells of `cells.py` lack, sums over all units,
 parameters per unit, weights that are dropped and random numbers in a step. Its loops are its own too.
@@ -8,7 +8,7 @@ parameters per unit, weights that are dropped and random numbers in a step. Its 
     (3)  g = tanh(gain * n + b)
     (4)  h = k * g + (1 - k) * h                          zoneout: k is 0 or 1; in inference the probability of 1
 
-Layer normalisation: Ba et al. 2016, arXiv:1607.06450; zoneout: Krueger et al. 2017, arXiv:1606.01305. R is what the
+Layer normalization: Ba et al. 2016, arXiv:1607.06450; zoneout: Krueger et al. 2017, arXiv:1606.01305. R is what the
 caller gives: with dropped weights the parameter times their mask.
 """
 

@@ -1,38 +1,35 @@
-"""PyTorch's recurrent modules, computed by numbarnn: `import numbarnn.torch as nrt`, then `nrt.LSTM(...)`.
+"""Run PyTorch's recurrent modules with numbarnn: `import numbarnn.torch as nrt`, then `nrt.LSTM(...)`.
 
-LSTM, GRU, RNN, LSTMCell, GRUCell, RNNCell   torch.nn's, by their arguments, names and numbers
-Recurrent(cell, ...)                         the same of any cell: the library's, or one's own (`@nr.cell`)
-convert(model), restore(model)               torch.nn's modules in a model to these, and back
-flashrnn(Wx, R, b, ...)                      FlashRNN's function by its shapes
+LSTM, GRU, RNN, LSTMCell, GRUCell, RNNCell   torch.nn's modules: same arguments, names and results up to rounding
+Recurrent(cell, ...)                         the same for any cell, from the library or custom (`@nr.cell`)
+convert(model), restore(model)               replace torch.nn's modules in a model, and back
+flashrnn(Wx, R, b, ...)                      FlashRNN's function
 
-What differs from torch.nn's modules:
+Differences from torch.nn's modules:
 
-- Modules are instances of `torch.nn.RNNBase` (and cells of `torch.nn.RNNCellBase`), not of `torch.nn.LSTM` and so on:
-  TorchDynamo refuses all instances of these. Code that initialises `isinstance(module, torch.nn.LSTM)` has to ask for
-  `torch.nn.RNNBase`, or to run before `convert`.
-- On the CPU float16 and bfloat16, and autocast, are computed in float32, and results are rounded once (with dropout
-  between layers those of each layer). Under autocast on the CPU results are float32.
-- On a GPU other elements are dropped out than by cuDNN. A cell's own random numbers follow `torch.manual_seed`.
-- Parametrized weights are read once per call, by torch.nn's modules more often. Where every reading changes them, as
-  with `spectral_norm` in training, results differ (in the second to fourth digit, both equally near an exact norm).
-- Second derivatives (`create_graph=True`) are refused when they are asked for, as are derivatives in forward mode.
-  `torch.func`'s derivatives within a function that `torch.compile` reads end its graph.
-- A packed input ends the graph of `torch.compile`, as with torch.nn's modules: `lengths` in its place does not.
-- `torch.jit.script` cannot read the modules, and `torch.onnx.export` has no operator for them: `restore` goes back to
-  torch.nn's. `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator; who loads such a
-  program imports `numbarnn.torch` before, and defines cells of one's own with the same equations: others are refused.
-  A traced one keeps what backward reads, unless no parameter has gradients.
-- Devices are CPUs and NVIDIA GPUs; dtypes float64, float32, float16 and bfloat16.
-- Some mistakes are refused earlier, or refused that torch.nn lets pass: an unknown nonlinearity when a cell is made, hx
-  that is no tuple of a module's states. A nonlinearity in the place of a cell's bias (`RNNCell(10, 20, "relu")`)
-  counts as True, as in torch.nn, but with a warning.
-- On the CPU PyTorch's threads, those of OpenMP, do numbarnn's work as well: as many as `torch.set_num_threads` allows,
-  or fewer that `numbarnn.set_num_threads` says. If that says more, numbarnn has threads of its own; so too with a
-  PyTorch that has other threads (not on Linux), or an OpenMP library from before 2018. PyTorch's go on spinning for
-  milliseconds after each operation: next to busy processes start Python with `OMP_WAIT_POLICY=PASSIVE`.
-- Parameters are views of one buffer, as those of torch.nn's modules on a GPU. A single one that is saved, by
-  `torch.save` or by `pickle`, carries the whole buffer: save `parameter.detach().clone()`, or the state_dict, which
-  has the buffer once. `safetensors.torch.save_model` wants `save_file(state_dict)`.
+- Modules are instances of `torch.nn.RNNBase` (cells: `torch.nn.RNNCellBase`), not of `torch.nn.LSTM` and so on, because
+  TorchDynamo refuses those. Code that initializes `isinstance(module, torch.nn.LSTM)` must ask for `RNNBase`, or run
+  before `convert`.
+- On the CPU float16, bfloat16 and autocast compute in float32. Results are rounded once, with dropout between layers
+  once per layer. Under autocast on the CPU results are float32.
+- On a GPU dropout draws other elements than cuDNN does. Random numbers of a cell follow `torch.manual_seed`.
+- Parametrized weights are read once per call, in torch.nn more often. With `spectral_norm` in training, which changes
+  them at each reading, results differ in the second to fourth digit.
+- Second derivatives (`create_graph=True`) and forward-mode derivatives raise an error. `torch.func`'s derivatives
+  within a function that `torch.compile` reads break its graph.
+- A packed input breaks the graph of `torch.compile`, as in torch.nn. `lengths` does not.
+- `torch.jit.script` and `torch.onnx.export` do not work: `restore` the model first. `torch.jit.trace`, `torch.compile`
+  and `torch.export` see a call as one operator. To load such a program, import `numbarnn.torch` and define its custom
+  cells with the same equations first. A traced one keeps what backward reads, unless no parameter has gradients.
+- Devices are CPUs and NVIDIA GPUs. dtypes are float64, float32, float16 and bfloat16.
+- Some mistakes raise earlier, or raise where torch.nn is silent: an unknown nonlinearity when a cell is made, an hx
+  that is not a tuple. A nonlinearity as a cell's bias (`RNNCell(10, 20, "relu")`) counts as True, with a warning.
+- On the CPU PyTorch's OpenMP threads do the work: as many as `torch.set_num_threads` allows, or fewer by
+  `numbarnn.set_num_threads`. If that asks for more, numbarnn uses its own threads; also with a PyTorch that has other
+  threads (not on Linux), or with an OpenMP library from before 2018. PyTorch's threads spin for milliseconds after each
+  operation: next to busy processes start Python with `OMP_WAIT_POLICY=PASSIVE`.
+- Parameters are views of one buffer, as in torch.nn on a GPU. Saving a single one saves the whole buffer: save
+  `parameter.detach().clone()`, or the state_dict. For `safetensors.torch` write `save_file(state_dict)`.
 """
 
 from importlib.util import find_spec
@@ -54,7 +51,7 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", 
 
 
 def __getattr__(name: str) -> Any:
-    """`flashrnn`, when it is asked for: its module needs TorchDynamo, whose import takes as long as PyTorch's own."""
+    """Import `flashrnn` on first use: it needs TorchDynamo, whose import takes as long as PyTorch's."""
     if name != "flashrnn":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from numbarnn.torch.flash import flashrnn

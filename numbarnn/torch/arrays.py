@@ -109,8 +109,8 @@ def check_weights(network, weights):
     first, pairs = weights[0].dtype, zip(weights, network.parts, strict=False)
     if others := [f"{part.name} {one.dtype}" for one, part in pairs if one.dtype != first]:
         raise ValueError(
-            f"weights must be of one dtype, that of {network.parts[0].name}, {first}, but have {', '.join(others)}: "
-            f"convert all of them, or the module, .to({first})"
+            f"weights must have one dtype, but {network.parts[0].name} has {first}, and there are {', '.join(others)}: "
+            f"convert them, or the module, with .to({first})"
         )
 
 

@@ -139,8 +139,8 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     lengths, resets = (None if one is None else torch.as_tensor(one) for one in (about.lengths, about.resets))
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
-            "torch.onnx.export knows no operator for numbarnn's modules: let torch.nn compute them again with "
-            "numbarnn.torch.restore(model) before, which it can with those of LSTM, GRU and RNN"
+            "torch.onnx.export has no operator for numbarnn's modules: go back to torch.nn's LSTM, GRU and RNN with "
+            "numbarnn.torch.restore(model) first"
         )
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()

@@ -1,4 +1,4 @@
-"""torch.nn's single cells, computed by numbarnn: one step of one layer."""
+"""PyTorch modules for one step of one layer: drop-in LSTMCell, GRUCell and RNNCell."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class CellBase(Computed, torch.nn.RNNCellBase):
-    """One step of one layer: x (B, I), or of one sequence (I,); states (B, H), or (H,).
+    """Run one step of one layer: the base of `LSTMCell`, `GRUCell` and `RNNCell`.
 
-    Parameters are `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh`, views of one flat buffer; see
+    Parameters are `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`, views of one flat buffer; see
     `flatten_parameters`.
 
     Args:
-        input_size, hidden_size: I, H; of a size of 0 torch.nn's own function computes what little there is.
-        bias: True, False, or one of "double", "none", "input", "recurrent".
-        device, dtype: of the parameters.
+        input_size: number of features of x (I).
+        hidden_size: number of units (H).
+        bias: True, False, "double", "none", "input" or "recurrent".
+        device, dtype: device and dtype of the parameters.
 
     Raises:
-        TypeError, ValueError: an argument is not what it must be.
+        TypeError, ValueError: an argument is wrong, as in torch.nn.
     """
 
     cell: str  # its name in `numbarnn.cells.CELLS`
@@ -51,14 +52,14 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         self.flatten_parameters()
 
     def _set_up(self):
-        """The `Computation` of the attributes as they are."""
+        """Make the `Computation` from the attributes."""
         sizes = {name: max(getattr(self, name), 1) for name in ("input_size", "hidden_size")}
         bias = checks.bias_of_cell(self.bias)
         self._computation = Computation({"cell": self.cell, "bias": bias, **sizes}, suffix="_l0")
 
     @property
     def _shapes(self):
-        """Name -> shape of each parameter."""
+        """Return the name -> shape of each parameter."""
         found, I, H = self._computation.shapes, self.input_size, self.hidden_size  # noqa: E741
         rows = self._computation.stack.cell.num_gates * H
         ends = {"weight_ih": (I,), "weight_hh": (H,)}
@@ -67,11 +68,11 @@ class CellBase(Computed, torch.nn.RNNCellBase):
     _OWN = ("_computation",)  # attributes that torch.nn's cells do not have
 
     def _take_over(self):
-        """Be what a torch.nn cell was, with its attributes."""
+        """Turn a torch.nn cell, whose class has just changed, into one of ours."""
         self._start_anew()
 
     def _is_torchs(self):
-        """Whether torch.nn has a cell that computes the same."""
+        """True if torch.nn has a cell that computes the same."""
         return isinstance(self.bias, bool) or self.bias in ("tanh", "relu")
 
     def _apply(self, fn, recurse=True):
@@ -80,17 +81,17 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         return self
 
     def forward(self, input: torch.Tensor, hx: Any = None) -> Any:
-        """The state after the step.
+        """Compute the state after one step.
 
         Args:
-            input: x, (B, I) or (I,).
-            hx: the state before, h or (h, c), each (B, H) or (H,); None is zero.
+            input: x, (B, I), or (I,) for one sequence.
+            hx: the state before the step: h, or (h, c) for an LSTM, each (B, H) or (H,). None is zero.
 
         Returns:
-            h, or (h, c), in the form of hx.
+            h, or (h, c) for an LSTM, in the shape of hx.
 
         Raises:
-            ValueError, RuntimeError, TypeError: as torch.nn's cells raise them.
+            ValueError, RuntimeError, TypeError: an argument does not fit, as in torch.nn.
         """
         kind, names = type(self).__name__, self._computation.states
         if isinstance(input, torch.fx.Proxy):
@@ -124,7 +125,7 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         return with_each(state, lambda one: one.squeeze(0) if batched else one[0, 0])
 
     def _of_size_0(self, x, state):
-        """The state after a step where I or H is 0, by torch.nn's function; x and states with an axis for T."""
+        """Compute a step with I or H of 0 by torch.nn's function; x and states have an axis for T."""
         given = [self._parameters[name] for name in _NAMES]
         if given[2:] != [None, None]:  # its function takes two biases or none
             given[2:] = [given[0].new_zeros(len(given[0])) if one is None else one for one in given[2:]]
@@ -135,19 +136,19 @@ class CellBase(Computed, torch.nn.RNNCellBase):
 
 
 class LSTMCell(CellBase):
-    """`torch.nn.LSTMCell`, computed by numbarnn; arguments: see `CellBase`. State: (h, c)."""
+    """Run one step of an LSTM: a drop-in for `torch.nn.LSTMCell`. The state is (h, c)."""
 
     cell = "lstm"
 
 
 class GRUCell(CellBase):
-    """`torch.nn.GRUCell`, computed by numbarnn; arguments: see `CellBase`. State: h."""
+    """Run one step of a GRU: a drop-in for `torch.nn.GRUCell`. The state is h."""
 
     cell = "gru"
 
 
 class RNNCell(CellBase):
-    """`torch.nn.RNNCell`, computed by numbarnn; arguments: see `CellBase`. State: h.
+    """Run one step of a vanilla RNN: a drop-in for `torch.nn.RNNCell`. The state is h.
 
     Args:
         nonlinearity: "tanh" or "relu".

@@ -66,8 +66,7 @@ def bias_of_cell(bias):
     if bias not in ("tanh", "relu"):
         return bias
     warnings.warn(
-        f"a cell's third argument is bias, for which {bias!r} counts as True, as in torch.nn: RNNCell takes "
-        f"nonlinearity={bias!r} by its name",
+        f"bias={bias!r} counts as True, as in torch.nn: to set the nonlinearity write nonlinearity={bias!r}",
         stacklevel=5,
     )
     return True

@@ -136,7 +136,8 @@ class Computed:
         return NamedTensors(self)
 
     def flatten_parameters(self) -> None:
-        """Make the parameters views of one flat buffer again, so that calls need not gather them.
+        """Make the parameters views of one flat buffer again, which saves a copy per call.
+
         New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data =
         ...`."""
         self._computation.flat.flatten(self)
@@ -157,8 +158,8 @@ class Computed:
 
     def __prepare_scriptable__(self):  # torch.jit.script asks for it
         raise NotImplementedError(
-            "torch.jit.script cannot read numbarnn's modules: use torch.jit.trace or torch.export.export, or let "
-            "torch.nn compute them again with numbarnn.torch.restore(model)"
+            "torch.jit.script cannot read numbarnn's modules: use torch.jit.trace or torch.export.export, or return to "
+            "torch.nn's with numbarnn.torch.restore(model)"
         )
 
     def __getstate__(self):

@@ -1,4 +1,4 @@
-"""Convert torch.nn's recurrent modules in a model to numbarnn's, and back: in place, with the same parameters."""
+"""Replace torch.nn's recurrent modules in a model, and back, in place and with the same parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from numbarnn.torch import cells, modules
 
-# torch.nn's class -> ours; subclasses may compute something else
+# torch.nn's class -> ours. Subclasses are not listed: they may compute something else.
 _PAIRS = {
     torch.nn.LSTM: modules.LSTM,
     torch.nn.GRU: modules.GRU,
@@ -22,16 +22,20 @@ _BACK = {ours: theirs for theirs, ours in _PAIRS.items()}
 
 
 def convert(model: M) -> M:
-    """Let numbarnn compute every torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of a model.
+    """Replace every torch.nn.LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell in a model by numbarnn's, in place.
 
-    Modules stay the same objects, and so do their parameters: optimizers, hooks and other references keep working.
-    Subclasses of torch.nn's modules are left alone.
+    Modules and parameters stay the same objects, so optimizers and hooks keep working. Subclasses of torch.nn's modules
+    are left alone.
 
     Args:
-        model: a `torch.nn.Module`, which may be such a module itself. It is changed.
+        model: a `torch.nn.Module`, or such a module itself. It is changed.
 
     Returns:
         the model.
+
+    Example:
+        >>> convert(torch.nn.Sequential(torch.nn.GRU(8, 16)))[0].__class__.__module__
+        'numbarnn.torch.modules'
     """
     for module in _modules(model):
         ours = _PAIRS.get(type(module))
@@ -43,10 +47,10 @@ def convert(model: M) -> M:
 
 
 def restore(model: M) -> M:
-    """Let torch.nn compute those modules of a model again that it can: the reverse of `convert`.
+    """Replace numbarnn's modules in a model by torch.nn's, in place: the reverse of `convert`.
 
-    Modules that were made as numbarnn's become torch.nn's too. Modules that torch.nn lacks are left alone: `Recurrent`,
-    and modules with a hidden size per layer, a single bias, `cell_clip`, `reset_after=False` or `input_mode="skip"`.
+    Modules that torch.nn cannot express are left alone: `Recurrent`, and modules with a hidden size per layer, a single
+    bias, `cell_clip`, `reset_after=False`, or an `input_mode` other than "linear".
 
     Args:
         model: a `torch.nn.Module`. It is changed.

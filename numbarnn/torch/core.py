@@ -15,12 +15,12 @@ from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weig
 from numbarnn.torch.networks import computes_in
 
 NO_SECOND_ORDER = (
-    "numbarnn computes first derivatives only: a gradient of these gradients (create_graph=True, and backward through "
-    "them) is not there yet; where you need one, use torch.nn's module"
+    "numbarnn computes first derivatives only, not gradients of gradients (create_graph=True): use torch.nn's module "
+    "for those"
 )
 NO_FORWARD_MODE = (
-    "numbarnn has no derivatives in forward mode (torch.func.jvp, jacfwd and hessian, torch.autograd.forward_ad): take "
-    "those in reverse mode, as torch.func.jacrev does, or where it has them torch.nn's module"
+    "numbarnn has no derivatives in forward mode (torch.func.jvp, jacfwd, autograd.forward_ad): use reverse "
+    "mode (torch.func.jacrev), or torch.nn's module"
 )
 
 

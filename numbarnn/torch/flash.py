@@ -1,7 +1,7 @@
-"""FlashRNN's function, `flashrnn`: networks whose input product is made outside, with heads, by its names and shapes.
+"""FlashRNN's function `flashrnn`, with its argument names and shapes (Pöppel et al. 2024, arXiv:2412.07752).
 
-Pöppel, Beck and Hochreiter 2024, arXiv:2412.07752. Letters: B batch, T steps, G gates, N heads, D units of a head, S
-states, of which h is the first.
+The caller computes the input product Wx. Letters: B batch, T steps, G gates, N heads, D units of a head, S states (h is
+the first).
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ def _slstm(x, h, c, n, m, p, count=1):
 
 
 def _lstm(x, h, c, p, count=1):
-    """LSTM with one bias per gate."""
+    """Compute an LSTM with one bias per gate."""
     R = heads(p.R, count)
     i = sigmoid(p.W.i @ x + R.i @ h + p.b.i)
     f = sigmoid(p.W.f @ x + R.f @ h + p.b.f)
@@ -52,7 +52,7 @@ def _gru(x, h, p, count=1):
 
 
 def _elman(x, h, p, count=1):
-    """The vanilla RNN."""
+    """Compute a vanilla RNN."""
     return tanh(p.W.g @ x + heads(p.R, count).g @ h + p.b.g)
 
 
@@ -96,7 +96,8 @@ def flashrnn(
             computed on Wx' device.
 
     Returns:
-        states: (S, B, T, N, D); last: (S, B, 1, N, D). h is states[0].
+        states: the states of every step, (S, B, T, N, D); h is states[0].
+        last: the states after the last step, (S, B, 1, N, D).
 
     Raises:
         ValueError: an unknown function, a config, or shapes that do not go together.
@@ -128,9 +129,7 @@ def _sizes(Wx, R, b, states, function, config):
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(map(repr, FUNCTIONS))}, not {function!r}")
     if config is not None:
-        raise ValueError(
-            "config must be None: FlashRNN's options of kernels mean nothing here, and others are not there"
-        )
+        raise ValueError(f"config must be None, got {config!r}: FlashRNN's kernel options do not exist here")
     if Wx.dim() != 5:
         raise ValueError(f"Wx must have shape (B, T, G, N, D), but has {tuple(Wx.shape)}")
     (batch, steps, gates, count, units), (of_x, of_R, of_b) = Wx.shape, GATES[function]

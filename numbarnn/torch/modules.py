@@ -1,7 +1,7 @@
-"""torch.nn's recurrent modules, and those of any other cell, computed by numbarnn.
+"""PyTorch modules for any cell, and drop-in LSTM, GRU and RNN.
 
-They are `torch.nn.RNNBase`s, so code that asks for one finds them, but neither `torch.nn.LSTM` nor `GRU` nor `RNN`: of
-these TorchDynamo refuses every instance, and a model with them could not be compiled as a whole.
+They are instances of `torch.nn.RNNBase`, but not of `torch.nn.LSTM`, `GRU` or `RNN`: TorchDynamo refuses those, so a
+model with them could not be compiled as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numbarnn.common.typing import AllowTF32, Bias, Cell, Results, Sizes
 
     class OfAllStacks(TypedDict, total=False):
-        """What LSTM, GRU and RNN have besides torch.nn's arguments."""
+        """Arguments of LSTM, GRU and RNN that torch.nn does not have."""
 
         input_mode: Literal["linear", "skip", "given"]
         schedule: str
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         checkpoint_every: int | None
 
 
-# What numbarnn has besides torch.nn's options, as it is unless said otherwise.
+# Options that torch.nn does not have, with their defaults.
 _BESIDES = {
     "reset_after": True, "cell_clip": None, "clip_propagate_nan": True, "input_mode": "linear", "schedule": "auto",
     "allow_tf32": False, "checkpoint_every": None,
@@ -48,40 +48,39 @@ _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is an
 
 
 class Recurrent(Computed, torch.nn.RNNBase):
-    """A stack of recurrent layers of any cell: `torch.nn.LSTM`'s interface, with the cell as its first argument.
+    """Apply layers of any cell to sequences, with the interface of `torch.nn.LSTM` and the cell as first argument.
 
-    Parameters have torch.nn's names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_hr_l0`, with
-    `_reverse` for the second direction), those per unit the names that the cell's equations give them. All are views of
-    one flat buffer; see `flatten_parameters`.
+    Parameters have torch.nn's names where they can (`weight_ih_l0`, ..., `weight_hr_l0_reverse`); others have the names
+    of the equations. All are views of one flat buffer; see `flatten_parameters`.
 
     Args:
-        cell: what `@nr.cell` made of equations, one of `nr.cells.library`, or a name in `nr.cells.CELLS`.
-        input_size: I.
-        hidden_size: H of all layers, or a list with one int per layer.
-        num_layers: L, where hidden_size is one int.
-        bias: True, False, or one of "double", "none", "input", "recurrent"; left out for a cell whose equations say
-            which biases it has.
-        batch_first: x and y are (B, T, ...) instead of (T, B, ...); states are not affected.
-        dropout: probability of dropping an element of a layer's output, except the last's, in training. On the CPU
-            with the very random numbers that torch.nn's module would draw, layer by layer; on GPUs with others.
-        bidirectional: a second direction runs backward in time; outputs are concatenated.
-        proj_size: P, of an LSTM, or of a cell that projects its output; 0 for none.
-        device, dtype: of the parameters. On the CPU float16 and bfloat16 are computed in float32, and results rounded.
-        input_mode: "linear"; "skip": layer 0 has no W, x itself is added to each gate; "given": x is W x already; see
-            `numbarnn.LSTM`.
-        cell_clip, clip_propagate_nan: of an LSTM; see `numbarnn.LSTM`.
-        schedule: which task runs when; see `numbarnn.LSTM`.
-        allow_tf32: on a GPU, let tensor cores multiply float32 numbers rounded to TF32; "3x": by three such products,
-            with errors like float32's, in schedule "persistent"; see `numbarnn.LSTM`.
-        checkpoint_every: k: keep the states at every k-th step only, for long sequences; see `numbarnn.LSTM`.
+        cell: a cell of `@nr.cell` or of `nr.cells.library`, or a name in `nr.cells.CELLS`.
+        input_size: number of features of x at each step (I).
+        hidden_size: number of units of each layer (H), or a list with one number per layer.
+        num_layers: number of layers (L) if hidden_size is one int.
+        bias: True, False, "double", "none", "input" or "recurrent", for cells whose equations leave it open.
+        batch_first: use (B, T, ...) instead of (T, B, ...) for x and y. States keep their shape.
+        dropout: probability of dropping an element of a layer's output in training, except the last layer's. On the CPU
+            it draws the same random numbers as torch.nn.
+        bidirectional: add a second direction that runs backward in time. y concatenates both.
+        proj_size: size P of the projected h, for an LSTM or a cell that projects its output. 0 has no projection.
+        device, dtype: device and dtype of the parameters. On the CPU half precision is computed in float32.
+        input_mode, cell_clip, clip_propagate_nan, schedule, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
 
     Raises:
-        TypeError, ValueError: an argument is not what it must be; torch.nn's modules raise the same.
+        TypeError, ValueError: an argument is wrong, as in torch.nn.
 
     Attributes:
-        mode: torch.nn's: "LSTM", "GRU", "RNN_TANH", "RNN_RELU"; of other cells their name.
+        mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU", as in torch.nn; the name of any other cell.
         cell: the `numbarnn.cells.Cell`.
-        The arguments, as given; `num_layers` is L in any case.
+        named: the parameters by the names of the equations, such as `module.named["R.f"]`.
+
+    Example:
+        >>> import numbarnn as nr
+        >>> module = Recurrent(nr.cells.library.min_gru, 8, 16, num_layers=2)
+        >>> y, h = module(torch.zeros(5, 3, 8))  # (T, B, I)
+        >>> y.shape, h.shape
+        (torch.Size([5, 3, 16]), torch.Size([2, 3, 16]))
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self._start_anew()  # on the device where they are
 
     def _set_up(self):
-        """The `Computation` of the attributes as they are."""
+        """Make the `Computation` from the attributes."""
         names = ("cell", "input_size", "hidden_size", "bias", "bidirectional", "proj_size", *_OF_STACKS)
         options = {name: getattr(self, name) for name in names}
         options["num_layers"] = None if isinstance(self.hidden_size, list | tuple) else self.num_layers
@@ -124,8 +123,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     # ---------------------------------------------------------------- parameters
     def reset_parameters(self) -> None:
-        """torch.nn's: every parameter of a layer uniform in ±1/√H, drawn in their order; where a cell's equations say
-        what a parameter begins with, that."""
+        """Initialize all parameters as torch.nn does, uniform in ±1/√H, or as the equations say (`nr.initial`)."""
         for name, bound in self._computation.bounds.items():
             torch.nn.init.uniform_(getattr(self, name), -bound, bound)
         with torch.no_grad():
@@ -138,13 +136,13 @@ class Recurrent(Computed, torch.nn.RNNBase):
     _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have
 
     def _take_over(self):
-        """Be what a torch.nn module was, with its attributes."""
+        """Turn a torch.nn module, whose class has just changed, into one of ours."""
         self.cell = cells.get(self.mode.lower())
         vars(self).update({name: _BESIDES[name] for name in _OF_STACKS})
         self._start_anew()
 
     def _is_torchs(self):
-        """Whether torch.nn has a module that computes the same."""
+        """True if torch.nn has a module that computes the same."""
         besides = ("reset_after", "cell_clip", "input_mode")  # the others change no result
         usual = all(getattr(self, name, _BESIDES[name]) == _BESIDES[name] for name in besides)
         return usual and isinstance(self.bias, bool) and isinstance(self.hidden_size, int)
@@ -174,27 +172,27 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self, input: torch.Tensor | PackedSequence, hx: Any = None, *, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
     ) -> Results:  # fmt: skip
-        """y and the final state, as torch.nn's module returns them.
+        """Compute the outputs of all steps and the final state, as torch.nn's modules do.
 
         Args:
-            input: x, (T, B, I), or (B, T, I) with `batch_first`, or of one sequence (T, I); or a `PackedSequence`.
-            hx: the initial state, h, or (h, c) of an LSTM, or a tuple of all states of another cell; None is zero.
-                Each (L*D, B, H), of one sequence (L*D, H); h is P wide with a projection. Where layers' sizes differ, a
-                list of one (D, B, H) per layer.
-            lengths: (B,) ints, 0 to T, in any order, a list or a tensor on any device: what stands in x beyond a
-                sequence's length is ignored, the backward direction starts at its last element. Instead of packing.
-            resets: (T, B), or (B, T) with `batch_first` unless x is packed, bools: sequence b begins anew at time t.
-            padding_value: what y is beyond a sequence's length.
-            output_states: return the private states of every step of the last layer too.
+            input: x, (T, B, I), or (B, T, I) with `batch_first`; (T, I) for one sequence; or a `PackedSequence`.
+            hx: the initial state: h, or (h, c) for an LSTM, or the tuple of a cell's states. Each is (L*D, B, H), for
+                one sequence (L*D, H); a projected h has P features. If layers' sizes differ, a list of one (D, B, H)
+                per layer. None is zero.
+            lengths: number of steps of each sequence, (B,) ints from 0 to T in any order; a list, or a tensor on any
+                device. x beyond a length is never read, and the second direction starts at the last step.
+            resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b at step t.
+            padding_value: value of y beyond a sequence's length.
+            output_states: also return the last layer's cell states of every step.
 
         Returns:
-            output: y, (T, B, D*H), or as the input is.
-            state: after each sequence's last step, in the form of hx.
-            states: with `output_states` alone: a tuple of the last layer's private states (an LSTM's c), each as y is,
-                but of H.
+            output: y, (T, B, D*H), or in the form of the input.
+            state: the state after each sequence's last step, in the form of hx.
+            states: only with `output_states`: the tuple of the last layer's cell states (c of an LSTM), shaped like y,
+                with H features.
 
         Raises:
-            RuntimeError, ValueError, TypeError: as torch.nn's modules raise them.
+            RuntimeError, ValueError, TypeError: an argument does not fit, as in torch.nn.
         """
         drop, form = self._drop(), None  # which may make another computation
         if lengths is None and resets is None and not output_states:
@@ -220,7 +218,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return self._computation.run(self, input, hx, about, drop, form)
 
     def _of_one_sequence(self, input, hx, about):
-        """`forward` of x (T, I), as of a batch of one."""
+        """Run `forward` of one sequence x (T, I) as a batch of one."""
         if input.dim() != 2:
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         axis = 0 if self.batch_first else 1
@@ -233,10 +231,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return output, with_each(state, lambda one: one.squeeze(1)), *more
 
     def _packed(self, sequence, hx, about):
-        """`forward` of a `PackedSequence`: y is packed as x is, states are in the order of the sequences before."""
+        """Run `forward` of a `PackedSequence`: y is packed like x, states have the order before packing."""
         data, batch_sizes, order, ranks = sequence
         if about.lengths is not None:
-            raise ValueError("lengths must be None with a packed input, which has lengths of its own")
+            raise ValueError("lengths must be None with a packed input, which has its own")
         if data.dim() != 2:
             raise RuntimeError(f"input must have 2 dimensions, got {data.dim()}")
         steps, drop = len(batch_sizes), self._drop()
@@ -262,8 +260,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         return y, state, *more
 
     def _drop(self):
-        """What happens to a layer's output on its way to the next layer, a function; None: nothing, or the network does
-        it by itself."""
+        """Return the dropout function between layers; None if there is none, or if the network draws itself."""
         if not (self.dropout and self.training and self.num_layers > 1):
             return None
         if not self._computation.by_layer and self._computation.dropout != self.dropout:
@@ -272,10 +269,16 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
 
 class LSTM(Recurrent):
-    """`torch.nn.LSTM`, computed by numbarnn; equations in `numbarnn.cells.lstm`.
+    """Apply LSTM layers to sequences: a drop-in for `torch.nn.LSTM`. Equations: `numbarnn.cells.lstm`.
 
-    Arguments, positional order included, attributes, names and first values of parameters, inputs, results and errors
-    are torch.nn's. Besides these it has `Recurrent`'s.
+    Arguments and their order, attributes, parameter names, initial values, inputs, results and errors are torch.nn's.
+    The other arguments are `Recurrent`'s.
+
+    Example:
+        >>> lstm = LSTM(8, 16, num_layers=2, batch_first=True)
+        >>> y, (h, c) = lstm(torch.zeros(3, 5, 8))  # (B, T, I)
+        >>> y.shape, h.shape
+        (torch.Size([3, 5, 16]), torch.Size([2, 3, 16]))
     """
 
     def __init__(
@@ -295,10 +298,12 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """`torch.nn.GRU`, computed by numbarnn; equations in `numbarnn.cells.gru`. Arguments: see `LSTM`.
+    """Apply GRU layers to sequences: a drop-in for `torch.nn.GRU`. Equations: `numbarnn.cells.gru`.
+
+    Arguments are torch.nn's, and `Recurrent`'s by keyword.
 
     Args:
-        reset_after: the reset gate is applied after the product R_n h, as in torch.nn; else before it.
+        reset_after: apply the reset gate after the product R_n h, as in torch.nn. False applies it before.
     """
 
     reset_after = True
@@ -316,10 +321,12 @@ class GRU(Recurrent):
 
 
 class RNN(Recurrent):
-    """`torch.nn.RNN`, computed by numbarnn; equations in `numbarnn.cells.rnn`. Arguments: see `LSTM`.
+    """Apply vanilla RNN layers to sequences: a drop-in for `torch.nn.RNN`. Equations: `numbarnn.cells.rnn`.
+
+    Arguments are torch.nn's, and `Recurrent`'s by keyword.
 
     Args:
-        nonlinearity: "tanh" or "relu"; the fourth argument, before bias, as in torch.nn.
+        nonlinearity: "tanh" or "relu"; the fourth argument, as in torch.nn.
     """
 
     def __init__(
@@ -342,7 +349,7 @@ def _refuse_projection(options):
 
 
 def _show_arguments():
-    """Let `help` show what LSTM, GRU and RNN take: `Recurrent`'s arguments, without the cell and what they lack."""
+    """Let `help` show the arguments of LSTM, GRU and RNN in place of `**more`."""
     found = inspect.signature(Recurrent.__init__)
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     of_lstm = [one for one in found.parameters.values() if one.name != "cell"]

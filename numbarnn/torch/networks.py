@@ -140,13 +140,13 @@ class Network:
             cell = _cells.get(name) or cells.CELLS.get(name)
             if cell is None:
                 raise ValueError(
-                    f"the cell {name!r} is not known in this process: define it, and pass it to "
-                    "numbarnn.torch.networks.known_cell, before a program that uses it runs"
+                    f"the cell {name!r} is not known in this process: define it and pass it to "
+                    "numbarnn.torch.networks.known_cell before you run the program"
                 )
             if source not in (None, _digest(cell)):
                 raise ValueError(
-                    f"the cell {name!r} of this process is not the one that the program was made with: its equations, "
-                    "or numbarnn's version, are others. Export the program again"
+                    f"the cell {name!r} is not that of the exported program: its equations or numbarnn's version "
+                    "differ. Export the program again"
                 )
             network = _networks[key] = cls(cell, **arguments)
         return network
@@ -163,13 +163,13 @@ class Network:
         name, engine = DTYPES.get(dtype), DEVICES.get(device.type)
         if name is None:
             raise TypeError(
-                f"tensors of {dtype} cannot be computed with: pass them, and the module, .float(), .double(), .half() "
-                "or .bfloat16()"
+                f"tensors must be float32, float64, float16 or bfloat16, got {dtype}: convert them and the module with "
+                ".float(), .double(), .half() or .bfloat16()"
             )
         if engine is None:
-            raise TypeError(f"tensors on device {str(device)!r} cannot be computed with: move them to 'cpu' or 'cuda'")
+            raise TypeError(f"tensors must be on 'cpu' or 'cuda', got {str(device)!r}: move them with .to(...)")
         if why_not(engine):
-            raise RuntimeError(f"tensors on {str(device)!r} cannot be computed with: {why_not(engine)}")
+            raise RuntimeError(f"tensors are on {str(device)!r}, which numbarnn cannot use: {why_not(engine)}")
         where = engine if device.index is None else f"{engine}:{device.index}"
         cell, changes = (self._cell, {}) if draws else (self._quiet, {"dropout": 0.0})
         self._stacks[kind] = self._make(name, where, cell, **changes)

@@ -107,8 +107,8 @@ def rnn_backward(
     every = net.stack.checkpoint_every
     if x is None and every and every < steps:
         raise ValueError(
-            f"numbarnn::rnn_backward got x=None for a network with checkpoint_every={every} and {steps} steps, which "
-            "are computed once more from x: pass the x of the forward call"
+            f"numbarnn::rnn_backward needs x with checkpoint_every={every} and {steps} steps, got None: pass the x of "
+            "the forward call"
         )
     prepared = core.prepare_again(net, shape, seed, weights)
     results = core.backward_tensors(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)

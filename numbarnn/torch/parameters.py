@@ -60,7 +60,7 @@ def _are_views(tensors):
 
 
 class NamedTensors(Named):
-    """Name -> view of one parameter of a module: `module.named["R.f"]`, (H, H); see `numbarnn.layers.named.Named`.
+    """Map names of the equations to views of a module's parameters: `module.named["R.f"]` (H, H); see `Named`.
 
     Views show the parameters at the time of look-up; gradients flow through them. Assign to a name, or write into a
     view under `torch.no_grad()`, to set a parameter.

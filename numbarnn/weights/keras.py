@@ -168,8 +168,8 @@ def _cell_by_shape(shape, bias, where, activation):
         return "rnn_tanh"
     if gates_of_unit not in (3, 4):
         raise ValueError(
-            f"recurrent_kernel of {where} has shape {shape}, from which no cell follows (an LSTM has 4 columns per "
-            "unit, a GRU 3): pass activation= for a SimpleRNN"
+            f"recurrent_kernel of {where} must have 4 columns per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
+            "activation= for a SimpleRNN"
         )
     return "lstm" if gates_of_unit == 4 else "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
 

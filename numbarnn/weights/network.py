@@ -81,7 +81,7 @@ def host(value, name):
     if isinstance(value, np.ndarray):
         return value
     if getattr(value, "is_meta", False):
-        raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers: load them before")
+        raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers: load the weights first")
     if hasattr(value, "detach"):  # PyTorch's; NumPy cannot take its bfloat16, which float32 holds exactly
         value = value.detach().cpu()
         half = "bfloat16" in str(value.dtype)
@@ -178,8 +178,8 @@ def infer(parameters, cell=None, what="state_dict"):
         cell = {4: "lstm", 3: "gru"}.get(rows / max(projection[1] if projection else columns, 1))
         if cell is None:
             raise ValueError(
-                f"weight_hh_l0 of {what} has shape {shape}, from which no cell follows (an LSTM has 4 rows per unit, a "
-                "GRU 3): pass cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or the cell that it is"
+                f"weight_hh_l0 of {what} must have 4 rows per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
+                "cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or another cell"
             )
     cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
     hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)

@@ -87,7 +87,7 @@ def read(model, node=None, reverse_as_forward=False):
     graph = chosen[0][1]
     if any(other is not graph for _, other in chosen):
         raise ValueError(
-            f"the nodes are no stack, as they lie in several graphs: choose with node=, by name or number, of "
+            f"the nodes lie in several graphs, so they form no stack: choose with node= (name or number) from "
             f"{_listed(chosen)}"
         )
     layers = []
@@ -97,13 +97,13 @@ def read(model, node=None, reverse_as_forward=False):
     if back := [one.name for one in layers if one.direction == "reverse" and not reverse_as_forward]:
         raise ValueError(
             f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction: pass "
-            "reverse_as_forward=True for a forward layer that takes x, and gives y, reversed in time"
+            "reverse_as_forward=True, and reverse x and y in time yourself"
         )
     kinds = {(one.cell, len(one.arrays), one.layout) for one in layers}
     if len(kinds) > 1:
         raise ValueError(
-            f"the nodes {[one.name for one in layers]} are no stack, as cell, directions and layout differ: "
-            f"{sorted(kinds, key=str)}; convert them one by one with node="
+            f"the nodes {[one.name for one in layers]} form no stack: cell, directions or layout differ, "
+            f"{sorted(kinds, key=str)}. Convert them one by one with node="
         )
     for below, above in pairwise(layers):
         _check_fed(graph, below, above)
@@ -225,8 +225,8 @@ def _check_fed(graph, below, above):
     came = f"{node.op_type if node else 'outside'} {name!r}"
     came += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
     raise ValueError(
-        f"the input {x!r} of node {above.name!r} is not the output of node {below.name!r}, as a stack of layers "
-        f"needs, but comes from {came}: convert the nodes one by one with node="
+        f"the input {x!r} of node {above.name!r} must be the output of node {below.name!r}, as in a stack, but comes "
+        f"from {came}: convert the nodes one by one with node="
     )
 
 
@@ -310,13 +310,13 @@ def _given(node, graph, where):
     """Return name -> array of the node's weights, not copied."""
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     if lacking := [kind for kind in ("X", "W", "R") if kind not in names]:
-        raise ValueError(f"{where} has no input {', '.join(lacking)}, which it must have")
+        raise ValueError(f"{where} lacks the input {', '.join(lacking)}")
     values = {kind: graph.value(name) for kind, name in names.items() if kind != "X"}
     weights = {kind: values[kind].array for kind in ("W", "R", "B", "P") if kind in values}
     if absent := [kind for kind, array in weights.items() if array is None or not values[kind].exact]:
         raise ValueError(
-            f"{where}: {', '.join(f'{kind} ({names[kind]!r})' for kind in absent)} must be constants (initializers) of "
-            "the model, or made of constants, but depend on what it is given, or cannot be computed without running it"
+            f"{where}: {', '.join(f'{kind} ({names[kind]!r})' for kind in absent)} must be constants or "
+            "computed from constants, but depend on the model's inputs or cannot be computed without running it"
         )
     for kind, argument in (("sequence_lens", "lengths"), ("initial_h", "state"), ("initial_c", "state")):
         array, runs, exact = values.get(kind, (0, True, True))
@@ -328,8 +328,8 @@ def _given(node, graph, where):
             )
         if runs and argument == "state" and kind in names and graph.origin(names[kind])[1] is not None:
             warnings.warn(
-                f"{where}: the model computes {kind} ({names[kind]!r}) from what it is given, and the layer does not: "
-                "compute it before, and pass state= to the layer's calls",
+                f"{where}: the model computes {kind} ({names[kind]!r}) from its inputs, but the layer does not: "
+                "compute it first, and pass state= to the layer's calls",
                 stacklevel=4,
             )
     return weights

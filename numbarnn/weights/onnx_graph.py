@@ -57,7 +57,7 @@ class OnnxGraph:
         try:
             TopologicalSorter({name: _reads(node) for node in self.nodes for name in node.output}).prepare()
         except CycleError as error:
-            raise ValueError(f"the model's graph has a circle: {' <- '.join(error.args[1])}") from None
+            raise ValueError(f"the model's graph has a cycle: {' <- '.join(error.args[1])}") from None
         self.inner = [
             OnnxGraph(part.g, opsets, self, f"{part.name} of {node.op_type} {label(node)!r}")
             for node in self.nodes for part in node.attribute if part.HasField("g")
@@ -157,9 +157,7 @@ def _array(tensor):
     from onnx import TensorProto, numpy_helper
 
     if tensor.data_location == TensorProto.EXTERNAL:  # which onnx would look for in the current folder
-        raise ValueError(
-            f"the numbers of {tensor.name!r} lie in a file beside the model: pass the model's path, which tells where"
-        )
+        raise ValueError(f"the numbers of {tensor.name!r} are in a file next to the model: pass the model's path")
     try:
         return numpy_helper.to_array(tensor)
     except (KeyError, TypeError, ValueError) as error:

@@ -130,8 +130,8 @@ class WeightSpace:
             raise ValueError(f"two of a cell's parameters would both be called {max(names, key=names.count)}")
         if not self.size:
             raise ValueError(
-                "there is nothing to learn: no layer of these options has a matrix, a bias, or another parameter; let "
-                "the equations have one, such as p.W.name @ x or p.name * h"
+                "the network has no parameters with these options: give the equations one, such as p.W.name @ x or "
+                "p.name * h"
             )
 
     def _add_stacked(self, place, kind, shape, read, groups, without_W):
@@ -149,8 +149,8 @@ class WeightSpace:
             missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if without_W else ()
             if missing and len(shape) == 2:
                 raise ValueError(
-                    f"layer {place[0]} has no matrices that multiply x, by its input_mode, but p.{min(missing)} "
-                    "multiplies more than x"
+                    f"p.{min(missing)} multiplies more than x, but layer {place[0]} has no matrices for x with this "
+                    "input_mode: use input_mode 'linear'"
                 )
             self._add_derived(place, kind, read, terms, groups)
             shape = (len(parts) * (shape[0] // len(terms)), *shape[1:])

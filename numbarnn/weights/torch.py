@@ -67,8 +67,8 @@ def write(network):
     refuse(network, "torch.nn", cell_clip="clip of the cell state")
     if len(set(network.hidden_sizes)) > 1:
         raise ValueError(
-            f"torch.nn has one hidden_size for all layers, but these are {network.hidden_sizes}: use one module per "
-            "layer (to_torch_cells), or take the arrays from layer.state_dict()"
+            f"torch.nn has one hidden_size for all layers, got {network.hidden_sizes}: use to_torch_cells, or "
+            "layer.state_dict()"
         )
     return dict(completed(network).parameters)
 
@@ -76,10 +76,8 @@ def write(network):
 def _refuse_reset_before(network, target):
     if network.cell == "gru_reset_before":
         raise ValueError(
-            f"{target} has the reset gate after the recurrent product, but this layer is a GRU(reset_after=False), "
-            "which has it before and computes something else with the same weights: its form exists in Keras "
-            "(to_keras), in ONNX (to_onnx) and in our own files (save_safetensors); layer.state_dict() has the arrays "
-            "by PyTorch's names"
+            f"{target} applies the reset gate after the recurrent product, but this layer has reset_after=False: use "
+            "to_keras, to_onnx, save_safetensors or layer.state_dict()"
         )
 
 
@@ -92,9 +90,9 @@ def read_cells(source, cell=None, prefix=""):
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]
     elif not isinstance(source, Sequence) or isinstance(source, str) or not source or not isinstance(prefix, str):
         raise TypeError(
-            "source must be a list with one state dict or module per layer (or a pair, for two directions), or one of "
-            "a whole model, with a list of prefixes, not "
-            + ("an empty one" if isinstance(source, list | tuple) and not source else f"a {type(source).__name__}")
+            "source must be a list with one state dict or module (or a pair, for two directions) per layer, or a whole "
+            "model with a list of prefixes, got "
+            + ("an empty list" if isinstance(source, list | tuple) and not source else f"a {type(source).__name__}")
         )
     else:
         stack = [[(one, prefix) for one in (e if isinstance(e, tuple | list) else [e])] for e in source]

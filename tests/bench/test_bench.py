@@ -7,10 +7,11 @@ import pytest
 
 import numbarnn
 from numbarnn import cli
-from numbarnn.bench import cases, info, shapes, speed
+from numbarnn.bench import cases, info, lineup, report, shapes, speed, stream, timing
 from numbarnn.bench import record as bench_record
-from numbarnn.bench.peers import torch_peer
+from numbarnn.bench.peers import peers, torch_peer
 from numbarnn.bench.peers.contender import installed
+from numbarnn.bench.shapes import DEEPBENCH, Shape
 from numbarnn.weights import gates
 from stub_layer import use_stub
 
@@ -124,3 +125,159 @@ def test_more_threads_than_could_ever_run_are_refused(cannot):
     most = 4 * info.core_count()
     said = cannot("bench", "--device", "cpu", "--shape", "3,2,4,5,1", "--threads", str(most + 1))
     assert f"take at most {most}" in said
+
+
+# ------------------------------------------------------------------------------------ sets of shapes, shapes with words
+SHORT = ["bench", "--device", "cpu", "--rounds", "3", "--threads", "1"]
+CASE = cases.Case("lstm", 4, 3, 5, (6, 6, 6), gradients="y")
+
+
+def results(contender):
+    return contender.results(contender.call())
+
+
+def assert_same(found, wanted, limit=2e-6):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(np.array(found[name]), np.array(value), rtol=0, atol=limit, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------------------ the words
+def test_words_stand_behind_the_sizes():
+    shape = shapes.parse_shape("8, 128,1024,1024,3, lengths")
+    assert shape == Shape(8, 128, 1024, 1024, 3, ("lengths",)) and str(shape) == "8,128,1024,1024,3,lengths"
+    assert shape.sizes == {"T": 8, "B": 128, "I": 1024, "H": 1024, "L": 3}
+    assert shapes.parse_shape("25,16,512,256,3") == Shape(T=25, B=16, I=512, H=256, L=3)
+    assert shapes.parse_shape("4,2,3,3,1,bidirectional,lengths").options == {"bidirectional": True, "lengths": "half"}
+
+
+@pytest.mark.parametrize("text", ["1,2,3,4,5,ring", "1,2,3,4,5,lengths,lengths", "1,2,3,4,lengths"])
+def test_other_words_are_refused(text, refused):
+    said = refused("bench", "--shape", text)
+    assert "words of bidirectional, lengths" in said and repr(text) in said
+
+
+def test_who_has_no_such_forms_refuses_them(refused, cannot):
+    assert "T,B,I,H,L, five whole numbers" in refused("trace", "--shape", "1,2,3,4,5,lengths")
+    said = cannot("bench", "--cell", "sru", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional", code=2)
+    assert "--cell sru is timed over whole sequences, in one direction: got --shape" in said
+    said = cannot("bench", "--stream", "--device", "cpu", "--shape", "1,2,3,4,5,bidirectional", code=2)
+    assert "in one direction" in said and "got --shape 1,2,3,4,5,bidirectional" in said
+
+
+# --------------------------------------------------------------------------------------------------------- who computes
+def test_both_directions_and_several_lengths_against_pytorch_layer_by_layer():
+    instance = cases.make_instance(replace(CASE, T=6, B=4, bidirectional=True, lengths="half"))
+    assert instance.lengths.tolist() == [3, 4, 5, 6] and instance.padding.any()
+    wanted = torch_peer.torch_results(instance)
+    assert_same(results(torch_peer.torch_contender(instance, True)), wanted)
+    assert_same(results(peers.numbarnn_contender(instance, shapes.TRAINING)), wanted)
+
+
+def test_the_command_times_them(command, page, capsys, tmp_path):
+    shapes_given = ["4,2,3,5,2,bidirectional", "4,3,3,5,2,bidirectional,lengths"]
+    arguments = [word for shape in shapes_given for word in ("--shape", shape)]
+    found = command(*SHORT, *arguments, "--cell", "gru")
+    assert [",".join(map(str, [*row["shape"].values(), *row["form"]])) for row in found["results"][::2]] == shapes_given
+    said = capsys.readouterr().out
+    assert "4,2,3,5,2,bidirectional" in said
+    for row in found["results"]:
+        assert set(row["seconds"]) >= {"numbarnn", "torch"}
+        assert row["left_out"].get("onnxruntime", lineup.OTHER_FORM) == lineup.OTHER_FORM
+    text = page(found)
+    assert len(report.result_of("x", bench_record.read(tmp_path / "record.json")).entries) == 4
+    assert all(f"gru {shape} float32 fwd" in text for shape in shapes_given)
+
+
+# ------------------------------------------------------------------------------------------------------------ DeepBench
+def test_there_are_125_problems():
+    found = [(name, cell, shape) for name, own in DEEPBENCH.items() for cell, some in own.items() for shape in some]
+    assert len(found) == len(set(found)) == 125
+    assert all(shape.I == shape.H and shape.L == 1 for _, _, shape in found)
+    assert {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()} == {
+        "deepbench-train": 53, "deepbench-server": 69, "deepbench-device": 3,
+    }  # fmt: skip
+    assert Shape(1500, 64, 1024, 1024, 1) in DEEPBENCH["deepbench-train"]["gru"]
+    assert Shape(25, 64, 1536, 1536, 1) not in DEEPBENCH["deepbench-train"]["lstm"]
+
+
+def test_a_cell_that_a_set_lacks_is_refused(cannot):
+    said = cannot("bench", "--device", "cpu", "--set", "deepbench-device", "--cell", "gru", code=2)
+    assert "--set deepbench-device has problems of rnn_relu, lstm: got --cell gru" in said
+
+
+# --------------------------------------------------------------------------------------------------------- single steps
+STREAM = ["bench", "--stream", "--device", "cpu", "--rounds", "3", "--threads", "1"]
+PEERS = {"layer call", "torch", "torch cell"} | ({"onnxruntime"} if installed("onnx", "onnxruntime") else set())
+
+
+@pytest.fixture
+def few(monkeypatch, short_turns):
+    """Few calls, and no pauses."""
+    monkeypatch.setattr(stream, "CALLS", 20)
+    monkeypatch.setattr(timing, "WARM_S", 0.0)
+
+
+MAKERS = {
+    "layer call": lambda instance: stream.call_stream(instance, "cpu"),
+    "stepper": lambda instance: stream.stepper_stream(instance, "one step", "cpu", "auto"),
+    "torch": lambda instance: stream.torch_stream(instance, "cpu"),
+    "torch cell": lambda instance: stream.torch_cell_stream(instance, "cpu"),
+    "onnxruntime": lambda instance: stream.onnxruntime_stream(instance, 1),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("cell", cases.PEERS_CELLS)
+def test_steps_are_those_of_the_whole_sequence(cell, name):
+    """Two layers, from a state that is not zero; a second walk begins from it again."""
+    if name == "onnxruntime" and name not in PEERS:
+        pytest.skip("onnxruntime is not installed")
+    instance = cases.make_instance(cases.Case(cell, 4, 2, 3, (5, 5)))
+    exact = torch_peer.torch_contender(instance.float64, False)
+    truth = exact.results(exact.call())
+    with torch.inference_mode():
+        one = MAKERS[name](instance)
+        found, _, again = one.results(None), one.call(), one.results(None)
+    assert found.keys() == truth.keys()
+    for quantity, value in truth.items():
+        np.testing.assert_allclose(np.array(found[quantity]), np.array(value), rtol=0, atol=1e-6, err_msg=quantity)
+        np.testing.assert_array_equal(np.array(found[quantity]), np.array(again[quantity]))
+
+
+def test_the_command_times_every_way_and_its_page_shows_them(few, command, page, capsys):
+    found = command(*STREAM, "--shape", "1,1,4,5,1", "--cell", "lstm,gru")
+    for row in found["results"]:
+        assert row["what"] == "one step" and set(row["ratio"]) == PEERS
+        assert set(row["seconds"]) == set(row["p99_seconds"]) == {"numbarnn", *PEERS}
+        assert all(0 < row["median_s"][name] <= row["p99_s"][name] for name in row["seconds"])
+        assert {check["contender"] for check in row["agreement"]} >= {"numbarnn auto", "layer call"}
+    assert "99th percentile of 21 calls" in (said := capsys.readouterr().out) and "/ torch cell" in said
+    text = page(found)
+    assert "One step at a time" in text and "lstm 1,1,4,5,1 float32 step" in text
+    own = found["results"][0]
+    assert f"{own['median_s']['numbarnn'] * 1e6:.1f} / {own['p99_s']['numbarnn'] * 1e6:.1f}" in text
+
+
+@pytest.mark.parametrize("maker", ["stepper_stream", "torch_cell_stream"])
+def test_wrong_steps_have_no_times(maker, few, command, monkeypatch, capsys):
+    """A peer with wrong ones is left out."""
+    make = getattr(stream, maker)
+
+    def wrong(*arguments):
+        made = make(*arguments)
+        return replace(made, results=lambda _: (own := made.results(_)) | {"y": own["y"] * np.float32(1.1)})
+
+    monkeypatch.setattr(stream, maker, wrong)
+    found = command(*STREAM, "--shape", "1,1,3,4,1", "--cell", "gru", code=1)
+    [row] = found["results"]
+    if maker == "torch_cell_stream":
+        assert row["ok"] and "torch cell's y" in row["left_out"]["torch cell"] and "torch cell" not in row["seconds"]
+    else:
+        assert not row["ok"] and "y: is" in row["refusal"] and row["seconds"] == row["p99_s"] == {}
+        assert "1 of 1 REFUSED" in capsys.readouterr().out
+
+
+def test_more_than_one_step_is_refused(cannot):
+    said = cannot(*STREAM, "--shape", "2,1,3,4,1", code=2)
+    assert "T must be 1 in --shape T,B,I,H,L: got --shape 2,1,3,4,1" in said

@@ -5,9 +5,6 @@ import pytest
 import speed_tables as tables
 from numbarnn.bench import record
 
-OLD_GPU = record.RESULTS / "h200-2026-11-20-lstm-float16.json"
-CPU = record.RESULTS / "cpu-2026-11-26.json"
-
 
 # -------------------------------------------------------------------------------------------------------------- pages
 def read(page):

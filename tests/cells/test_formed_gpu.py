@@ -33,14 +33,3 @@ def test_halves(name, dtype):
     layer = layer_of(name, dtype, "cuda", num_layers=2)
     given = problem(name, layer)
     assert_close(computed(layer, given), expected(name, layer, given), 5e-3 if dtype == "float16" else 4e-2)
-
-
-def test_a_change_between_forward_and_backward_is_noticed():
-    layer = layer_of("learned_diffusion", "float32", "cuda")
-    x, _, dy, _ = (layer.engine.from_host(one.astype("float32")) if hasattr(one, "astype") else one
-                   for one in problem("learned_diffusion", layer))  # fmt: skip
-    _, _, tape = layer.forward(x)
-    layer.named["R.a"][...] += 1
-    layer.backward(tape, dy)
-    with pytest.raises(RuntimeError, match="weights were changed"):
-        layer.check()

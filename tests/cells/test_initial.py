@@ -14,7 +14,7 @@ def log_uniform(shape, rng):
 
 
 @nr.cell
-def initialised(x, h, c, p):
+def initialized(x, h, c, p):
     W, R = nr.initial(p.W, "xavier"), nr.initial(p.R, "orthogonal")
     b_f, b_i = nr.chrono(p.b.f, p.b.i, 50)
     f = nr.sigmoid(W.f @ x + R.f @ h + b_f)
@@ -30,7 +30,7 @@ def layer_of(cell, seed=0, **options):
 
 
 def test_by_layer_direction_and_name():
-    layer = layer_of(initialised, num_layers=2, bidirectional=True)
+    layer = layer_of(initialized, num_layers=2, bidirectional=True)
     seen = []
     for own in layer.stack.space.blocks.values():
         values = {name: layer.weights[where].reshape(shape) for name, (_, where, shape) in own.items()}
@@ -50,8 +50,8 @@ def test_by_layer_direction_and_name():
 
 
 def test_follows_from_the_seed():
-    same, other = layer_of(initialised), layer_of(initialised, seed=1)
-    np.testing.assert_array_equal(layer_of(initialised).weights, same.weights)
+    same, other = layer_of(initialized), layer_of(initialized, seed=1)
+    np.testing.assert_array_equal(layer_of(initialized).weights, same.weights)
     assert (same.parameters["log_period_l0"] != other.parameters["log_period_l0"]).all()
 
 
@@ -70,7 +70,7 @@ def test_in_pytorch():
 
     def module(seed):
         torch.manual_seed(seed)
-        return nrt.Recurrent(initialised, 3, H, num_layers=2)
+        return nrt.Recurrent(initialized, 3, H, num_layers=2)
 
     one, same, other = module(1), module(1), module(2)
     for name, parameter in one.named_parameters():
@@ -106,17 +106,15 @@ def test_bad_values():
             of(value)
     with pytest.raises(TypeError, match="value must be a number, an array, a function"):
         of(object())
-    with pytest.raises(ValueError, match=r"p.b.a cannot begin as orthogonal, which is for matrices"):
+    with pytest.raises(ValueError, match=r"p.b.a cannot be initialized as orthogonal, which is for matrices"):
         of("orthogonal", vector=True)
-    with pytest.raises(
-        ValueError, match=r"p.R.a is of shape \(6, 6\), but what it begins with \(wrong\) of shape \(2,\)"
-    ):
+    with pytest.raises(ValueError, match=r"p.R.a has shape \(6, 6\), but its initial value \(wrong\) has shape \(2,\)"):
 
         def wrong(shape, rng):
             return np.ones(2)
 
         of(wrong)
-    with pytest.raises(nr.CellError, match=r"p.R.a begins with .* here and with .* elsewhere"):
+    with pytest.raises(nr.CellError, match=r"p.R.a has the initial value .* here and .* elsewhere"):
         nr.cell(lambda x, h, p: p.W.a @ x + nr.initial(p.R.a, 1) @ h + nr.initial(p.R.a, 2) @ nr.tanh(h))
     with pytest.raises(ValueError, match="longest must be a number from 3 on"):
         nr.chrono(np.ones(3), np.ones(3), 2)

@@ -221,7 +221,7 @@ def test_what_states_of_other_sizes_cannot_have():
     nr.gradcheck(beside, 3, 2)
     with pytest.raises(nr.CellError, match="the size of h, whose size is the layer's hidden_size; expected a state"):
         nr.cell(lambda x, h, p: nr.tanh(p.W.h @ x + nr.sized(h, 2)))
-    with pytest.raises(nr.CellError, match=r"heads beside states of other sizes than H; take matrices without heads"):
+    with pytest.raises(nr.CellError, match=r"heads cannot go with states of other sizes than H"):
         nr.cell(lambda x, h, s, p: (nr.tanh(nr.heads(p.R, 2).h @ nr.sized(s, 2)), nr.tanh(p.W.h @ x)))
 
 
@@ -231,7 +231,7 @@ def test_what_large_states_cannot_be_beside():
         m = nr.sized(m, 8)
         return nr.softmax(p.W.h @ x + p.R.h @ h + p.P @ m), m + p.B @ x
 
-    message = "layer 0: a state of 8 units, more than the hidden size 4, beside sums over units, which would be over as"
+    message = "layer 0: a state of 8 units, more than the hidden size 4, cannot go with sums over units"
     with pytest.raises(ValueError, match=message):
         nr.RNN(summed, 3, 4)
     nr.gradcheck(summed, 3, 8)
@@ -241,11 +241,13 @@ def test_what_large_states_cannot_be_beside():
         m = nr.sized(m, 8)
         return nr.tanh(p.W.h @ x + nr.heads(p.R.h, 2) @ h), 0.5 * m
 
-    with pytest.raises(ValueError, match="beside matrices of 2 heads; take a hidden size of 8 or more"):
+    with pytest.raises(ValueError, match="cannot go with matrices of 2 heads; take a hidden size of 8 or more"):
         nr.RNN(with_heads, 3, 4)
     cell = CELLS["large_memory"][0]
-    with pytest.raises(ValueError, match="more than the hidden size 4, with input_mode 'skip'; take a hidden size of"):
+    with pytest.raises(
+        ValueError, match="more than the hidden size 4, cannot go with input_mode 'skip'; take a hidden size of"
+    ):
         nr.RNN(cell, 4, 4, input_mode="skip")
     rnn = functional.Descriptor(cell, 3, 4, device="cpu")
-    with pytest.raises(ValueError, match=r"states of more units than h, \(15,\), for which cuDNN's calls have no form"):
+    with pytest.raises(ValueError, match=r"has \(15,\) units: cuDNN's calls have no form"):
         functional.forward_inference(rnn, np.zeros((1, 1, 3), "float32"), w=rnn.zeros_weights())

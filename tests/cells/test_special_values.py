@@ -28,12 +28,8 @@ def test_the_table_has_every_function_of_one_unit():
     assert {*functions.__all__} == others | {*special_values.NAMES} & {*functions.__all__}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_on_the_cpu(dtype):
-    special_values.require_equal(special_values.computed(dtype, "cpu"), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
+# Of both halves the code of cells is the same: they differ where numbers are loaded and stored.
+@pytest.mark.parametrize("dtype", [*DTYPES[:3], pytest.param("bfloat16", marks=pytest.mark.full)])
 def test_in_the_code_of_gpus(toolchain_installed, dtype):
     """As Numba compiles the cell's function for a GPU; an emulated GPU runs it."""
     names = special_values.NAMES

@@ -164,19 +164,19 @@ EQUATIONS = {
     "a_number of two states": ("return a_of(x, h, p), 0.0", r"the new c is 0.0 \(float\); expected what is computed"),
     "a_condition": ("return a_of(x, h, p) > 0", "the new h is a comparison of traced values"),
     "without_x": ("return tanh(p.R.a @ h)", "nothing that is returned depends on x"),
-    "forbidden_name": ("return p.W.a @ x * p.bias.ih", "a vector may not be named p.bias.ih"),
+    "forbidden_name": ("return p.W.a @ x * p.bias.ih", "a vector must not be named p.bias.ih"),
     "heads_of_x": ("return heads(p.W, 2).a @ x + p.R.a @ h", "p.W.a @ x with heads or drop_connect, which are for"),
-    "different_heads": ("return a_of(x, h, p) + heads(p.R.b, 2) @ h", "different numbers of heads: p.R.a 1, p.R.b 2"),
-    "heads_of_a_value": ("return heads(h, 2) @ h", "heads of a value; expected a parameter"),
+    "different_heads": ("return a_of(x, h, p) + heads(p.R.b, 2) @ h", "one number of heads, got p.R.a 1, p.R.b 2"),
+    "heads_of_a_value": ("return heads(h, 2) @ h", "heads takes a parameter"),
     "two_rates_of_one_matrix": (
         "a = p.W.a @ x + p.R.a @ h\nreturn a + drop_connect(p.R.a, 0.5) @ h",
-        "p.R.a has other heads or another drop",
+        "p.R.a has different heads or drop",
     ),
     "projection_with_heads of two states": (
         "m = tanh(p.W.a @ x + heads(p.R.a, 2) @ h)\nreturn heads(p.P.h, 2) @ m, c + m",
         "p.P.h projects to the first state: leave out its heads and drop_connect",
     ),
-    "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 over all units, of which nothing"),
+    "sum_of_a_number": ("return a_of(x, h, p) * functions.sum(2.0)", "the sum of 2.0 needs a value per unit"),
     "traced_rate": ("return dropout(a_of(x, h, p), p.rate)", "rate must be a number, not the parameter p.rate"),
     "two_alike": ("return p.W.a @ x * p.v.a * p.v_a", "p.v.a and p.v_a would both be called v_a"),
 }  # fmt: skip
@@ -219,7 +219,7 @@ def test_equations_have_at_most_5000_operations():
         return equations
 
     assert len(cell(nested(5000)).saved) == 4999  # and h itself
-    with pytest.raises(CellError, match="5,001 operations per unit and step; at most 5,000 are compiled"):
+    with pytest.raises(CellError, match="5,001 operations per unit and step, but at most 5,000 are compiled"):
         cell(nested(5001))
 
 
@@ -388,7 +388,10 @@ ARGUMENTS = [
     (lambda: zoneout(ONES, ONES, 1.5), ValueError, OF_A_RATE),
     (lambda: dropout(ONES, "0.5"), TypeError, "rate must be a number, not '0.5'"),
     (lambda: drop_connect(ONES, None), TypeError, "rate must be a number, not None"),
-    *((lambda one=one: heads(ONES, one), ValueError, "an int from 1 on, the num") for one in (0, -2, 2.0, True, "2")),
+    *(
+        (lambda one=one: heads(ONES, one), ValueError, "an int of at least 1, the num")
+        for one in (0, -2, 2.0, True, "2")
+    ),
 ]
 
 

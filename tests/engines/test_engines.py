@@ -1,9 +1,7 @@
 """Which engines there are, one per process; how many threads the CPU's uses, and calls from several threads."""
 
 import os
-import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -193,9 +191,6 @@ def test_forked_process_has_its_own_locks():
     assert in_child(program + CHILD_ENDS).strip() == "done"
 
 
-# ------------------------------------------------------------------------------------------------- one per process
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no names that all libraries share")
 def test_openblas_stays_out_of_other_libraries_way():
     """SciPy looks for functions of the same names: found in our one-thread copy, they would take its threads away."""
@@ -205,4 +200,4 @@ def test_openblas_stays_out_of_other_libraries_way():
         engines.get("cpu")
         assert not hasattr(ctypes.CDLL(None), "scipy_cblas_sgemm")
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    in_child(program)

@@ -67,6 +67,7 @@ def test_arrays_may_be_written_over_after_each_call(cupy, engine):
         assert np.isfinite(expected[0]).all() and not np.array_equal(found[0][0], found[-1][0])
 
 
+@pytest.mark.real_gpu  # the emulated one does everything at once
 @pytest.mark.parametrize("own_stream", (False, True))
 def test_wavefront_keeps_to_the_callers_stream(cupy, engine, own_stream):
     """Work that the caller gave its stream before comes first, what it gives afterwards comes last."""

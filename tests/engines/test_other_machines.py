@@ -5,16 +5,14 @@ LLVM compiles for all of them. What is to be seen in the loops that take most of
 vectors, and all sums in registers.
 """
 
-import os
 import platform
 import re
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from child import in_child
 from numbarnn.engines.cpu import vectors
 
 PROGRAM = """
@@ -37,7 +35,7 @@ PROGRAM = """
 
     print(vectors.MOST_ROWS, vectors.description())
     module = panels.panel_product.module("panel_product", (types.float32,))
-    print(machine.emit_assembly(native.optimised(module)))
+    print(machine.emit_assembly(native.optimized(module)))
 """
 # triple; LLVM's name of the processor, and what it has; a multiply-add of a vector of float32; a vector moved to
 # the stack or from there; what `numbarnn info` says.
@@ -59,11 +57,7 @@ MACHINES = {
 
 def compiled_for(triple, cpu, features=()):
     """(most rows of a tile, what `numbarnn info` says, assembly) of `panels.panel_product` for another machine."""
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), triple, cpu, *features]
-    ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True,
-                         text=True, timeout=300)  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    (first, assembly) = ran.stdout.split("\n", 1)
+    first, assembly = in_child(PROGRAM, triple, cpu, *features, paths=sys.path).split("\n", 1)
     rows, about = first.split(" ", 1)
     return int(rows), about, assembly
 
@@ -173,8 +167,4 @@ def test_a_machine_without_avx(known, tmp_path):
 def run_elsewhere(program, folder):
     """Run a program that sees the tests, in a process of its own, and a folder for compiled code."""
     tests = Path(__file__).parents[1]
-    paths = [str(tests.parent), str(tests / "engines"), str(tests / "support")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBARNN_CACHE_DIR": str(folder)}
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    in_child(program, paths=(tests.parent, tests / "engines", tests / "support"), NUMBARNN_CACHE_DIR=str(folder))

@@ -14,8 +14,7 @@ LAYERS = {
     "projection": lambda **given: nr.LSTM(INPUT, HIDDEN, proj_size=7, **given),
     "reset_before": lambda **given: nr.GRU(INPUT, HIDDEN, reset_after=False, **given),
     "wavefront": lambda **given: nr.LSTM(INPUT, HIDDEN, 3, schedule="wavefront", **given),
-    "sums": lambda **given: nr.RNN(library.layer_norm_gru, INPUT, HIDDEN, **given),
-    "dropped_R": lambda **given: nr.RNN(nr.cell(library.layer_norm_gru, drop_R=0.3), INPUT, HIDDEN, **given),
+    "sums_and_dropped_R": lambda **given: nr.RNN(nr.cell(library.layer_norm_gru, drop_R=0.3), INPUT, HIDDEN, **given),
 }
 by_layer = pytest.mark.parametrize("name", LAYERS)
 by_steps = pytest.mark.parametrize("steps", [1, 5])

@@ -41,7 +41,7 @@ def test_mistakes_leave_the_tape_good():
     with pytest.raises(ValueError, match="dw must be None"):
         layer.backward(tape, dy, need=("x",), dw=np.zeros_like(layer.weights))
     grads = layer.backward(tape, dy, need=("x",))
-    with pytest.raises(ValueError, match="were not asked for"):
+    with pytest.raises(ValueError, match="there are no gradients of parameters"):
         grads.params  # noqa: B018
 
 

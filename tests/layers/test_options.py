@@ -4,10 +4,11 @@ What every option computes with every other is in test_conformance.py."""
 import numpy as np
 import pytest
 
-import numbarnn
+import numbarnn as nr
 from cases import Case
 from comparing import assert_same_bits
 from numbarnn import reference
+from numbarnn.cells import library
 from problems import Problem, make_problem, pack
 from running import train
 
@@ -51,7 +52,7 @@ def test_a_packed_sequence_without_indices_is_sorted():
     problem = make_problem(ragged_case(lengths=lengths))
     x, layer = pack(problem.x, lengths), problem.layer()
     expected, _ = layer(x)
-    y, _ = layer(numbarnn.PackedSequence(x.data, x.batch_sizes))
+    y, _ = layer(nr.PackedSequence(x.data, x.batch_sizes))
     np.testing.assert_array_equal(y.data, expected.data, strict=True)
 
 
@@ -103,18 +104,18 @@ def test_no_number_in_a_cell_state_reaches_the_gradients():
 @pytest.mark.filterwarnings("error")
 def test_a_clip_beyond_the_dtypes_range_clips_nothing():
     x = np.ones((3, 2, 4), np.float32)
-    wide = numbarnn.LSTM(4, 5, cell_clip=1e300, device="cpu", seed=1)
-    without = numbarnn.LSTM(4, 5, device="cpu", seed=1)
+    wide = nr.LSTM(4, 5, cell_clip=1e300, device="cpu", seed=1)
+    without = nr.LSTM(4, 5, device="cpu", seed=1)
     np.testing.assert_array_equal(wide(x)[0], without(x)[0])
 
 
 # ------------------------------------------------------------------------------------------------ what layers say of it
 def test_attributes_and_parameters():
-    lstm = numbarnn.LSTM(4, 4, 2, bias="input", proj_size=3, input_mode="skip", cell_clip=1.5, bidirectional=True)
+    lstm = nr.LSTM(4, 4, 2, bias="input", proj_size=3, input_mode="skip", cell_clip=1.5, bidirectional=True)
     assert (lstm.bias_mode, lstm.bias, lstm.proj_size, lstm.input_mode) == ("input", True, 3, "skip")
     assert (lstm.cell, lstm.cell_clip, lstm.clip_propagate_nan) == ("lstm", (-1.5, 1.5), True)
-    assert numbarnn.GRU(4, 4, bias=False).bias_mode == "none" and not numbarnn.GRU(4, 4, bias="none").bias
-    assert numbarnn.GRU(4, 4).bias_mode == "double" and numbarnn.GRU(4, 4, bias="recurrent").bias
+    assert nr.GRU(4, 4, bias=False).bias_mode == "none" and not nr.GRU(4, 4, bias="none").bias
+    assert nr.GRU(4, 4).bias_mode == "double" and nr.GRU(4, 4, bias="recurrent").bias
     shapes = {name: array.shape for name, array in lstm.state_dict().items()}
     expected = {}
     for suffix in ("", "_reverse"):
@@ -140,3 +141,167 @@ def test_tf32_changes_nothing_on_the_cpu(dtype):
         found[allowed] = train(layer, problem)[0]
     assert_same_bits(found[True], found[False])
     assert_same_bits(found["3x"], found[False])
+
+
+# ------------------------------------------------------------------------------------------------- states of every step
+STEPS, BATCH, INPUT, HIDDEN = 5, 3, 4, 6
+LAYERS = {
+    "lstm": lambda **options: nr.LSTM(INPUT, HIDDEN, 2, **options),
+    "both_ways": lambda **options: nr.LSTM(INPUT, HIDDEN, 2, bidirectional=True, **options),
+    "projection": lambda **options: nr.LSTM(INPUT, HIDDEN, proj_size=2, **options),
+    "sizes": lambda **options: nr.LSTM(INPUT, [HIDDEN, 8], schedule="wavefront", **options),
+    "slstm": lambda **options: nr.RNN(library.slstm, INPUT, HIDDEN, bidirectional=True, **options),
+    "layer_norm": lambda **options: nr.RNN(library.layer_norm_lstm, INPUT, HIDDEN, **options),
+}
+ODD = {"plain": {}, "odd": {"lengths": [5, 0, 3], "resets": True}}
+by_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def make(name, **options):
+    return LAYERS[name](device="cpu", dtype="float64", seed=1, **options)
+
+
+def inputs(layer, odd):
+    rng = np.random.default_rng(0)
+    options = dict(ODD[odd])
+    if "resets" in options:
+        options["resets"] = rng.random((STEPS, BATCH)) < 0.3
+    return rng.normal(size=(STEPS, BATCH, INPUT)), options
+
+
+@pytest.mark.parametrize("name", sorted({*LAYERS} - {"both_ways", "slstm"}))
+def test_they_are_the_states_of_calls_step_by_step(name):
+    layer = make(name)
+    x, _ = inputs(layer, "plain")
+    y, _, states = layer(x, output_states=True)
+    assert len(states) == layer.stack.cell.num_private
+    last = None
+    for t in range(STEPS):
+        _, last = layer(x[t : t + 1], last)
+        for every, one in zip(states, last[1:], strict=True):
+            one = one[-1] if isinstance(one, list) else one
+            np.testing.assert_allclose(every[t], one[-1], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(y, layer(x)[0], rtol=0, atol=0)
+
+
+@by_layer
+@pytest.mark.parametrize("odd", ODD)
+def test_gradients_are_those_of_differences(name, odd):
+    layer = make(name)
+    x, options = inputs(layer, odd)
+    y, _, states, tape = layer.forward(x, output_states=True, **options)
+    np.testing.assert_array_equal(states, layer(x, output_states=True, **options)[2])
+    rng = np.random.default_rng(1)
+    dy, given = rng.normal(size=y.shape), [rng.normal(size=state.shape) for state in states]
+    grads = layer.backward(tape, dy, dstates=given)
+
+    def loss(x):
+        y, _, states = layer(x, output_states=True, **options)
+        inside = np.ones((STEPS, BATCH, 1))
+        if "lengths" in options:
+            inside = np.arange(STEPS)[:, None, None] < np.array(options["lengths"])[None, :, None]
+        return (y * dy * inside).sum() + sum((s * d * inside).sum() for s, d in zip(states, given, strict=True))
+
+    direction, step = rng.normal(size=x.shape), 1e-6
+    slope = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
+    np.testing.assert_allclose((grads.x * direction).sum(), slope, rtol=2e-7)
+    weights, along = layer.weights.copy(), rng.normal(size=layer.weights.shape)
+    values = []
+    for sign in (1, -1):
+        layer.weights = weights + sign * step * along
+        values.append(loss(x))
+    np.testing.assert_allclose((grads.weights * along).sum(), (values[0] - values[1]) / (2 * step), rtol=2e-7)
+
+
+def test_what_cannot_be_is_refused():
+    x, _ = inputs(None, "plain")
+    gru = nr.GRU(INPUT, HIDDEN, device="cpu", dtype="float64")
+    with pytest.raises(ValueError, match="output_states must be False: a gru has no state besides h"):
+        gru(x, output_states=True)
+    lstm = make("lstm")
+    with pytest.raises(TypeError, match="output_states must be True or False"):
+        lstm(x, output_states=1)
+    y, _, tape = lstm.forward(x)
+    with pytest.raises(ValueError, match="dstates must be None: forward was not asked"):
+        lstm.backward(tape, y, dstates=(y,))
+    y, _, (c,), tape = lstm.forward(x, output_states=True)
+    with pytest.raises(TypeError, match=r"dstates must be a tuple \(c,\)"):
+        lstm.backward(tape, y, dstates=c)
+    with pytest.raises(ValueError, match=r"dstates\[0\] must have shape \(5, 3, 6\), but has \(4, 3, 6\)"):
+        lstm.backward(tape, y, dstates=(c[1:],))
+
+
+# ---------------------------------------------------------------------------------------------------------- given input
+T, B, I, H = 6, 3, 4, 5  # noqa: E741 - the legend's letters
+CELLS = {
+    "lstm": lambda *sizes, **options: nr.LSTM(*sizes, **options),
+    "gru": lambda *sizes, **options: nr.GRU(*sizes, **options),
+    "reset_before": lambda *sizes, **options: nr.GRU(*sizes, reset_after=False, **options),
+    "slstm": lambda *sizes, **options: nr.RNN(library.slstm, *sizes, **options),
+}
+OPTIONS = {
+    "one_way": {},
+    "both_ways": {"bidirectional": True, "num_layers": 2},
+    "batch_first": {"batch_first": True, "bidirectional": True},
+    "wavefront": {"schedule": "wavefront", "num_layers": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_same_as_with_the_product_inside(cell, options):
+    options = OPTIONS[options] | {"dtype": "float64", "device": "cpu"}
+    layer = CELLS[cell](I, H, seed=1, **options)
+    D, G = layer.stack.directions, layer.stack.cell.num_gates
+    given = CELLS[cell](D * G * H, H, input_mode="given", **options)
+    assert "input_mode='given'" in repr(given) and "weight_ih_l0" not in given.parameters
+    for name in given.parameters:
+        given.parameters[name] = layer.parameters[name]
+    names = ["weight_ih_l0", "weight_ih_l0_reverse"][:D]
+    W = np.concatenate([layer.parameters[name] for name in names])
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(B, T, I) if layer.batch_first else (T, B, I))
+    lengths = [6, 0, 4]
+    y, _, tape = layer.forward(x, lengths=lengths)
+    found, _, other = given.forward(x @ W.T, lengths=lengths)
+    np.testing.assert_allclose(found, y, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(given(x @ W.T, lengths=lengths)[0], y, rtol=1e-12, atol=1e-14)
+    dy = rng.normal(size=y.shape)
+    grads, others = layer.backward(tape, dy), given.backward(other, dy)
+    np.testing.assert_allclose(others.x @ W, grads.x, rtol=1e-11, atol=1e-13)
+    dW = others.x.reshape(-1, len(W)).T @ x.reshape(-1, I)
+    np.testing.assert_allclose(dW, np.concatenate([grads.params[name] for name in names]), rtol=1e-11, atol=1e-13)
+    for name, gradient in others.params.items():
+        np.testing.assert_allclose(gradient, grads.params[name], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_written_out_as_a_matrix(bidirectional):
+    size = (1 + bidirectional) * 4 * H
+    given = nr.LSTM(size, H, bidirectional=bidirectional, input_mode="given", device="cpu", seed=1)
+    state_dict = nr.convert.to_torch(given)
+    linear = nr.LSTM(size, H, bidirectional=bidirectional, device="cpu")
+    linear.load_state_dict(state_dict)
+    x = np.random.default_rng(0).normal(size=(T, B, size)).astype("float32")
+    np.testing.assert_allclose(linear(x)[0], given(x)[0], rtol=1e-6, atol=1e-7)
+
+
+@nr.cell
+def weighted_sum(x, h, p):
+    return 0.5 * h + p.W.a @ x
+
+
+def test_a_layer_with_nothing_to_learn_is_refused():
+    with pytest.raises(ValueError, match="nothing to learn"):
+        nr.RNN(weighted_sum, H, H, input_mode="given", device="cpu")
+
+
+def test_the_size_must_be_that_of_all_gates():
+    with pytest.raises(ValueError, match=r"input_size must be its directions, gates and units multiplied, 20, not 5"):
+        nr.LSTM(H, H, input_mode="given", device="cpu")
+
+
+def test_files_that_cannot_say_so_are_refused(tmp_path):
+    given = nr.LSTM(4 * H, H, input_mode="given", device="cpu")
+    with pytest.raises(ValueError, match="keep its state_dict"):
+        nr.convert.save_safetensors(given, tmp_path / "given.safetensors")

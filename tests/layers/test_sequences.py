@@ -50,7 +50,7 @@ def test_sorted_lengths_and_a_total_length_are_pytorchs(batch_first):
         found, found_lengths = pad_packed_sequence(ours, batch_first, 1.5, total_length=total)
         np.testing.assert_array_equal(found, expected.numpy())
         assert found_lengths.tolist() == lengths
-    with pytest.raises(ValueError, match=r"must not increase with enforce_sorted=True, but are \[3, 5, 3\]: leave"):
+    with pytest.raises(ValueError, match=r"must not increase with enforce_sorted=True, got \[3, 5, 3\]: use"):
         pack_padded_sequence(x, [3, 5, 3], batch_first, enforce_sorted=True)
     for total in (4, 5.5):
         with pytest.raises(ValueError, match="total_length must be an int of at least 5, the longest, not"):

@@ -132,7 +132,7 @@ def test_copies_and_what_a_layer_says():
     "value, error", [(0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError), ("auto", TypeError)]
 )
 def test_bad_values(value, error):
-    with pytest.raises(error, match=f"checkpoint_every must be .* at least 1, or None to keep all, not {value!r}"):
+    with pytest.raises(error, match=f"checkpoint_every must be .* at least 1 .*, or None to keep all, got {value!r}"):
         nr.LSTM(I, H, device="cpu", checkpoint_every=value)
 
 

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import torch_modules
 
-CASES = 300
+CASES = 180
 GROUPS = 10  # of cases, each a test
 
 

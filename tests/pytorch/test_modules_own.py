@@ -32,7 +32,7 @@ def test_states_of_every_step(form):
     both = (every, ours), (expected, theirs)
     gradients = [torch.autograd.grad(one[:, 0].square().sum(), module.weight_hh_l0) for one, module in both]
     torch.testing.assert_close(*gradients)
-    with pytest.raises(ValueError, match="output_states must be False: a gru has no state besides h, which y is"):
+    with pytest.raises(ValueError, match="output_states must be False: a gru has no state besides h, and y is h"):
         nrt.GRU(3, 5)(x, output_states=True)
     assert [one.shape for one in nrt.LSTM(3, 5)(x[:, :0], output_states=True)[2]] == [(6, 0, 5)]
 

@@ -191,7 +191,7 @@ def test_parameters_of_several_dtypes_are_refused(make, first):
     module, x = make(3, 4, dtype=first), torch.randn(2, 3, dtype=first)
     x = x if make is nrt.LSTMCell else x[None]
     name = next(name for name, _ in module.named_parameters() if name.startswith("weight_hh"))
-    message = rf"one dtype, that of weight_ih_l0, {first}, but have weight_hh_l0 torch.float64: .* \.to\({first}\)"
+    message = rf"one dtype, but weight_ih_l0 has {first}, .* weight_hh_l0 torch.float64: .* \.to\({first}\)"
     for change in (
         lambda given: setattr(module.get_parameter(name), "data", given),
         lambda given: setattr(module, name, torch.nn.Parameter(given)),

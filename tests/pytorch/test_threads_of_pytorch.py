@@ -177,60 +177,39 @@ def test_without_such_threads_there_are_our_own(monkeypatch, missing):
 
 
 @needs_openmp
-def test_as_many_threads_as_pytorch_has():
-    """So that a worker of a data loader, whom PyTorch allows one, takes no more; unless numbarnn is told a number."""
+@pytest.mark.parametrize("told", (None, "2"))
+def test_as_many_threads_as_pytorch_has(told):
+    """So that a worker of a data loader, whom PyTorch allows one, takes no more; unless numbarnn is told a number. Also
+    in a Python thread in which PyTorch has not computed yet, as of a server that was told one for each request. Calls
+    of NumPy's arrays have our own threads: OpenMP's go on spinning afterwards, for those who use PyTorch's modules."""
     program = """
-        import os
-        import torch
-        import numbarnn as nr, numbarnn.torch as nrt
+        from concurrent.futures import ThreadPoolExecutor
+        import numpy as np, torch
+        import numbarnn as nr
+        nr.LSTM(4, 5, device="cpu")(np.zeros((2, 3, 4), np.float32))
+        pool = nr.engines.get("cpu").thread_pool
+        assert pool.openmp is None
+        import numbarnn.torch as nrt
+        pool.threads = 4 if pool._told is False else pool.threads  # as on a machine with so many processors
         before = nr.get_num_threads()
         nrt.LSTM(3, 5)
-        for threads in (1, before + 1):
+        for threads in (1, 3, before + 1):
             torch.set_num_threads(threads)
-            assert nr.get_num_threads() == (before if "NUMBARNN_NUM_THREADS" in os.environ else min(threads, before))
+            expected = before if pool._told else min(threads, before)
+            with ThreadPoolExecutor(1) as other:
+                assert nr.get_num_threads() == other.submit(nr.get_num_threads).result() == expected
         nr.set_num_threads(3)
         torch.set_num_threads(1)
         assert nr.get_num_threads() == 3
     """
-    in_child(program)
-    in_child(program, NUMBARNN_NUM_THREADS="2")
-
-
-def test_as_many_threads_in_every_python_thread():
-    """Also in one in which PyTorch has not computed yet, as of a server that was told one for each request."""
-    program = """
-        from concurrent.futures import ThreadPoolExecutor
-        import torch
-        import numbarnn as nr, numbarnn.torch as nrt
-        pool = nr.engines.get("cpu").thread_pool
-        pool.threads, pool._is_set = 4, False  # as on a machine with so many processors
-        nrt.LSTM(3, 5)
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            with ThreadPoolExecutor(1) as other:
-                assert other.submit(nr.get_num_threads).result() == threads
-    """
-    in_child(program)
-
-
-def test_calls_of_numpys_arrays_have_our_threads():
-    """OpenMP's threads go on spinning after our calls, too: that is for those who use PyTorch's modules."""
-    program = """
-        import numpy as np, torch
-        import numbarnn as nr
-        from numbarnn import engines
-        nr.LSTM(4, 5, device="cpu")(np.zeros((2, 3, 4), np.float32))
-        assert engines.get("cpu").thread_pool.openmp is None
-    """
-    in_child(program)
+    in_child(program, **({"NUMBARNN_NUM_THREADS": told} if told else {}))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("again", (False, True), ids=("once", "twice"))
-def test_forked_process_has_threads_of_its_own(again):
-    """As workers of a data loader that compute: PyTorch's and ours, and the parent's go on. Without the parent's
-    preparation both would wait in the child for ever, for threads that are not there."""
-    program = f"""
+def test_forked_process_has_threads_of_its_own():
+    """As workers of a data loader that compute, and one that such a worker forks: PyTorch's and ours, and the parent's
+    go on. Without the parent's preparation both would wait in the child for ever, for threads that are not there."""
+    program = """
         import os, signal, time
         import torch
         import numbarnn as nr, numbarnn.torch as nrt
@@ -256,7 +235,7 @@ def test_forked_process_has_threads_of_its_own(again):
             raise SystemExit("the child hung")
 
         assert right()
-        assert forked((lambda: right() and forked(right)) if {again} else right)
+        assert forked(lambda: right() and forked(right))
         assert right()
         print("done")
     """

@@ -1,5 +1,6 @@
 """Training runs with either import: the same numbers; in several processes, threads and workers of a DataLoader."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -103,7 +104,9 @@ def train(model, x):
 def test_distributed_data_parallel(tmp_path):
     """Two processes with half of the batch each do what one does with all of it."""
     results = tmp_path / "results.pt"
-    torch.multiprocessing.spawn(train_in_parallel, (tmp_path / "meeting place", results), nprocs=2)
+    given = tmp_path / "meeting place", results
+    forks = sys.platform == "linux" and not torch.cuda.is_available()  # others must import PyTorch once more
+    torch.multiprocessing.start_processes(train_in_parallel, given, nprocs=2, start_method="fork" if forks else "spawn")
     losses, parameters = torch.load(results, weights_only=False)
     model, x = parallel_model(nn)
     torch.testing.assert_close(losses, torch.stack(train(model, x)), rtol=1e-4, atol=1e-6)

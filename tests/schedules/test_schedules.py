@@ -1,17 +1,28 @@
 """Plans as data: what the schedules list, in which order, and what the check of a plan refuses."""
 
+import random
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from cases import Case
+from comparing import assert_close, assert_equals_stepwise, assert_same_bits
 from numbarnn import schedules
 from numbarnn.cells import CELLS
+from numbarnn.cells.library import layer_norm_gru
+from numbarnn.engines.cpu import engine as cpu
+from numbarnn.engines.gpu import profiles
 from numbarnn.programs.backward import BackwardSpec
 from numbarnn.programs.backward import backward as build_backward
 from numbarnn.programs.forward import ForwardSpec, forward
-from numbarnn.schedules import Problem, Task, stepwise, wavefront
+from numbarnn.schedules import Problem, Task, choose, stepwise, wavefront
+from numbarnn.schedules.explain import explain
+from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.plan import BOTH, KINDS
+from plan_orders import problem_of
+from problems import make_problem
+from running import train
 
 SIZES = list(product((1, 2, 3), (1, 2), (1, 7, 19), (False, True)))  # L, D, T, dropout
 by_size = pytest.mark.parametrize("layers, directions, steps, dropout", SIZES)
@@ -202,3 +213,183 @@ def test_tasks_are_known_by_what_they_do():
     one = Task("steps", 0, 0, 0, 7)
     assert one == Task("steps", 0, 0, 0, 7, needs=(Task("input", 0, 0, 0, 7),)) and hash(one) == hash(replace(one))
     assert one != replace(one, last=6)
+
+
+# ------------------------------------------------------------------------------------------------------------ wavefront
+OF_WAVEFRONT = ("lstm", "gru", "rnn_tanh")  # rnn_relu is rnn_tanh with another function
+HIDDEN = ((5,), (5, 33), (7, 3, 6))
+
+
+def cases():
+    """Every cell with 1 to 3 layers of unequal sizes, and T of one step, one step per block, and several per block."""
+    for number, (cell, hidden, T) in enumerate(product(OF_WAVEFRONT, HIDDEN, (1, 7, 19))):
+        yield Case(cell, T=T, B=2, hidden=hidden, directions=1 + number % 2, dtype="float64")
+        yield Case(cell, T=T, B=2, hidden=hidden, directions=2 - number % 2, dtype="float64", dropout=0.4)
+
+
+by_case = pytest.mark.parametrize("case", list(cases()), ids=str)
+
+
+@pytest.fixture
+def engine(cpu_on_threads):
+    return cpu_on_threads
+
+
+# ----------------------------------------------------------------------------------------------------------- the cut
+def test_block_steps():
+    assert [wavefront.block_steps(1, steps) for steps in (1, 7, 1000)] == [1, 7, 1000]  # nothing to overlap
+    assert [wavefront.block_steps(2, steps) for steps in (1, 7, 8, 9, 1000)] == [1, 1, 1, 2, 125]
+    assert wavefront.block_steps(4, 100) == 5
+
+
+def test_blocks_of_a_layer_overlap_with_those_above():
+    """Two layers of n blocks take n + 2 units of time in the recurrences' lanes, not 2 n: one input product between."""
+    plan = wavefront.plan_forward(2, 1, 80)
+    steps = [span for span in plan.timeline() if span.task.kind == "steps"]
+    assert len(steps) == 16 and max(span.end for span in steps) == 1 + 8 + 2
+    backward = [span for span in wavefront.plan_backward(2, 1, 80).timeline() if span.task.kind == "steps"]
+    assert max(span.end for span in backward) == 8 + 2
+
+
+def test_directions_overlap_and_layers_wait_for_both():
+    plan = wavefront.plan_forward(2, 2, 16)
+    spans = {str(span.task): span for span in plan.timeline()}
+    assert spans["steps    layer 0 → steps 0..2"].start == spans["steps    layer 0 ← steps 0..2"].start
+    names = [str(need) for need in spans["input    layer 1 → steps 0..2"].task.needs]
+    assert names == ["steps    layer 0 → steps 0..2", "steps    layer 0 ← steps 14..16"]
+    assert spans["input    layer 1 → steps 8..10"].start < spans["steps    layer 0 → steps 14..16"].start
+
+
+# ----------------------------------------------------------------------------------------------------- its results
+@by_case
+def test_equals_stepwise_to_rounding(case):
+    """A block's products may be added up in another order than all steps': T B rows or fewer."""
+    assert_equals_stepwise(case, "cpu", "wavefront")
+
+
+def test_threads_and_their_timing_do_not_change_the_bits(engine):
+    case = Case("gru", T=21, B=3, hidden=(33, 17, 20), directions=2, dropout=0.3)
+    problem = make_problem(case)
+    results = []
+    for threads in (1, 2, 2, 4):
+        engine.set_num_threads(threads)
+        results.append(train(problem.layer("cpu", schedule="wavefront", seed=2), problem)[0])
+    for values in results[1:]:
+        assert_same_bits(values, results[0])
+
+
+# ------------------------------------------------------------------------------------------------ what engines get
+
+
+@pytest.mark.parametrize("options", ({}, {"batch_first": True}, {"dropout": 0.5, "batch_first": True}), ids=str)
+def test_jobs_in_any_order_that_their_needs_allow_give_the_same_bits(monkeypatch, options):
+    """Also the copies before and after the tasks: threads take any job that is ready, whatever its lane."""
+
+    def in_order_of(seed):
+        def run_jobs(engine, make_jobs, key, arrays):
+            jobs, done, order = make_jobs(), set(), random.Random(seed)
+            runs = [job.bind() for job in jobs]
+            while len(done) < len(jobs):
+                ready = [n for n, job in enumerate(jobs) if n not in done and done.issuperset(job.needs)]
+                chosen = order.choice(ready)
+                runs[chosen]()
+                done.add(chosen)
+
+        return run_jobs
+
+    case, found = Case("gru", T=6, B=3, hidden=(7, 33), directions=2, **options), []
+    problem = make_problem(case)
+    for seed in range(6):
+        monkeypatch.setattr(cpu.CpuEngine, "run_jobs", in_order_of(seed))
+        found.append(train(problem.layer("cpu", schedule="wavefront", seed=3), problem)[0])
+    for values in found[1:]:
+        assert_same_bits(values, found[0])
+    assert_close(case, found[0], train(problem.layer("cpu", schedule="stepwise", seed=3), problem)[0])
+
+
+# --------------------------------------------------------------------------------------------------------- explanations
+PASSES = (False, True)
+
+
+@pytest.mark.parametrize("backward", PASSES)
+def test_explanation_of_a_named_schedule(backward):
+    problem = problem_of(hidden=(512, 512), dtype="float16", batch=64)
+    explanation = explain(choose("persistent"), problem, backward)
+    assert explanation.taken.schedule == "persistent" and explanation.why is None
+    assert [option.schedule for option in explanation.others] == ["stepwise", "wavefront"]
+    assert all(option.plan and option.microseconds is None for option in explanation.others)
+    launches = planner.plan_launches(problem, problem.profile, backward)
+    assert explanation.taken.launches == launches
+    assert explanation.taken.microseconds == sum(launch.microseconds for launch in launches)
+    text = str(explanation)
+    assert text.startswith(f"persistent {'backward' if backward else 'forward'}: ")
+    for launch in launches:
+        assert launch.details in text and "of R" in text
+
+
+def test_explanation_of_a_refusal():
+    problem = problem_of(hidden=(8192,))
+    with pytest.raises(RuntimeError, match="does not fit"):
+        explain(choose("persistent"), problem, False)
+    explanation = explain(choose("stepwise"), problem, False)
+    (refused,) = [option for option in explanation.others if option.schedule == "persistent"]
+    assert refused.plan is None and "1024.0 MiB" in refused.reason
+    assert "instead, persistent: cannot run it: lstm with hidden size 8192" in str(explanation)
+
+
+def test_explanation_on_the_cpu_does_not_alarm():
+    on_cpu = replace(problem_of(), engine="cpu", profile=None)
+    text = str(explain(choose("auto"), on_cpu, False))
+    assert "persistent is for GPUs" in text and "cannot" not in text
+
+
+def test_explanation_of_auto_says_why():
+    for hidden in ((8192,), (4096,), (64, 64)):
+        explanation = explain(choose("auto"), problem_of(hidden=hidden), False)
+        assert explanation.why and f"(auto: {explanation.why})" in explanation.head
+        assert {explanation.taken.schedule, *(option.schedule for option in explanation.others)} == {
+            "stepwise", "wavefront", "persistent",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("backward", PASSES)
+def test_what_a_step_is_made_of_where_it_is_more_than_a_product(backward):
+    """By every schedule the same."""
+    h, cell = "the product of h with R ({})", "the cell's equations"
+    parts = {
+        ("gru", 0): None,
+        ("lstm", 256): [h.format("4 gates"), cell, "the product with W_hr"],
+        ("gru_reset_before", 0): [h.format("2 gates"), "a further product with R (1 gate)", cell],
+        (layer_norm_gru, 0): [h.format("3 gates"), "2 sums over units", "2 sums over units", cell],
+    }
+    for (name, projection), expected in parts.items():
+        problem = problem_of(name, hidden=(512,), projection=projection)
+        for schedule in ("persistent", "stepwise"):
+            lines = str(explain(choose(schedule), problem, backward)).splitlines()
+            found = [line for line in lines if line.startswith("  a step ")]
+            if expected is None:
+                assert not found
+                continue
+            way, order = ("backward", expected[::-1]) if backward else ("forward", expected)
+            assert found == [f"  a step {way}: {', '.join(order)}"]
+
+
+def test_long_plans_are_shortened():
+    text = str(explain(choose("wavefront"), problem_of(hidden=(64,) * 4, steps=100), False))
+    plan = choose("wavefront").plan_forward(problem_of(hidden=(64,) * 4, steps=100))
+    assert f"... {len(plan.tasks) - 12} more" in text
+    assert str(plan.tasks[0]) in text and str(plan.tasks[-1]) in text and len(text.splitlines()) < 20
+
+
+# ------------------------------------------------------------------------------------------- float32 by three products
+@pytest.mark.parametrize("backward", PASSES)
+@pytest.mark.parametrize("hidden, batch", list(product((256, 512, 768), (16, 64))))
+def test_three_products_keep_to_tiles_that_spill_nothing(hidden, batch, backward):
+    """Compiled for sm_90; and their estimate lies between FMA's and that of one product."""
+    plain = problem_of(hidden=(hidden,), batch=batch)
+    kinds = plain, replace(plain, splits_tf32=True), replace(plain, allow_tf32=True)
+    (fma,), (three,), (one,) = [planner.plan_launches(kind, profiles.get("h200"), backward) for kind in kinds]
+    assert (fma.tile.math, three.tile.math, one.tile.math) == ("fma", "tf32x3", "tf32")
+    assert one.estimate.step < three.estimate.step < fma.estimate.step
+    assert three.tile.warps <= 8 and three.tile.rows <= (64 if three.tile.n8 == 1 else 32)
+    assert "no device" in three.details and "no device" not in one.details

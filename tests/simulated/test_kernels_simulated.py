@@ -9,11 +9,13 @@ import pytest
 
 from cases import Case
 from comparing import check
+from minimal_rnn import problem_of, run
 from numbarnn import engines
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.common.precision import DTYPES, HALVES, compute_dtype, numpy_dtype
 from numbarnn.compile import storage
 from numbarnn.cuda.launch import LaunchConfig
+from numbarnn.kernels import minimal
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.step import pointwise
 from numbarnn.reference.philox import dropout_mask
@@ -153,3 +155,22 @@ def test_steps_are_right_for_any_grid(monkeypatch, cell, grid, threads):
     monkeypatch.setattr(pointwise, "launch_config", lambda *_: LaunchConfig(grid, threads))
     options = dict(lengths=(2, 3, 0), resets=True)
     check(Case(cell, T=3, B=3, hidden=(9,), directions=2, dtype="float64", **options), "sim")
+
+
+# ------------------------------------------------------------------------------------------------------ the minimal RNN
+@pytest.mark.parametrize("T, B, H, seed", [(1, 1, 1, 0), (4, 3, 7, 1), (3, 11, 8, 2), (5, 8, 16, 3)])
+def test_agrees_with_float64(T, B, H, seed):
+    h, ax, R, right = problem_of(T, B, H)
+    run(h, ax, R, seed)
+    np.testing.assert_allclose(h[1:], right, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ("a block", "the first state"))
+def test_ends_where_something_is_missing(monkeypatch, what):
+    """What depends on it stays NaN."""
+    monkeypatch.setattr(minimal, "PATIENCE", 5)
+    h, ax, R, _ = problem_of(4, 3, 8)
+    if what == "the first state":
+        h[0, 1, 5] = np.nan
+    run(h, ax, R, missing=int(what == "a block"))
+    assert np.isnan(h[2:]).all() and np.isfinite(h[1]).any() == (what == "a block")

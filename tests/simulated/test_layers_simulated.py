@@ -1,16 +1,20 @@
-"""Layers launch the kernels that are compiled for GPUs, and no others."""
+"""Layers launch the kernels that are compiled for GPUs, and no others; a wavefront has the same bits in any order."""
 
 from itertools import product
 
 import numpy as np
+import pytest
 
 import numbarnn
 from cases import BUILT_IN, CELLS, Case
+from comparing import assert_same_bits
+from numbarnn import schedules
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels import catalog
-from problems import Problem
+from plan_orders import Shuffled
+from problems import Problem, make_problem
 from running import infer, train
 
 
@@ -95,3 +99,16 @@ def test_layers_launch_only_what_is_compiled_for_gpus(monkeypatch):
     idle = {name for name, _ in compiled - launched}  # copies are for any strides, also those that no call has yet
     assert all(name.startswith("copy") for name in idle), idle
     assert {name for name, _ in launched} == {name for name, _ in compiled}
+
+
+# ------------------------------------------------------------------------------------------------ orders of a wavefront
+@pytest.mark.parametrize("cell, seed", [("lstm", 0), ("lstm", 1), ("gru", 2), ("rnn_tanh", 3)])
+def test_every_order_that_needs_allow_gives_the_same_bits(cell, seed):
+    case = Case(cell, T=9, B=2, hidden=(5, 3, 4)[: 2 + seed % 2], directions=1 + seed % 2, dropout=0.3)
+    problem = make_problem(case)
+    layer = problem.layer("sim", schedule="wavefront", seed=2)
+    expected, (values, _) = infer(layer, problem), train(layer, problem)
+    layer = problem.layer("sim", seed=2)
+    layer.stack.schedule = Shuffled(schedules.choose("wavefront"), seed)
+    assert_same_bits(infer(layer, problem), expected)
+    assert_same_bits(train(layer, problem)[0], values)

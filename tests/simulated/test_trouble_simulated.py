@@ -172,7 +172,7 @@ def test_a_block_that_never_publishes_is_reported_and_then_the_layer_works_again
     layer = problem.layer("sim", schedule="persistent")
     tape = layer.forward(problem.x)[2]
     for way, call in (("forward", lambda: layer(problem.x)), ("backward", lambda: layer.backward(tape, problem.dy))):
-        with silence(engine, polls=400):
+        with silence(engine, polls=100):
             call()
         with pytest.raises(RuntimeError, match=rf"gave up: layer \d, direction \d, .* at step \d of the {way} pass"):
             layer.check()

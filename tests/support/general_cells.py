@@ -126,7 +126,7 @@ def more(x, h, p):
 
 # --------------------------------------------------------------- one sum: the mean is taken off the pre-activation
 @of_equations
-def centred(x, h, p):
+def centered(x, h, p):
     a = p.W.a @ x + p.R.a @ h
     return nr.tanh(a - nr.mean(a))
 
@@ -195,6 +195,6 @@ def drawn_step(product, states, per_unit, noise):
 
 GENERAL = {"blend": BLEND, "chain": chain, "light": light, "peephole": peephole}
 UNEVEN = {"fewer": fewer, "more": more}
-SUM_CELLS = {"centred": centred, "normed": normed, "ladder": ladder}
+SUM_CELLS = {"centered": centered, "normed": normed, "ladder": ladder}
 NOISE_CELLS = {"noisy": noisy, "noisy_mean": noisy_mean, "drawn": DRAWN}
 STEPS = {"blend": blend_step, "drawn": drawn_step}

@@ -34,10 +34,6 @@ class Setup:
         states = [hy] if cy is None else [hy, cy, *(state for part in every for state in part)]
         return (y * self.dy).sum() + sum(state.square().sum() for state in states)
 
-    def peer_loss(self, x):
-        y, state = self.module(x)
-        return (y * self.dy).sum() + sum(s.square().sum() for s in (state if type(state) is tuple else (state,)))
-
 
 def leaf(x):
     return x.detach().clone().requires_grad_()

@@ -121,7 +121,7 @@ def many_functions_of_few_values(x, h, c, p):
 
 
 @case
-def normalised(x, h, c, p):
+def normalized(x, h, c, p):
     """Several values together, and one; a sum that a state becomes."""
     a, b = layer_norm(p.W.a @ x + p.R.a @ h, p.W.b @ x)
     c_new = sigmoid(p.gain * a + p.b.a) * c + tanh(b)

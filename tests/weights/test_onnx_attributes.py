@@ -159,10 +159,10 @@ def test_what_does_not_go_together():
     second = [node for node in model.graph.node if node.op_type == "LSTM"][1]
     (clip,) = (one for one in second.attribute if one.name == "clip")
     clip.f = 1.0
-    with pytest.raises(ValueError, match="are no stack, as cell, directions and layout differ"):
+    with pytest.raises(ValueError, match="form no stack: cell, directions or layout differ"):
         convert.from_onnx(model, device="cpu")
     assert convert.from_onnx(model, 1, device="cpu").stack.cell.origin[1][0].clip == 1.0
     with pytest.raises(ValueError, match="ONNX has no input_mode 'skip' for cell onnx_lstm_"):
         convert.to_onnx(numbarnn.RNN(cell_of(FULL), 4, 4, input_mode="skip", device="cpu"))
-    with pytest.raises(TypeError, match="leave out bias"):
+    with pytest.raises(TypeError, match="bias must be left out"):
         convert.from_onnx(convert.to_onnx(numbarnn.RNN(cell_of(FULL), 4, 4, device="cpu")), bias=False)

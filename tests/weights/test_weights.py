@@ -1,10 +1,14 @@
 """The weight space: cuDNN's order of the flat buffer, and PyTorch's names for its parts."""
 
+import doctest
 from itertools import product
 
 import numpy as np
 import pytest
 
+import numbarnn
+import weights_helpers
+from numbarnn import convert
 from numbarnn.weights import WeightSpace
 
 BIASES = {"double": ("b_w", "b_r"), "none": (), "input": ("b_w",), "recurrent": ("b_r",)}
@@ -109,3 +113,26 @@ def test_names_and_their_order_are_pytorchs(hidden, D, bias, P):
     theirs = torch.nn.LSTM(4, 5, len(hidden), bidirectional=D == 2, bias=bias, proj_size=P).state_dict()
     ours = space.shapes
     assert list(ours.items()) == [(name, tuple(value.shape)) for name, value in theirs.items()]
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
+EXAMPLES = {test.name.split(".")[-1]: test for test in doctest.DocTestFinder().find(convert) if test.examples}
+PACKAGES = ("torch", "onnx", "safetensors")  # whose names are in those of the functions that need them
+
+
+def test_every_function_has_an_example():
+    assert set(EXAMPLES) == set(convert.__all__)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")  # Keras'
+@pytest.mark.parametrize("name", convert.__all__)
+def test_example(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"numbarnn": numbarnn, "convert": convert, "np": np}
+    given |= {package: pytest.importorskip(package) for package in PACKAGES if package in name}
+    given |= {"keras": weights_helpers.import_keras()} if "keras" in name else {}
+    test = EXAMPLES[name]
+    said = []
+    test.globs = given
+    result = doctest.DocTestRunner().run(test, out=said.append, clear_globs=False)
+    assert result.attempted and not result.failed, "".join(said)

@@ -108,7 +108,7 @@ def test_options_of_the_layer():
     weights = convert.to_keras(weights_helpers.make("gru"))
     layer = convert.from_keras(weights, device="cpu", batch_first=False, dtype="float64", seed=1)
     assert (layer.batch_first, layer.dtype) == (False, "float64")
-    with pytest.raises(TypeError, match="leave out hidden_size: the source tells"):
+    with pytest.raises(TypeError, match="hidden_size must be left out: the weights decide"):
         convert.from_keras(weights, hidden_size=5)
 
 
@@ -182,7 +182,7 @@ def test_arrays_that_do_not_fit():
         ([], "at least one layer, but are empty"),
         ([kernel], r"or twice as many for two directions, but has 1 arrays"),
         ([kernel, recurrent[:, 1:], bias], r"\(4, 20\) and \(5, 19\)"),
-        ([kernel[:, 1:], recurrent[:, 1:], bias], r"shape \(5, 19\), from which no cell follows"),
+        ([kernel[:, 1:], recurrent[:, 1:], bias], r"must have 4 columns per unit .*shape \(5, 19\)"),
         ([kernel, recurrent, bias[1:]], r"bias of the layer must have shape \(20,\) for lstm, not \(19,\)"),
         ([kernel, recurrent, np.stack([bias, bias])], r"must have shape \(20,\) for lstm, not \(2, 20\)"),
         ([*gru[:2], gru[2][0, 1:]], r"bias of the layer must have shape \(15,\) for gru_reset_before, not \(14,\)$"),
@@ -276,7 +276,7 @@ def test_activations_that_do_not_fit(keras):
     for source, options, message in (
         (lstm, {"activation": "relu"}, r"the layer has activations of its own, .*: leave those arguments out"),
         (kernel, {"cell": "rnn_tanh", "activation": "elu"}, "activation 'elu' is not that of cell 'rnn_tanh'"),
-        (kernel, {}, r"from which no cell follows.*pass activation= for a SimpleRNN"),
+        (kernel, {}, r"must have 4 columns per unit .*pass activation= for a SimpleRNN"),
         ([lstm, keras_layers(keras, "lstm", I=5, activation="elu")[0]], {}, "must be alike, .* their activations"),
     ):
         with pytest.raises(ValueError, match=message):

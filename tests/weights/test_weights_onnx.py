@@ -175,9 +175,9 @@ def test_nodes_by_name_output_and_number():
     assert convert.from_onnx(model, ["gru_l1", 2], device="cpu").num_layers == 2
     with pytest.raises(ValueError, match=r"is called 'x'; they are \['gru_l0', 'gru_l1', 'gru_l2'\]"):
         convert.from_onnx(model, "x")
-    with pytest.raises(ValueError, match=r"input 'y_l1' of node 'gru_l2' is not the output of node 'gru_l0'.*GRU"):
+    with pytest.raises(ValueError, match=r"input 'y_l1' of node 'gru_l2' must be the output of node 'gru_l0'.*GRU"):
         convert.from_onnx(model, [0, 2])
-    with pytest.raises(ValueError, match=r"'x' of node 'gru_l0' is not the output of node 'gru_l1'.*from outside"):
+    with pytest.raises(ValueError, match=r"'x' of node 'gru_l0' must be the output of node 'gru_l1'.*from outside"):
         convert.from_onnx(model, [1, 0])
 
 
@@ -190,7 +190,7 @@ def test_nodes_that_are_no_stack():
     turn.attribute[0].ints[:] = [0, 2, 1, 3]
     (second,) = [node for node in model.graph.node if node.name == "gru_l1"]
     second.attribute.append(helper.make_attribute("layout", 1))
-    with pytest.raises(ValueError, match=r"\['gru_l0', 'gru_l1'\] are no stack, as cell, directions and layout differ"):
+    with pytest.raises(ValueError, match=r"\['gru_l0', 'gru_l1'\] form no stack: cell, directions or layout differ"):
         convert.from_onnx(model)
     with pytest.raises(ValueError, match=r"has no LSTM, GRU, RNN node, but \['Relu'\]"):
         convert.from_onnx(helper.make_model(helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [], [])))

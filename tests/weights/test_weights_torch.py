@@ -64,9 +64,9 @@ def test_without_a_module_options_are_arguments():
     state_dict = module("rnn_relu", (5, 5)).state_dict()
     layer = convert.from_torch(state_dict, "rnn_relu", device="cpu", batch_first=True)
     assert (layer.cell, layer.batch_first, layer.dropout) == ("rnn_relu", True, 0.0)
-    with pytest.raises(TypeError, match="leave out bidirectional, bias: the source tells"):
+    with pytest.raises(TypeError, match="bidirectional, bias must be left out: the weights decide"):
         convert.from_torch(state_dict, "rnn_relu", bidirectional=True, bias=False)
-    with pytest.raises(ValueError, match="from which no cell follows"):
+    with pytest.raises(ValueError, match="must have 4 rows per unit"):
         convert.from_torch(state_dict)
 
 
@@ -111,7 +111,7 @@ def test_wrong_sources():
         convert.from_torch(cell_module("gru", 4))
     with pytest.raises(TypeError, match=r"^LSTM has no argument 'batchfirst': do you mean batch_first"):
         convert.from_torch(weights_helpers.make("lstm").state_dict(), batchfirst=True)
-    with pytest.raises(TypeError, match="leave out reset_after: the source tells"):
+    with pytest.raises(TypeError, match="reset_after must be left out: the weights decide"):
         convert.from_torch(module("gru").state_dict(), reset_after=False)
     with pytest.raises(TypeError, match=r"state_dict must map names to arrays, but has the keys \[1\]"):
         convert.from_torch({1: 2})
@@ -127,7 +127,7 @@ def test_wrong_sources():
 
 
 def test_what_torch_lacks():
-    with pytest.raises(ValueError, match=r"one hidden_size for all layers, but these are \(5, 3\)"):
+    with pytest.raises(ValueError, match=r"one hidden_size for all layers, got \(5, 3\)"):
         convert.to_torch(weights_helpers.make("lstm", (5, 3)))
 
 
@@ -163,7 +163,7 @@ def test_the_reset_gate_before_the_product():
     """torch.nn has no such GRU; a state dict with its arrays, by PyTorch's names, is one if it is said to be."""
     layer = weights_helpers.make("gru_reset_before", (5, 5), 2)
     for function, target in ((convert.to_torch, "GRU"), (convert.to_torch_cells, "GRUCell")):
-        with pytest.raises(ValueError, match=rf"torch.nn.{target} has the reset gate after.*to_keras.*to_onnx"):
+        with pytest.raises(ValueError, match=rf"torch.nn.{target} applies the reset gate after.*to_keras.*to_onnx"):
             function(layer)
     assert_same_layer(convert.from_torch(layer.state_dict(), "gru_reset_before", device="cpu"), layer)
     with pytest.raises(ValueError, match=f"the module is of cell 'gru', not 'gru_reset_before' as.*out; {FORMS}"):
@@ -330,7 +330,7 @@ def test_cells_that_are_no_stack():
     with pytest.raises(TypeError, match=r"cells\[0\] must be a torch.nn.LSTMCell, .*, not torch.*ModuleList"):
         convert.from_torch_cells(torch.nn.ModuleList([lstm]))
     for source, kind in ((3, "a int"), ([], "an empty")):
-        with pytest.raises(TypeError, match=f"source must be a list with one state dict or module per .*, not {kind}"):
+        with pytest.raises(TypeError, match=f"source must be a list with one state dict or module .*, got {kind}"):
             convert.from_torch_cells(source)
     with pytest.raises(TypeError, match=r"cells\[1\] must be a torch.nn.LSTMCell, GRUCell, RNNCell, not torch.*Linear"):
         convert.from_torch_cells([lstm, torch.nn.Linear(2, 2)])

@@ -20,12 +20,12 @@ SHAPE = Shape(12, 2, 4, 8, 4)  # two blocks for each of four layers; about two s
 def add_arguments(parser):
     """Add the options of `numbarnn trace`."""
     add = parser.add_argument
-    add("--html", type=console.json_path, metavar="FILE", help="write the page, one file without references to others")
-    add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="sizes; default %(default)s")
+    add("--html", type=console.json_path, metavar="FILE", help="Write the page, one self-contained file.")
+    add("--shape", type=parse_sizes, default=SHAPE, metavar="T,B,I,H,L", help="Sizes. Default: %(default)s.")
     named = lambda text: built_in_or_own(text) and text  # noqa: E731
     add("--cell", type=named, default="lstm", metavar="CELL", help=ABOUT_CELL)
-    add("--backward", action="store_true", help="the backward pass instead of the forward pass")
-    add("--bidirectional", action="store_true", help="a second direction, backward in time")
+    add("--backward", action="store_true", help="Show the backward pass instead of forward.")
+    add("--bidirectional", action="store_true", help="Add a second direction, backward in time.")
     console.add_json_argument(parser, "the record")
 
 

@@ -1,4 +1,4 @@
-"""`cell`: a function of equations becomes a `Cell`."""
+"""Make a `Cell` from a function of equations: the decorator `numbarnn.cell`."""
 
 import ast
 import inspect
@@ -30,16 +30,16 @@ _FORM = "expected (x, h, ..., p): the input, the states, the parameters; then hy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TracedCell(Cell):
-    """A `Cell` made of equations by `cell`.
+    """A `Cell` made from equations by `cell`.
 
     Attributes:
-        definition: the function of equations that the cell was made of.
-        equations: their source.
+        definition: the function of equations.
+        equations: its source, to print.
         hyperparameters: name -> value.
         save: "gates" or "minimal".
         structure: which parameters are gates, biases and per-unit parameters.
-        origin: (function, arguments) that return it, of a cell whose equations cannot be found by a name of their own.
-        counts: the name of the last state, where that is the number of the step (`numbarnn.step`); else None.
+        origin: (function, arguments) that make the cell again, if its equations cannot be found by name.
+        counts: name of the last state if it is the number of the step (`numbarnn.step`), else None.
     """
 
     definition: Callable[..., Any] | None = None
@@ -56,13 +56,13 @@ class TracedCell(Cell):
 
     def __call__(self, *_, **__):
         raise TypeError(
-            f"cell {self.name} is not a function: within other equations write {self.name}.function(x, h, ..., p), its "
-            f"equations; a layer of it is numbarnn.RNN({self.name}, input_size, hidden_size)"
+            f"cell {self.name} is not a function: in other equations write {self.name}.function(x, h, ..., p); a layer "
+            f"is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
     @cached_property
     def function(self) -> Callable[..., Any]:
-        """The equations with the cell's hyperparameters; run on NumPy arrays they compute the same."""
+        """Return the equations with the cell's hyperparameters, to run on NumPy arrays or in other equations."""
         takes = inspect.signature(self.definition).parameters
         if all(takes[name].default is value for name, value in self.hyperparameters.items()):
             return self.definition
@@ -72,16 +72,16 @@ class TracedCell(Cell):
 
     @property
     def options(self):
-        """What `cell` is given to make it of its function."""
+        """Return the keyword arguments of `cell` that make this cell from its function."""
         return {"name": self.name, "save": self.save, **self.hyperparameters}
 
     @property
     def own_derivatives(self):
-        """The names of functions by which the equations say other derivatives than their values have."""
+        """Return the names of functions that override derivatives, such as "stop_gradient"."""
         return tuple(sorted(SAME_VALUE.intersection(node.op for node in reachable(self.structure.outputs))))
 
     def __reduce__(self):
-        """Pickled by the name of its function, as functions are, and how it was made of that."""
+        """Pickle the name of the function, as pickle does for functions, and the options."""
         if self.origin is not None:
             return self.origin
         place = self.definition.__module__, self.definition.__qualname__
@@ -89,13 +89,13 @@ class TracedCell(Cell):
         if getattr(found, "definition", found) is not self.definition:
             raise PicklingError(
                 f"cell {self.name} cannot be pickled: its equations cannot be found as {'.'.join(place)}. Define it at "
-                "the top of a module; or keep layer.state_dict(), and load it into a layer of the same cell"
+                "the top of a module, or save layer.state_dict()"
             )
         return _made_again, (*place, self.equations, self.options)
 
 
 def _found(module, name):
-    """What a name of a module, which may have dots, stands for; None if there is nothing."""
+    """Return the object that a dotted name of a module stands for, or None."""
     try:
         return reduce(getattr, name.split("."), import_module(module))
     except (ImportError, AttributeError):
@@ -103,17 +103,17 @@ def _found(module, name):
 
 
 def _made_again(module, name, equations, options):
-    """The cell of equations that stand under a name, as it was when pickled; if it stands there, the very cell."""
+    """Unpickle a cell: find its equations by name, and raise UnpicklingError if they have changed."""
     found = _found(module, name)
     if found is None:
         raise UnpicklingError(
-            f"cell {options['name']} cannot be made again: {module}.{name}, its equations, is not found"
+            f"cell {options['name']} cannot be unpickled: its equations, {module}.{name}, are not found"
         )
     if not isinstance(found, TracedCell) or found.options != options:
         found = cell(found, **options)
     if found.equations != equations:
         raise UnpicklingError(
-            f"cell {options['name']} cannot be made again: {module}.{name} has other equations than when it was pickled"
+            f"cell {options['name']} cannot be unpickled: the equations of {module}.{name} have changed"
         )
     return found
 
@@ -131,36 +131,39 @@ def cell(
 
 
 def cell(function=None, *, save="gates", name=None, **hyperparameters):
-    """Make a `Cell` of a function of equations, `f(x, h, ..., p)`; also as a decorator, with or without arguments.
+    """Make a cell from the equations of one step, `f(x, h, ..., p)`; a decorator, with or without arguments.
 
-        @cell
-        def rnn(x, h, p):
-            return tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+    The function takes the input x, the states (the first is the output h), and p with the parameters. It returns the
+    new states. A parameter left of @ is a matrix, p.scalar.name is one number per layer, and any other is one number
+    per unit. The function runs once, on symbolic values; numbarnn derives the backward. `show` prints the result.
 
-    The function takes the input x, the states, of which the first is the output, and p, whose attributes are the
-    parameters: matrices where they stand left of @, one number per unit elsewhere, one number per layer if they are
-    called p.scalar.name. It returns the new states. It is run once, on values that note what is computed; then the
-    backward is derived, and source of both is written, which `show` prints.
-
-    Left of @ may stand an expression of matrices: `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is derived once
-    per call, in a pass over the matrix or two, and steps multiply with the result; of `columns(p.U, 8) @ (p.V @ h)`
-    with a full matrix U V, too. A matrix that multiplies several vectors is copied for each. Where x itself stands, as
-    in `g * x`, input_size must be H. As a state, `return h, x`, it may have any size; so may states of which
-    `sized(s, 40)` says it. Steps then cost as much as if all states had as many units as the largest. An h of another
-    size is a projection, `return p.P.h @ m, c`.
+    An expression of matrices may stand left of @, such as `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is
+    computed once per call. If x is a factor, as in `g * x`, input_size must be H. A state that is x (`return h, x`), or
+    `sized(s, 40)`, has a size of its own; steps then cost as if all states had the largest. `return p.P.h @ m, c`
+    projects h.
 
     Args:
-        function: the equations; or a cell made of some, to make it anew with other options.
-        save: what forward saves for backward. "gates": values of functions such as sigmoid, so that they are not
-            computed twice; "minimal": as few values as possible.
-        name: of the cell; by default the function's, with hyperparameters given here.
-        hyperparameters: values for what the function takes after p, in place of its defaults: Python values, numbers as
-            a rule, which are constants of the cell: compiled code has them, but for rates of `dropout` and `zoneout`,
-            which it takes as arguments. One that is `numbarnn.step` gets the number of the step.
+        function: the equations, or a cell, to make it again with other options.
+        save: what forward saves for backward. "gates" saves the values of functions such as sigmoid; "minimal" saves as
+            few values as possible and computes the others again.
+        name: name of the cell. Default: the function's, with the hyperparameters.
+        hyperparameters: values for the function's arguments after p, in place of their defaults. They are constants of
+            the cell. An argument with the value `numbarnn.step` gets the number of the step.
+
+    Returns:
+        the cell, for `numbarnn.RNN(cell, ...)`.
 
     Raises:
         CellError: the equations cannot become a cell; the message shows the line and the cure.
-        TypeError, ValueError: an argument is none that `cell` or the function takes.
+        TypeError, ValueError: `cell` or the function has no such argument, or not such a value.
+
+    Example:
+        >>> import numbarnn as nr
+        >>> @nr.cell
+        ... def elman(x, h, p):
+        ...     return nr.tanh(p.W.h @ x + p.R.h @ h + p.b.h)
+        >>> nr.RNN(elman, 8, 16, device="cpu")
+        RNN(elman, 8, 16, num_layers=1, dtype='float32', device='cpu')
     """
     if function is None:
         return partial(cell, save=save, name=name, **hyperparameters)
@@ -201,7 +204,10 @@ def _name_of(function):
 
 
 def _signature(function, given, place):
-    """(name of the input, names of states, hyperparameter -> value) of a function of equations, which stands there."""
+    """Return (name of the input, names of states, hyperparameter -> value) of a function of equations.
+
+    place: where the function is defined, for errors.
+    """
     called = _name_of(function)
     takes = list(inspect.signature(function).parameters.values())
     names = [parameter.name for parameter in takes]
@@ -228,8 +234,8 @@ def _signature(function, given, place):
 
 
 def _traced(function, input_name, states, hyperparameters, source_lines):
-    """The `Structure` of a function of equations: run once on traced values, and again where it has constants, to see
-    that these are the same."""
+    """Run the equations on traced values and return their `Structure`. If there are constants, run twice and raise
+    CellError if they differ."""
     counts = any(value is step for value in hyperparameters.values())
     own, place = len(states) - counts, source_lines.last_return  # `own`: states that the function takes and returns
 
@@ -254,8 +260,8 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
     operations = sum(bool(node.args) for node in nodes)
     if operations > MOST_OPERATIONS:
         raise error(
-            f"{operations:,} operations per unit and step; at most {MOST_OPERATIONS:,} are compiled. A matrix, or a "
-            "sum over units, does more in one",
+            f"the equations have {operations:,} operations per unit and step, but at most {MOST_OPERATIONS:,} are "
+            "compiled; use a matrix, or a sum over units",
             place,
         )
     if not structure.gates:
@@ -272,14 +278,13 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
 
 
 def _set_options(structure, options, place):
-    """The structure's heads and drop_connect, from those of each matrix."""
+    """Set the structure's heads and drop_connect from those of its matrices."""
     matrices = [node.data for node in structure.all_recurrent.values()]
     heads = {name: options[name][0] for name in matrices}
     if len(set(heads.values())) > 1:
         raise error(
-            "matrices of different numbers of heads: "
-            + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items())
-            + "; all that multiply states or what is computed from them must have one number",
+            "all matrices that multiply states must have one number of heads, got "
+            + ", ".join(f"{term_text(structure.terms[name])} {count}" for name, count in heads.items()),
             place,
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
@@ -292,7 +297,7 @@ def _set_options(structure, options, place):
 
 
 def _new_states(trace, returned, states, place):
-    """The nodes of what the equations returned."""
+    """Return the nodes of the new states that the equations returned; raise CellError if they do not fit."""
     values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if returned is None or len(values) != len(states):
         came = "nothing" if returned is None else f"{len(values)} value{'s' if len(values) != 1 else ''}"
@@ -313,7 +318,7 @@ def _new_states(trace, returned, states, place):
 
 
 class _Source:
-    """The text of a function of equations, and where its definition, statements and last return stand."""
+    """The source of a function of equations, with the places of its definition, statements and last return."""
 
     def __init__(self, function):
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -329,7 +334,7 @@ class _Source:
             self.last_return = self.file, self._first + max(lines) - 1
 
     def statements(self):
-        """(file, line) -> the simple statement that stands there, on one line."""
+        """Return (file, line) -> the simple statement there, on one line."""
         found = {}
         for node in self._nodes:
             if isinstance(node, ast.stmt) and not hasattr(node, "body"):

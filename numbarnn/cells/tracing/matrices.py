@@ -155,9 +155,9 @@ class Parameter(Operand):
         trace.parameter(name, kind)
         value, columns = self._options.get("initial"), self._options.get("columns") if kind == "matrix" else None
         if value is not None and trace.initial.setdefault(name, value) != value:
-            raise error(f"p.{name} begins with {value} here and with {trace.initial[name]} elsewhere")
+            raise error(f"p.{name} has the initial value {value} here and {trace.initial[name]} elsewhere; use one")
         if columns is not None and trace.columns.setdefault(name, columns) != columns:
-            raise error(f"p.{name} has {columns} columns here and {trace.columns[name]} elsewhere")
+            raise error(f"p.{name} has {columns} columns here and {trace.columns[name]} elsewhere; use one number")
         return kind == "matrix"
 
     def _matrix_options(self):
@@ -222,8 +222,8 @@ class Scaled(Combined):
 
     def _term(self):
         raise error(
-            f"{self._what()}, a function of scalars times a matrix, as a part of another matrix; multiply the vector "
-            "by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
+            f"{self._what()}, a function of scalars times a matrix, cannot be part of another matrix; multiply the "
+            "vector by each: sigmoid(p.scalar.a) * (p.R.a @ h) + p.R.b @ h"
         )
 
     @property

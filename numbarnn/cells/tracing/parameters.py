@@ -26,7 +26,7 @@ def layout_of(structure, place, input_name):
         derived[kind] = tuple(term for term, _ in own)
         placed.update(plain)
     if unusual and structure.heads > 1:
-        raise error("numbarnn.heads beside states of other sizes than H; take matrices without heads", place)
+        raise error("numbarnn.heads cannot go with states of other sizes than H; use matrices without heads", place)
     vectors = {}  # that are arrays of their own -> size
     for kind, biases in structure.biases.items():
         gates = structure.gates if kind == "b_w" else structure.all_recurrent
@@ -81,10 +81,10 @@ def check_names(names, place):
         flat = flat_name(name)
         if flat in STACKED.values():
             raise error(
-                f"a vector may not be named p.{name}: that is the name of all of a layer's; take another", place
+                f"a vector must not be named p.{name}, which is a parameter of every layer; use another name", place
             )
         if flat.startswith("_") or not flat.isidentifier():
-            raise error(f"a vector may not be named p.{name}; take an ordinary name", place)
+            raise error(f"a vector must not be named p.{name}; use a plain Python name", place)
         if found.setdefault(flat, name) != name:
             raise error(f"p.{found[flat]} and p.{name} would both be called {flat}; rename one", place)
 

@@ -1,4 +1,4 @@
-"""What became of a cell, as text."""
+"""Print a cell: `numbarnn.show`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from numbarnn.common.precision import itemsize
 
 
 def show(cell: Cell) -> str:
-    """Print a cell: its parameters, its products and stages, what it saves for backward, and its source. Returns the
-    text.
+    """Print a cell's equations, parameters, products, what it saves for backward, and its source.
 
     Args:
-        cell: a `Cell`, made by `cell` or written by hand.
+        cell: a `Cell`, made by `numbarnn.cell` or built in (`numbarnn.cells.LSTM`).
+
+    Returns:
+        the text.
+
+    Raises:
+        TypeError: cell is no `Cell`.
     """
     if not isinstance(cell, Cell):
-        raise TypeError(f"show takes a Cell, such as numbarnn.cell makes, not {cell!r}")
+        raise TypeError(f"show takes a Cell, such as numbarnn.cell makes, got {cell!r}")
     sizes = ("H", *(cell.parameters.states or ("H",) * cell.num_private))
     states = [name if size == "H" else f"{name} ({size})" for name, size in zip(cell.states, sizes, strict=True)]
     parts = [f"cell {cell.name}, states {' '.join(states)}"]

@@ -48,7 +48,7 @@ class Trace:
         """The node of a value, a parameter (as a vector) or a number."""
         if isinstance(value, Traced):
             if value._trace is not self:
-                raise error("a value of another cell, or of another run of the equations; use this cell's alone")
+                raise error("a value of another cell, or of another run of the equations; use values of this cell only")
             return value._as_node()
         if isinstance(value, (Real, np.bool_)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             number = bool(value) if isinstance(value, (bool, np.bool_)) else float(value)
@@ -128,13 +128,13 @@ class Trace:
 
     def _product(self, label, vector, options):
         if self.options.setdefault(label, options) != options:
-            raise error(f"p.{label} has other heads or another drop_connect here than elsewhere; take one of them")
+            raise error(f"p.{label} has different heads or drop_connect here and elsewhere; use one of them")
         vectors = self.multiplied.setdefault(label, [])
         if vector not in vectors:
             vectors.append(vector)
         if options[1] and len(vectors) > 1:
             raise error(
-                f"p.{label} with drop_connect multiplies several vectors; it may multiply one. Take two matrices"
+                f"p.{label} with drop_connect multiplies several vectors, but may multiply only one; use two matrices"
             )
         node = self.graph.leaf("input", label) if vector is None else self.graph.product(label, vector)
         return Value(self, node)

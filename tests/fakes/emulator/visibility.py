@@ -118,7 +118,7 @@ class Stores:
         return np.array([load.is_strong and by.is_strong and load.size == by.size for by in stored_by])
 
     def _refuse(self, opcode, place, block, number):
-        """Raise if one of these loads reads what it may not read: some may only be neighbours."""
+        """Raise if one of these loads reads what it may not read: some may only be neighbors."""
         size, start, by = access_of(opcode).size, self._kept["start"][number], self._kept["by"][number]
         end = start + np.array([access_of(text).size for text in self._opcodes])[by]
         is_right = self._meets(opcode)[by] & (start == place)

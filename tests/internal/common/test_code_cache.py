@@ -9,12 +9,24 @@ import sys
 import textwrap
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import numbarnn
+from general_cells import ladder as LADDER
+from numbarnn import cells
+from numbarnn.cells.definition import Noise
+from numbarnn.cells.lstm import lstm_forward
 from numbarnn.common import code_cache
+from numbarnn.compile import native, types
+from numbarnn.compile.plain import Entry, plain
+from numbarnn.engines.cpu import cell_steps
+from numbarnn.engines.cpu.cell_parts import CellParts
+from numbarnn.engines.cpu.records import by_address
+from numbarnn.engines.cpu.vectors import numbers_at
 
 PACKAGE = Path(code_cache.__file__).parent.parent
 
@@ -261,3 +273,131 @@ def test_without_sources_the_import_says_what_to_collect(cache, tmp_path):
     done = elsewhere([sys.executable, "-c", PROGRAM, str(tmp_path)], tmp_path)
     assert done.returncode == 1
     assert "ImportError: numbarnn compiles its functions from their sources" in done.stderr.splitlines()[-1]
+
+
+# --------------------------------------------------------------------------------------------------------- machine code
+INNER = "def inner(x):\n    return x + {}\n"
+OUTER = """
+import ctypes
+import numpy as np
+import inner as module
+from numbarnn.compile import native
+from numbarnn.compile.plain import plain
+from numbarnn.engines.cpu.records import from_python
+from numbarnn.engines.cpu.vectors import numbers_at
+
+inner, made, compiled = plain(module.inner), [], native.compiled
+native.compiled = lambda *given: made.append(given) or compiled(*given)
+
+@from_python
+def outer(out, x):
+    numbers_at(np.int64(0), out)[0] = inner(x)
+
+number = np.zeros(1, np.int64)
+outer(number.ctypes.data, 1)
+print(number[0], len(made))
+"""
+
+
+def test_code_on_disk_goes_by_the_functions_it_calls(tmp_path):
+    (tmp_path / "outer.py").write_text(OUTER)
+    printed = []
+    for added in (10, 10, 20, 10):
+        (tmp_path / "inner.py").write_text(INNER.format(added))
+        env = os.environ | {"NUMBARNN_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run([sys.executable, "outer.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        printed.append(ran.stdout.strip())
+    assert printed == ["11 1", "11 0", "21 1", "11 0"]
+
+
+def test_the_package_is_known_by_all_that_gets_compiled(tmp_path, monkeypatch):
+    """A change in any file of these folders makes other names."""
+    monkeypatch.setattr(code_cache, "_PACKAGE", tmp_path)
+    folders, digests = native._MADE_OF, set()
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    for text in ("one", "two"):
+        for folder in folders:
+            (tmp_path / folder / "a.py").write_text(text)
+            native._sources.cache_clear()
+            digests.add(native._sources())
+    native._sources.cache_clear()
+    assert len(digests) == 2 * len(folders)
+
+
+@plain
+def _added(a, b):
+    return a + b
+
+
+@by_address
+def add(zero, address):
+    numbers = numbers_at(zero, address)
+    numbers[0] = _added(numbers[0], numbers[1])
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """As in a process that has compiled nothing."""
+    monkeypatch.setattr(native, "_addresses", {})
+
+
+def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    assert add.address(types.float32)
+    (file,) = tmp_path.glob("*.o")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert code_cache.read(file.stem, ".o") is None
+    native._addresses.clear()
+    assert add.address(types.float32)
+    assert code_cache.read(file.stem, ".o") is not None
+
+
+def test_dtypes_have_files_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBARNN_CACHE_DIR", str(tmp_path))
+    assert add.address(types.float32) and add.address(types.float64)
+    assert len(list(tmp_path.glob("*.o"))) == 2
+
+
+# ------------------------------------------------------------------------------------------------------- names of cells
+def own_forward(ax, ah, state):
+    return lstm_forward(ah, ah, state)
+
+
+OWN = replace(cells.LSTM, name="own", forward=own_forward)
+
+
+def name_of(cell):
+    return repr(CellParts(cell, "float32"))
+
+
+def test_a_name_goes_by_the_equations():
+    again = replace(cells.LSTM, name="own", forward=lambda ax, ah, state: lstm_forward(ax, ah, state))
+    names = {name_of(cell) for cell in (OWN, again, replace(OWN, saved=("i", "f", "g")), cells.LSTM)}
+    assert len(names) == 4 and name_of(replace(OWN)) in names
+    assert repr(CellParts(OWN, "float64")) not in names
+
+
+def test_a_name_does_not_go_by_what_are_arguments():
+    """Numbers of random numbers but 1; nor by the name that equations make of them."""
+    noisy = replace(LADDER, noise=(Noise(0.25, kept=2.0, mean=0.75),))
+    others = Noise(0.5, 2.0, 0.75), Noise(0.25, 3.0, 0.75), Noise(0.25, 2.0, 0.25)
+    assert {name_of(replace(noisy, noise=(one,))) for one in others} == {name_of(noisy)}
+    assert len({name_of(numbarnn.cell(cells.library.gru, zoneout_h=rate, dropout_n=rate)) for rate in (0.1, 0.3)}) == 1
+
+
+# ------------------------------------------------------------------------------------------ machine code
+def test_loops_work_on_several_vectors_at_a_time():
+    """LLVM is told of each loop, and heeds it: there are several divisions of vectors for each of the cell's."""
+    parts, divisions = CellParts(cells.LSTM, "float32"), []
+    for interleaved in (None, lambda parts: parts.interleaved):
+        entry = Entry(cell_steps.infer_units.py_func, "a test", interleaved)
+        module = entry.module("test", (parts,))
+        loops = [line for line in str(module).splitlines() if "!llvm.loop" in line]
+        assert bool(loops) == bool(interleaved)
+        assert len({line.rpartition("!")[2] for line in loops}) == len(loops)  # nodes, of which each loop has its own
+        lines = str(native.optimised(module)).splitlines()
+        divisions.append(sum(" fdiv " in line and " x float>" in line for line in lines))
+    assert divisions[1] >= 2 * divisions[0] > 0

@@ -215,7 +215,7 @@ def test_machine_code_of_long_equations_grows_with_their_length():
     for terms in (500, 1000):
         cell, _ = long_cell(terms)
         module = cell_steps.infer_units.module("long", (CellParts(cell, "float32"),))
-        sizes.append(len(str(native.optimised(module)).splitlines()))
+        sizes.append(len(str(native.optimized(module)).splitlines()))
     assert 1.8 < sizes[1] / sizes[0] < 2.2
     assert sizes[0] < 12 * 1000  # the loop's body stands there once, not once for each of several vectors
 

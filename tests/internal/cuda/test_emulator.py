@@ -1,5 +1,4 @@
-"""The emulated GPU itself (tests/fakes/emulator): instructions against Python's numbers, threads, memory, what it must
-catch.
+"""The emulated GPU itself (tests/fakes/emulator): threads, memory, what blocks see of each other, what it must catch.
 
 What runs on it: tests/test_emulated.py.
 """
@@ -7,14 +6,48 @@ What runs on it: tests/test_emulated.py.
 import numpy as np
 import pytest
 
-from emulated_program import THREADS, ptx, run
 from emulator import machine
 from emulator.machine import DeviceError
 from emulator.memory import BASE, Memory
 
+THREADS = 64
+
+
+def ptx(body, registers="", before=""):
+    """A kernel with one parameter, an address: %rd1; %r1 is the thread's number, %rd2 its own 8 bytes' address."""
+    return f"""
+.version 8.8
+.target sm_90
+.address_size 64
+{before}
+.visible .entry kernel(.param .u64 kernel_param_0)
+{{
+    .reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .f32 %f<20>; .reg .f64 %fd<20>;
+    {registers}
+    ld.param.u64 %rd9, [kernel_param_0];
+    cvta.to.global.u64 %rd1, %rd9;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 8;
+    add.s64 %rd2, %rd1, %rd3;
+    {body}
+    ret;
+}}
+"""
+
+
+def run(text, values, *, grid=1, threads=THREADS, order=None, dynamic_bytes=0, cooperative=False, seed=0):
+    """The array after the kernel, which gets its address."""
+    memory = Memory(1 << 20)
+    address = memory.allocate(values.nbytes)
+    memory.array(address, values.dtype, values.shape)[...] = values
+    parameters = [np.uint64(address).tobytes()]
+    order = None if order is None else np.random.default_rng(order)
+    sizes = (grid, 1, 1), (threads, 1, 1)
+    machine.load(text).launch(memory, *sizes, parameters, dynamic_bytes, cooperative, order, seed)
+    return memory.array(address, values.dtype, values.shape).copy()
+
+
 # ------------------------------------------------------------------------------------------------------------ threads
-
-
 REVERSED = """
     mov.u32 %r2, numbers; mul.lo.s32 %r3, %r1, 4; add.s32 %r4, %r2, %r3; st.shared.u32 [%r4], %r1;
     {barrier}
@@ -102,3 +135,67 @@ def test_freed_memory_is_not_touched():
     with pytest.raises(DeviceError, match="not allocated; 64 threads"):
         kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
     assert memory.allocate(8 * THREADS) == address and address >= BASE
+
+
+# ------------------------------------------------------------------------------------------------ what blocks see
+MESSAGE = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    {store} [%rd2], 7; {fence} st.relaxed.gpu.global.u32 [%rd2+512], 1; bra.uni DONE;
+    WAITS: {flag} %r5, [%rd2+512]; setp.ne.s32 %p2, %r5, 1; @%p2 bra WAITS;
+    {fence_after} {load} %r6, [%rd2]; st.global.u32 [%rd2+1024], %r6;
+    DONE:
+"""
+RELAXED = {
+    "store": "st.relaxed.gpu.global.u32",
+    "load": "ld.relaxed.gpu.global.u32",
+    "flag": "ld.relaxed.gpu.global.u32",
+}
+FENCE = {"fence": "fence.acq_rel.gpu;", "fence_after": "fence.acq_rel.gpu;"}
+
+
+def received(seed, order=None, **parts):
+    """What the first block's threads read of the second's numbers, which are 7, as soon as they see its flags."""
+    body = MESSAGE.format_map({"fence": "", "fence_after": ""} | RELAXED | parts)
+    found = run(ptx(body), np.zeros(3 * THREADS, np.uint64), grid=2, order=order, cooperative=True, seed=seed)
+    return found[2 * THREADS :]
+
+
+def test_a_flag_says_nothing_about_other_numbers_without_fences():
+    """Data, then a flag: without a fence on either side some data are not there yet, for many seeds."""
+    for missing in ({"fence": "", "fence_after": ""}, {"fence": ""}, {"fence_after": ""}):
+        found = [set(received(seed, **FENCE | missing)) for seed in range(20)]
+        assert found.count({0, 7}) >= 2 and found.count({7}) + found.count({0, 7}) == 20
+    for seed in range(20):
+        assert set(received(seed, order=seed if seed % 2 else None, **FENCE)) == {7}
+        assert (received(seed) == received(seed)).all()
+
+
+@pytest.mark.parametrize("order", [None, 0, 1])
+def test_data_may_be_their_own_flags(order):
+    """Nothing but the numbers themselves is waited for, and each seed gives the same."""
+    body = """
+    mov.u32 %r4, %ctaid.x; setp.eq.s32 %p1, %r4, 0; @%p1 bra WAITS;
+    st.relaxed.gpu.global.u32 [%rd2], %r1; add.u32 %r7, %r1, 100; st.relaxed.gpu.global.u32 [%rd2+4], %r7; bra.uni DONE;
+    WAITS: ld.relaxed.gpu.global.v2.u32 {%r5, %r6}, [%rd2];
+    max.u32 %r7, %r5, %r6; setp.eq.u32 %p2, %r7, 0xFFFFFFFF; @%p2 bra WAITS;
+    add.u32 %r5, %r5, %r6; st.global.u32 [%rd2+512], %r5;
+    DONE:
+    """
+    values = np.full(2 * THREADS, 2**64 - 1, np.uint64)
+    for seed in range(10):
+        found = run(ptx(body), values, grid=2, order=order, cooperative=True, seed=seed)[THREADS:]
+        assert (found.view(np.uint32)[::2] == 2 * np.arange(THREADS) + 100).all()
+
+
+@pytest.mark.parametrize("parts, said", [
+    ({"load": "ld.relaxed.cta.global.u32"}, r"block 0 reads by ld.relaxed.cta.global.u32, .* block 1"),
+    ({"load": "ld.global.nc.u32"}, "reads by ld.global.nc.u32"),
+    ({"load": "ld.global.u32"}, "by ld.global.u32"),
+    ({"store": "st.global.u32"}, "in the same launch by st.global.u32"),
+    ({"store": "st.relaxed.cta.global.u32"}, "by st.relaxed.cta.global.u32, at byte"),
+    ({"flag": "ld.relaxed.cta.global.u32"}, "reads by ld.relaxed.cta.global.u32"),
+    ({"store": "st.relaxed.gpu.global.u16"}, "of the same element"),
+], ids=["load's scope", "constant", "plain load", "plain store", "store's scope", "poll's scope", "half"])  # fmt: skip
+def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
+    with pytest.raises(DeviceError, match=said):
+        received(0, **FENCE | parts)

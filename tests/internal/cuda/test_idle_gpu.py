@@ -1,11 +1,10 @@
 """Kernels that are compiled where no GPU is, for one that finds them (`fakes/idle_gpu.py`)."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from child import in_child
 
 CALLS = """
 import sys
@@ -26,16 +25,11 @@ print(layer.engine.profile.multiprocessors, notice.seconds() > 0, len(list(code_
 def calls(toolchain_installed, tmp_path):
     """A function that makes a layer's calls in a process whose compiler is of some version: what it says."""
     tests = Path(__file__).parents[2]
-    paths = os.pathsep.join(map(str, (tests.parent, tests / "fakes")))
-    here = {
-        name: value for name, value in os.environ.items() if name not in ("NUMBA_ENABLE_CUDASIM", "NUMBARNN_TEST_GPU")
-    }
-    here |= {"PYTHONPATH": paths, "NUMBARNN_CACHE_DIR": str(tmp_path)}
+    without = {"NUMBA_ENABLE_CUDASIM": "0", "NUMBARNN_TEST_GPU": "", "NUMBARNN_CACHE_DIR": str(tmp_path)}
 
     def run(version, **more):
-        ran = subprocess.run([sys.executable, "-c", CALLS, version], capture_output=True, text=True, env=here | more)
-        assert ran.returncode == 0, ran.stderr
-        SMs, compiled, kept = ran.stdout.split()
+        said = in_child(CALLS, version, paths=(tests.parent, tests / "fakes"), **without, **more)
+        SMs, compiled, kept = said.split()
         assert SMs == "132"
         return compiled == "True", int(kept)
 

@@ -92,16 +92,10 @@ OWN = {
 }
 
 
-USUAL = "noise, no R"  # the others take a minute; this one for an older device, as no other test does
-
-
-@pytest.mark.parametrize(
-    "cell, dtype, hidden, directions, padded",
-    [pytest.param(*own, marks=[] if name == USUAL else pytest.mark.full, id=name) for name, own in OWN.items()],
-)
+@pytest.mark.full  # each takes half a minute
+@pytest.mark.parametrize("cell, dtype, hidden, directions, padded", OWN.values(), ids=OWN)
 def test_kernels_of_own_cells_compile_without_spills(toolchain, written_ptx, cell, dtype, hidden, directions, padded):
-    problem = planned.problem(cell, dtype, hidden, 16, directions, padded=padded)
-    cc = (8, 0) if cell is OWN[USUAL][0] else (9, 0)
+    problem, cc = planned.problem(cell, dtype, hidden, 16, directions, padded=padded), (9, 0)
     profile = planned.profile_for(cc)
     launches = [one for backward in (False, True) for one in planner.plan_launches(problem, profile, backward)]
     shipped = {one.kernel.source_key: one for one in (planned.persistent_kernel(problem, each) for each in launches)}
