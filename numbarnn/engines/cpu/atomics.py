@@ -104,11 +104,9 @@ else:
 @plain
 def wait_until(place, turn):
     """Wait until the int64 at an address is at least `turn`; the next int64 counts the sleepers.
-
     Polls first, as the value often comes soon. Then sleeps, as under contention the other thread may need this CPU.
     Yielding instead would give away whole time slices. A thread registers as a sleeper before its last look, and a
-    writer looks for sleepers after writing (`announce`): one of the two sees the other.
-    """
+    writer looks for sleepers after writing (`announce`): one of the two sees the other."""
     polls = 0
     while load_in_order(place) < turn:
         polls += 1

@@ -21,11 +21,9 @@ SEQUENCES_AT_ONCE = 2
 
 def make_product_from_registers(tile):
     """Make the product by FMA with weights in registers: a lane has a few rows of every k_lanes-th 16 bytes of columns.
-
     It multiplies each number that it loads from shared memory with all of its rows: weights from shared memory would
     come as slowly as they are multiplied. Then lanes with the same rows add their sums, each keeping a part of the
-    rows.
-    """
+    rows."""
     own_rows, k_lanes = tile.rows // tile.row_lanes, 32 // tile.row_lanes
     pieces = range(tile.chunks * tile.chunk_elements // (4 * k_lanes))  # of 16 bytes, per lane
     load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in pieces))

@@ -17,11 +17,9 @@ LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to re
 @device_function
 def _make_place(tile):
     """Make place(warp, row, column) -> (index, inside): a weight's index, and whether the column is one of the warp's.
-
     For other rows and columns the index is the first weight's; nobody reads the products of other rows. The compiler
     must
-    know that row and column are not negative: divisions are then short.
-    """
+    know that row and column are not negative: divisions are then short."""
     units_per_block, whole = tile.units, tile.whole
     if tile.backward:
 

@@ -98,11 +98,9 @@ def _alike(problem, first, last):
 
 def _with_input(problem, profile, launch):
     """Return the Launch, or one whose first layer multiplies its input itself, if that saves `LEAST_GAIN` of the time.
-
     It saves the product before the launch, but each block of the layer reads the input at every step. It is never
     chosen
-    by TF32: no time is known of its products before a launch.
-    """
+    by TF32: no time is known of its products before a launch."""
     products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
     on_device = problem if problem.profile is profile else replace(problem, profile=profile)
     spared = sum(product_us(task, on_device) for task in products)

@@ -95,11 +95,9 @@ def _whole_source(sizes, backward, kind, gates):
 
 def _sources_of_head(problem, hidden, backward, units, kind, gates):
     """Return the sources of one of R's products for a cell with heads (`Cell.heads`): one head's columns.
-
     Backward they are that head's columns of each gate. The list is empty unless all units of a block belong to one
     head. All other columns are zero. A dense product would multiply them and wait for them; it would also turn another
-    head's infinity into NaN here, as 0 * inf is NaN.
-    """
+    head's infinity into NaN here, as 0 * inf is NaN."""
     head = hidden // problem.cell.heads
     if head == hidden or problem.projection or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
         return []
