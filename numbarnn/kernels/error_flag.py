@@ -63,8 +63,7 @@ def explain(code, caller):
     """Explain a failed call's code as text.
 
     Args:
-        code: made by `code_of`.
-        caller: who made the call, such as the layer's repr.
+        code: made by `code_of`. caller: who made the call, such as the layer's repr.
     """
     kind, detail = divmod(code, KIND)
     what, cure = KINDS[kind](detail)

@@ -59,8 +59,7 @@ class Option:
     """A schedule for one pass of a problem.
 
     Attributes:
-        schedule: its name.
-        plan: its plan; None if it cannot run the problem.
+        schedule: its name. plan: its plan; None if it cannot run the problem.
         refusal: why it cannot run the problem; None if it can.
     """
 
@@ -89,10 +88,8 @@ class Explanation:
     """Which schedule runs a pass, and why.
 
     Attributes:
-        problem, backward: the pass.
-        taken: the `Option` that runs.
-        why: it was taken; None if it was asked for by name.
-        others: the options of all other schedules.
+        problem, backward: the pass. taken: the `Option` that runs.
+        why: it was taken; None if it was asked for by name. others: the options of all other schedules.
     """
 
     problem: object
@@ -126,8 +123,7 @@ class Residence(NamedTuple):
 
     Attributes:
         layer: its number.
-        blocks: per direction; blocks with the same units share the batch.
-        units: per block, at most.
+        blocks: per direction; blocks with the same units share the batch. units: per block, at most.
         R: (rows, columns) of a block's tile of the recurrent weights; None if it multiplies none.
         W: (rows, columns) of the input's weights, backward of the layer above; None too if one product over all steps
             replaces them.
@@ -189,8 +185,7 @@ def _shape_of_tile(launch, gates, columns):
     columns.
 
     Args:
-        gates: rows per unit, of all products.
-        columns: of each product.
+        gates: rows per unit, of all products. columns: of each product.
     """
     if not columns:
         return None

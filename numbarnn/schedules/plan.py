@@ -22,8 +22,7 @@ class Task:
 
     Attributes:
         kind: one of `KINDS`.
-        layer: 0 is the first.
-        direction: 0, 1, or `BOTH`.
+        layer: 0 is the first. direction: 0, 1, or `BOTH`.
         first, last: steps [first, last) in the order in which the direction runs in this pass; for a task of both
             directions, times.
         needs: the tasks it waits for.
@@ -86,10 +85,8 @@ class Plan:
     """Tasks in an order in which they may run. A plan is equal to itself only.
 
     Attributes:
-        schedule: name of the schedule that made it.
-        backward: whether it is the plan of the backward pass.
-        reason: why this schedule was taken.
-        tasks: every task once, each after those it needs.
+        schedule: name of the schedule that made it. backward: whether it is the plan of the backward pass.
+        reason: why this schedule was taken. tasks: every task once, each after those it needs.
         concurrent: tasks of different lanes may run at the same time; else one after another.
     """
 

@@ -19,20 +19,15 @@ class Computation:
     elements: after the same `torch.manual_seed` they are those of torch.nn's modules.
 
     Args:
-        options: of `Network`.
-        by_layer: whether there is one network per layer.
+        options: of `Network`. by_layer: whether there is one network per layer.
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        suffix: see above.
-        shapes: name -> shape of each parameter, in torch.nn's order.
+        suffix: see above. shapes: name -> shape of each parameter, in torch.nn's order.
         bounds: name -> the bound of its first values, 1/√H.
-        layers: [layer and direction] -> names of its parameters.
-        flat: the `FlatParameters`.
-        stack: all layers, a `Stack`.
-        states: the names of the cell's states, h first.
-        by_layer: see above.
-        dropout: the probability that networks apply by themselves.
+        layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
+        stack: all layers, a `Stack`. states: the names of the cell's states, h first.
+        by_layer: see above. dropout: the probability that networks apply by themselves.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
@@ -77,8 +72,7 @@ class Computation:
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`.
-            state: as `numbarnn.torch.states.taken` returned it, or None.
-            about: the `core.About` of the call.
+            state: as `numbarnn.torch.states.taken` returned it, or None. about: the `core.About` of the call.
             drop: f(y of a layer) -> the next layer's input; None: unchanged.
             form: of `again`, of a call that is to be remembered.
         """
@@ -192,8 +186,7 @@ def _layer_by_layer(networks, weights, inputs, about, drop):
 
     Args:
         weights: one list per layer.
-        inputs: (x, state).
-        drop: f(y of a layer) -> the next layer's input; None: unchanged.
+        inputs: (x, state). drop: f(y of a layer) -> the next layer's input; None: unchanged.
     """
     y, state = inputs
     final, of_last, about = [], about, about._replace(output_states=False)

@@ -142,8 +142,7 @@ def gradients(ctx, backward, results, needs_x, needs_weights):
     """Return dx, dhx, dcx and the list of the weights' gradients, by `rnn_backward` or a function with its arguments.
 
     Args:
-        results: the gradients of y, hy, cy and all cell states.
-        needs_weights: a bool for each, or for all.
+        results: the gradients of y, hy, cy and all cell states. needs_weights: a bool for each, or for all.
     """
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results

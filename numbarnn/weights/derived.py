@@ -18,10 +18,8 @@ class DerivedWeights:
 
     Args:
         space: the `WeightSpace`.
-        engine: of the stack.
-        flat: the flat buffer of parameters.
-        dtype: its dtype, a name.
-        in_one: kernels find weights by their places in one array.
+        engine: of the stack. flat: the flat buffer of parameters.
+        dtype: its dtype, a name. in_one: kernels find weights by their places in one array.
         allocate: function (name, shape, dtype) for memory that a later call may use again; None: new memory.
 
     Attributes:
@@ -80,8 +78,7 @@ class DerivedWeights:
 
         Args:
             dw: laid out as the parameters; it holds the gradients of parameters that kernels read unchanged already.
-            d_derived: the gradient of `derived`.
-            accumulate: add to dw.
+            d_derived: the gradient of `derived`. accumulate: add to dw.
         """
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
@@ -129,10 +126,8 @@ class Values:
     """The values of terms, each computed once, and their gradients.
 
     Args:
-        arrays: numpy, or a module with its functions.
-        parameters: name -> array.
-        dtype: to compute in.
-        sizes: letter -> int.
+        arrays: numpy, or a module with its functions. parameters: name -> array.
+        dtype: to compute in. sizes: letter -> int.
         fixed: term -> the value of terms without parameters; other `Values` of these sizes may share it.
     """
 

@@ -57,11 +57,9 @@ class Kind:
     """A node's computation, without its weights and direction.
 
     Attributes:
-        operator: "LSTM", "GRU" or "RNN".
-        activations: (name, alpha, beta) of each, as many as it has.
+        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each, as many as it has.
         clip: the bound of the inputs of gates' activations, or None.
-        bias: whether it has biases.
-        input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
+        bias: whether it has biases. input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
         linear_before_reset: of a GRU: the reset gate is applied after the product.
     """
 

@@ -33,8 +33,7 @@ class CompiledCell:
     """A cell's functions for a dtype, compiled on first use.
 
     Args:
-        cell: the `Cell`.
-        dtype: "float32" or "float64".
+        cell: the `Cell`. dtype: "float32" or "float64".
     """
 
     def __init__(self, cell, dtype):

@@ -24,8 +24,7 @@ class CellParts:
     """A cell that computes in a dtype; other attributes come from the cell.
 
     Args:
-        cell: the `Cell`.
-        dtype: "float32" or "float64".
+        cell: the `Cell`. dtype: "float32" or "float64".
 
     Attributes:
         values: the most numbers per unit that a function of `cell_steps` computes.
@@ -73,8 +72,7 @@ class StageParts:
     """A stage of a cell; other attributes come from the cell's `CellParts`.
 
     Args:
-        whole: the `CellParts`.
-        number: of the stage.
+        whole: the `CellParts`. number: of the stage.
 
     Attributes:
         count: its number of gates, or of sums.

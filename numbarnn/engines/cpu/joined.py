@@ -20,10 +20,8 @@ class FusedPart(NamedTuple):
     """Work that one compiled function does.
 
     Attributes:
-        item: bytes of a number.
-        function, record: addresses of the compiled function and of its record.
-        threads: number of threads.
-        kept: objects that must live as long.
+        item: bytes of a number. function, record: addresses of the compiled function and of its record.
+        threads: number of threads. kept: objects that must live as long.
         lent: [(shape, dtype, field of `record`)] of memory that it needs while it runs.
     """
 
@@ -39,8 +37,7 @@ class Steps:
     """The steps of a loop, as a function f(first, last).
 
     Args:
-        run: f(parts), the `Fused` that runs a list of `FusedPart`s.
-        part: the `FusedPart` of all steps.
+        run: f(parts), the `Fused` that runs a list of `FusedPart`s. part: the `FusedPart` of all steps.
     """
 
     def __init__(self, run, part):
@@ -65,8 +62,7 @@ class Fused:
 
     Args:
         parts: of one dtype.
-        pool: the `ThreadPool`.
-        empty: f(shape, dtype), allocates memory.
+        pool: the `ThreadPool`. empty: f(shape, dtype), allocates memory.
     """
 
     def __init__(self, parts, pool, empty):

@@ -127,8 +127,7 @@ class OpenMP:
         """Run a compiled function of (zero, address of a `records.Job`) on several threads.
 
         Args:
-            item: bytes of a number of the dtype.
-            function, record: addresses of the function and of its record.
+            item: bytes of a number of the dtype. function, record: addresses of the function and of its record.
         """
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:

@@ -20,8 +20,7 @@ def packed_tile(least, most, vectors=2):
         vectors: vectors of the panel per term: 2, or 1 for the first half of its columns only.
 
     Args of the function:
-        rows: number of rows.
-        tile: address of the packed rows (terms, rows), see `pack_tile`.
+        rows: number of rows. tile: address of the packed rows (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
         ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
             and large weights lie in the L3 cache.

@@ -16,8 +16,7 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
     """Return the shape of panels that hold rows of weights (gates * H, terms), or columns of weights (terms, columns).
 
     Args:
-        transposed: pack columns.
-        panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
+        transposed: pack columns. panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
     """
     (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:

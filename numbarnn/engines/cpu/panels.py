@@ -91,8 +91,7 @@ def _multiply_few(zero, at, own_out):
     halves the L2 cache's speed.
 
     Args:
-        at: the `records.Product`.
-        own_out: memory for the product with one panel.
+        at: the `records.Product`. own_out: memory for the product with one panel.
     """
     row, item, panels = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
@@ -132,8 +131,7 @@ def _multiply_gemv(zero, rows, a, panel, row, out, add):
 
     Args:
         panel: (address, terms).
-        row: bytes of its columns.
-        a, out: (address, bytes between rows).
+        row: bytes of its columns. a, out: (address, bytes between rows).
     """
     (a, a_row), (panel, terms), (out, out_row) = a, panel, out
     if rows == 1:
@@ -149,8 +147,7 @@ def _multiply_block(zero, at, rows, terms, scratch):
     """Multiply some terms of some rows, which are first copied into packed tiles.
 
     Args:
-        at: the `records.Product`.
-        rows, terms: (the first, how many).
+        at: the `records.Product`. rows, terms: (the first, how many).
         scratch: addresses of memory for a block of rows, and for its product with one panel.
     """
     (first, rows), (start, terms), (tiles, own_out), item = rows, terms, scratch, bytes_of(zero)
@@ -197,8 +194,7 @@ def _move_rest(zero, at, panel, rows, scratch, back):
 
     Args:
         panel: (its number, columns of one).
-        rows: (the first, how many).
-        scratch: (address, bytes between rows).
+        rows: (the first, how many). scratch: (address, bytes between rows).
     """
     (p, width), (first_row, count), (scratch, own_row), item = panel, rows, scratch, bytes_of(zero)
     first, end = _rest_of(at, width)
@@ -221,8 +217,7 @@ def _fetch_block(zero, at, rows, terms, part):
     """Prefetch one part of the next block of a into the L2 cache; the block's rows lie apart in memory.
 
     Args:
-        rows, terms: (the first, how many), of which there may be fewer.
-        part: (its number, number of parts).
+        rows, terms: (the first, how many), of which there may be fewer. part: (its number, number of parts).
     """
     (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
     rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
@@ -308,10 +303,8 @@ def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
     """Multiply more than FEW_ROWS rows, packed in tiles, by one panel.
 
     Args:
-        at: the `records.Product`.
-        shape: (rows, columns that are wanted).
-        packed: address of the tiles.
-        panel: (address, address of the next).
+        at: the `records.Product`. shape: (rows, columns that are wanted).
+        packed: address of the tiles. panel: (address, address of the next).
         out: (address, bytes between rows), for all of the panel's columns.
     """
     (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel

@@ -92,8 +92,7 @@ class ThreadPool:
 
         Args:
             item: bytes of a number of the dtype.
-            steps: address of `count` `records.Step`s.
-            threads: the most that a step uses.
+            steps: address of `count` `records.Step`s. threads: the most that a step uses.
         """
         if min(threads, self.available()) == 1:
             run_alone(item, steps, count)

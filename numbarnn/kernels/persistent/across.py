@@ -35,8 +35,7 @@ class Words(NamedTuple):
     """The words of a layer and direction in one turn of a step.
 
     Attributes:
-        array: (2, Q, B, blocks) int64, flat.
-        step: number of the step in the pass, in either direction.
+        array: (2, Q, B, blocks) int64, flat. step: number of the step in the pass, in either direction.
         blocks: number of the layer's blocks that have the same sequences; each has its own units.
         number: this block's number among them.
         b0, end, batch: first sequence of the turn; end of the block's sequences; B.
@@ -108,8 +107,7 @@ def make_across(tile, of_all):
         at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u stands in
             place (k * tile.sequences + b) * tile.units + u from `terms` on; the total of the cell's sum q goes to place
             q * tile.sequences + b from `totals` on.
-        part: `Part`.
-        words: `Words`.
+        part: `Part`. words: `Words`.
     """
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units

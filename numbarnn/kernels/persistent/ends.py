@@ -31,8 +31,7 @@ class States(NamedTuple):
     Each array belongs to all layers and directions, or to one layer. Arrays of c are empty if the cell has only h.
 
     Attributes:
-        first_h: (D, B, P) of a layer. first_c: (D, B, N*H).
-        last_h, last_c: same shapes, written.
+        first_h: (D, B, P) of a layer. first_c: (D, B, N*H). last_h, last_c: same shapes, written.
         given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and their arrays are not read.
     """
 
@@ -86,8 +85,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 
     Args of load_first:
         place: see `_make_place`.
-        width: of h.
-        has_h: whether the block owns that number of h.
+        width: of h. has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
     load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()

@@ -65,8 +65,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
     The pair must be valid. Stages take the same arguments. For a cell with stages `make_within` has gathered the gates.
 
     Args:
-        inputs, masked: as of `forward.make_forward`.
-        draws: draw random numbers.
+        inputs, masked: as of `forward.make_forward`. draws: draw random numbers.
     """
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)

@@ -25,8 +25,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     """Make the forward kernel of a cell's stage (its number) for arrays of a dtype.
 
     Args:
-        masked: read the step mask.
-        draws: draw random numbers.
+        masked: read the step mask. draws: draw random numbers.
     """
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)

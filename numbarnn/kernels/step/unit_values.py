@@ -22,8 +22,7 @@ class Where(NamedTuple):
 
     Attributes:
         code, code_after: the step mask of the step, and of the next one in its direction; 0 without a mask.
-        direction, t: of the step.
-        b: the sequence.
+        direction, t: of the step. b: the sequence.
     """
 
     code: Any
@@ -139,10 +138,8 @@ def make_values_forward(cell, dtype, masked, draws):
     Its stages take the same arguments. It also returns the state that a skipped step carries on.
 
     Args of values_of:
-        rows: `ForwardRows`.
-        parameters: `Parameters`; b_w, b_r and per_unit are read.
-        options: `Options`; noise (with `draws`) and chances are read.
-        where: a `Where`.
+        rows: `ForwardRows`. parameters: `Parameters`; b_w, b_r and per_unit are read.
+        options: `Options`; noise (with `draws`) and chances are read. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_ax = units.biased_loader(cell.num_gates, backend(), widen, widen)
@@ -178,10 +175,8 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         with_states: the step's cell states have a gradient d_states besides that from later steps.
 
     Args of values_of:
-        rows: `BackwardRows`.
-        parameters: `Parameters`; per_unit is read.
-        options: `Options`; noise (if drawn) and chances are read.
-        where: a `Where`.
+        rows: `BackwardRows`. parameters: `Parameters`; per_unit is read.
+        options: `Options`; noise (if drawn) and chances are read. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)

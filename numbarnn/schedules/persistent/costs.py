@@ -32,10 +32,8 @@ class Estimate:
 
     Attributes:
         exchange: storing a block's part of the state and receiving all others' parts.
-        read_bytes: of what is exchanged, by one block.
-        read: reading them from the L2 cache.
-        multiply: the products of one block.
-        add: adding the warps' partial sums, and the cell.
+        read_bytes: of what is exchanged, by one block. read: reading them from the L2 cache.
+        multiply: the products of one block. add: adding the warps' partial sums, and the cell.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: these exchanges, all turns together.
     """
@@ -155,8 +153,7 @@ class StepChain(NamedTuple):
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
         own, together: least microseconds to read the columns of a sequence, at a block's rate, and per block at the
         L2's.
-        exchange: microseconds of the exchange.
-        words: see `_words_us`.
+        exchange: microseconds of the exchange. words: see `_words_us`.
     """
 
     tile: Tile
@@ -171,8 +168,7 @@ class StepChain(NamedTuple):
         """Return the chain of a tile whose blocks multiply `columns` columns.
 
         Args:
-            problem: the problem, or its `tilings.TilingSizes`.
-            places: number of layers and directions.
+            problem: the problem, or its `tilings.TilingSizes`. places: number of layers and directions.
         """
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0

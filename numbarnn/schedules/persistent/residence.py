@@ -44,8 +44,7 @@ class Room(NamedTuple):
 
     Attributes:
         registers: 32-bit registers of an SM.
-        shared_bytes: of shared memory.
-        sequences: most of the block.
+        shared_bytes: of shared memory. sequences: most of the block.
         num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and per-unit parameters.
         for_stages: registers that a thread needs for the cell's stages.
     """
@@ -73,8 +72,7 @@ class Way:
 
     Attributes:
         tile: the `tile.Tile` with all chunks in shared memory.
-        all_bytes: of shared memory, besides states, that it takes.
-        chunk_bytes: that each chunk takes there.
+        all_bytes: of shared memory, besides states, that it takes. chunk_bytes: that each chunk takes there.
     """
 
     tile: Tile

@@ -17,8 +17,7 @@ class Source:
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
         direction: backward, the direction of the layer above that had it as input; else 0.
-        columns: that a block multiplies.
-        width: columns of the matrix.
+        columns: that a block multiplies. width: columns of the matrix.
         start: the first of those columns, for a block with the layer's first units.
         head: units of a head; columns of a block in the next head begin `head` further on, and so on.
     """
@@ -110,8 +109,7 @@ def share(sources, warps, tile):
 
     Args:
         sources: see `sources`.
-        warps: number of warps.
-        tile: for its chunks per warp.
+        warps: number of warps. tile: for its chunks per warp.
     """
     shares = []
     for source in sources:
