@@ -43,8 +43,7 @@ class ShippedKernel:
     """A kernel and arguments like those that it is bound to.
 
     Attributes:
-        kernel: the Kernel.
-        dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
+        kernel: the Kernel. dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
         layouts: word for kernels that differ only in arguments' layouts or in the sizes they are cut for; else "".
         threads: the most threads per block that it is launched with.
         arguments: small NumPy arrays, scalars, tuples of them; the kernel's remaining parameters are ints.

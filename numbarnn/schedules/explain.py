@@ -122,8 +122,7 @@ class Residence(NamedTuple):
     """The weights that the blocks of one layer multiply at each step of a launch.
 
     Attributes:
-        layer: its number.
-        blocks: per direction; blocks with the same units share the batch. units: per block, at most.
+        layer: its number. blocks: per direction; blocks with the same units share the batch. units: per block, at most.
         R: (rows, columns) of a block's tile of the recurrent weights; None if it multiplies none.
         W: (rows, columns) of the input's weights, backward of the layer above; None too if one product over all steps
             replaces them.

@@ -21,8 +21,7 @@ class Task:
     """A piece of work, and the tasks that must be done before it.
 
     Attributes:
-        kind: one of `KINDS`.
-        layer: 0 is the first. direction: 0, 1, or `BOTH`.
+        kind: one of `KINDS`. layer: 0 is the first. direction: 0, 1, or `BOTH`.
         first, last: steps [first, last) in the order in which the direction runs in this pass; for a task of both
             directions, times.
         needs: the tasks it waits for.

@@ -60,8 +60,7 @@ def call(network, about, x, h, private, weights, checked=True):
     """Return (y, the state, with `output_states` the cell states of every step) of one call.
 
     Args:
-        about: a `core.About`.
-        h, private: as of `run`, the cell states as a tuple. checked: by the caller.
+        about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
 
     The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
     """

@@ -25,8 +25,7 @@ def _make_fetch_step(tile, K, N, Q):
     """Make fetch_step(thread, role, rows, outputs, direction, t, b0), which loads what the cell needs besides products.
 
     Args of fetch_step:
-        rows: `Rows` of what the cell saved, of h and of c.
-        outputs: the block's outputs, `Owned`, whose dy is read.
+        rows: `Rows` of what the cell saved, of h and of c. outputs: the block's outputs, `Owned`, whose dy is read.
     """
     fetch_saved, fetch_h, fetch_c = (block.make_fetch(tile, count) for count in (K, 1, N))
     fetch_sums, has_sums = block.make_fetch_sums(tile, Q), Q > 0

@@ -83,8 +83,7 @@ class Warp(NamedTuple):
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
-        operand: number of the exchanged array that it multiplies.
-        shift: the step at time t reads slot t + shift.
+        operand: number of the exchanged array that it multiplies. shift: the step at time t reads slot t + shift.
         width: elements of a row of that array. column, columns: its first column, and how many.
         weights: where the weight of its first row and column stands.
         units: how many of the block's units, or outputs, have rows in its matrix.

@@ -43,8 +43,7 @@ class Rows(NamedTuple):
     """An array with a row for each time or slot and each sequence.
 
     Attributes:
-        array: (times, B, width), flat.
-        width: elements of a row. column: of the block's first unit.
+        array: (times, B, width), flat. width: elements of a row. column: of the block's first unit.
     """
 
     array: Array

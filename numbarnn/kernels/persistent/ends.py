@@ -84,8 +84,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
         exact_h, exact_c: whether these states have the dtype of sums: segments of a call hand them on unrounded.
 
     Args of load_first:
-        place: see `_make_place`.
-        width: of h. has_h: whether the block owns that number of h.
+        place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
     load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()

@@ -28,8 +28,7 @@ def make_stages(cell, stages, sums_of, product_of):
     """Make run(thread, role, turn), which runs stages in turn.
 
     Args:
-        stages: their numbers, in order.
-        sums_of: f(numbers of consecutive stages of sums) -> the device function.
+        stages: their numbers, in order. sums_of: f(numbers of consecutive stages of sums) -> the device function.
         product_of: f(number of a product stage) -> the device function.
     """
     functions = []

@@ -120,8 +120,7 @@ class ForwardBuffers:
     """The arrays of one layer and direction in the forward pass.
 
     Attributes:
-        cell: the cell.
-        direction: 0, or 1 for backward in time. save: keep what backward needs (training).
+        cell: the cell. direction: 0, or 1 for backward in time. save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
         from_zero: h before the first step is zero for all sequences; its product with R may be left out.
         allow_tf32: see `Problem`.

@@ -17,8 +17,7 @@ class Launch:
     """One cooperative launch.
 
     Attributes:
-        first, last: layers [first, last).
-        tile: the tile of every block. blocks: number of blocks.
+        first, last: layers [first, last). tile: the tile of every block. blocks: number of blocks.
         slices: of the batch: so many blocks have the same units, each for one slice of the sequences.
         sequences: most sequences of a block. shared_bytes: dynamic shared memory of each block.
         estimate: of one step; None while tilings are compared. steps: T.

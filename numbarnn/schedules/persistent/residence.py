@@ -43,8 +43,7 @@ class Room(NamedTuple):
     """The memory in which a block can keep weights.
 
     Attributes:
-        registers: 32-bit registers of an SM.
-        shared_bytes: of shared memory. sequences: most of the block.
+        registers: 32-bit registers of an SM. shared_bytes: of shared memory. sequences: most of the block.
         num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and per-unit parameters.
         for_stages: registers that a thread needs for the cell's stages.
     """

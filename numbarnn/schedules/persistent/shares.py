@@ -108,8 +108,7 @@ def share(sources, warps, tile):
     """Share a block's warps among its sources: per warp (source, first column, number of columns), or None.
 
     Args:
-        sources: see `sources`.
-        warps: number of warps. tile: for its chunks per warp.
+        sources: see `sources`. warps: number of warps. tile: for its chunks per warp.
     """
     shares = []
     for source in sources:
