@@ -58,9 +58,9 @@ def add_arguments(parser):
     console.add_list_argument(parser, "--tf32", TF32, ["off", "on"], about)
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="Default: auto.")
     about = "CPU threads for every contender. Default: all cores."
-    add("--threads", type=console.positive_int, metavar="N", help=about)
+    add("--threads", type=console.at_least_1, metavar="N", help=about)
     rounds = ", ".join(f"{number} on {device}" for device, number in ROUNDS.items())
-    add("--rounds", type=console.positive_int, metavar="N", help=f"Number of rounds. Default: {rounds}.")
+    add("--rounds", type=console.at_least_1, metavar="N", help=f"Number of rounds. Default: {rounds}.")
     console.add_json_argument(parser, "times, ratios, agreement, device and versions")
 
 
