@@ -24,9 +24,7 @@ FRACTION_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 
 def error(value, expected):
     """Return the largest absolute difference over the largest expected element or 1.
-
-    NaN if one of them holds a NaN where the other does not.
-    """
+    NaN if one of them holds a NaN where the other does not."""
     value, expected = flattened(value), flattened(expected)
     missing = np.isnan(expected)
     if not np.array_equal(np.isnan(value), missing):

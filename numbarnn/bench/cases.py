@@ -82,9 +82,7 @@ class Case:
     @property
     def forward_only(self):
         """True when only y and the final states are compared.
-
-        A NaN has no gradient. Gradients also jump at the bounds of `cell_clip`, which rounding to 16 bits may move.
-        """
+        A NaN has no gradient. Gradients also jump at the bounds of `cell_clip`, which rounding to 16 bits may move."""
         return self.nan_state or (self.cell_clip is not None and precision.is_half(self.dtype))
 
     @cached_property
@@ -165,9 +163,7 @@ def parameter_shapes(case):
 
 def random_lengths(random, T, B, form):
     """Return lengths (B,) in any order: T among them and, if "padded", 0; PyTorch packs no length of 0 ("packed").
-
-    With "half" they are not random, but evenly from T/2 to T, as in arXiv 1806.01818's set.
-    """
+    With "half" they are not random, but evenly from T/2 to T, as in arXiv 1806.01818's set."""
     if form == "half":
         return half_lengths(T, B)
     if B == 1:

@@ -46,9 +46,7 @@ class Vocabulary:
 
 class Streams(NamedTuple):
     """A text as B parallel streams, int64 (length, B): target (t, b) is the character that follows input (t, b).
-
-    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along.
-    """
+    Each stream continues in window w + 1 where it ended in window w, so that a state can be carried along."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -127,10 +125,8 @@ class CharModel:
 
     def loss_and_gradients(self, inputs, targets, state=None):
         """Run one training window, integers (T, B), forward and backward.
-
         Return the loss (0-d array, on the device); the gradients as flat arrays in the order of `buffers`, of which the
-        next call reuses the second; and the layer's final state.
-        """
+        next call reuses the second; and the layer's final state."""
         shape, inputs, targets = inputs.shape, inputs.reshape(-1), targets.reshape(-1)
         y, state, tape = self.layer.forward(self.embedding[inputs].reshape(*shape, self.E), state)
         y = y.reshape(-1, self.H)

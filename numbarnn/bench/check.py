@@ -72,9 +72,7 @@ def run(args):
 # -------------------------------------------------------------------------------------------------------- what is run
 def plan_devices(wanted):
     """Return (devices to check in this process, whether a second process checks the simulator).
-
-    "all" leaves devices out that cannot run here.
-    """
+    "all" leaves devices out that cannot run here."""
     if wanted != "all":
         return [wanted], False
     available = engines.available()
@@ -83,9 +81,7 @@ def plan_devices(wanted):
 
 def plan_cases(device, cells, schedules, quick):
     """Return pairs of a case and the schedules that run it.
-
-    The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check.
-    """
+    The simulator is slow: there schedules after the first get the quick cases, and take turns in a quick check."""
     if quick and device == "sim":
         plans = []
         for start, cell in enumerate(cells):
@@ -189,10 +185,8 @@ def run_single_steps(layer, instance):
 
 def run_training(layer, instance):
     """Return every result of forward and backward.
-
     If random numbers are drawn or gradients accumulated, these are of the second of two calls; accumulated gradients
-    include the first call's.
-    """
+    include the first call's."""
     case, options = instance.case, peers.call_options(instance)
     x, state, dy = peers.inputs(layer, instance)
     dstate, dw = peers.to_engine_state(layer, instance.dhy, instance.dcy), None

@@ -66,9 +66,7 @@ def _fill(text):
 
 def print_table(title, columns, rows, right=()):
     """Print a table as wide as the terminal, or as `COLUMNS` says; texts wrap, nothing is cut.
-
-    right: headings of columns of numbers, aligned to the right.
-    """
+    right: headings of columns of numbers, aligned to the right."""
     terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     lines = table_lines(columns, [[str(cell) for cell in row] for row in rows], right) if rows else ["no rows"]
     if terminal:  # the first word of a line, or the last, is the verdict
@@ -159,9 +157,7 @@ def environment():
 
 def run_apart(arguments, timeout):
     """Run a command in another process.
-
-    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words.
-    """
+    Return its exit code (None: it timed out), the JSON that it wrote (None: nothing), and its end in words."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", "numbarnn", *arguments, "--json", str(answer)]

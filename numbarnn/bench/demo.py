@@ -140,9 +140,7 @@ class Trainer:
 
     def train(self, steps, deadline=math.inf, every=EVERY):
         """Train for `steps` steps or until the deadline (time.perf_counter()).
-
-        Yield whether a step ended in an evaluation of the held-out text: every `every` steps and at the end.
-        """
+        Yield whether a step ended in an evaluation of the held-out text: every `every` steps and at the end."""
         begin, finished = time.perf_counter(), False
         while not finished:
             self.train_step()
@@ -155,9 +153,7 @@ class Trainer:
 
 def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
     """Return `length` characters that the model writes after the prompt, one step (T = 1) at a time.
-
-    temperature divides the logits; 0 takes the most probable character. The unknown symbol is never drawn.
-    """
+    temperature divides the logits; 0 takes the most probable character. The unknown symbol is never drawn."""
     rng = np.random.default_rng([seed, 2])  # another stream than the parameters'
     numbers, state, drawn = vocabulary.encode(prompt or vocabulary.characters[0]).reshape(-1, 1), None, []
     for _ in range(length):

@@ -17,9 +17,7 @@ PEERS = ("torch", "cudnn")
 
 class Expected:
     """Results of one instance by who computes them: "truth" (the reference) and, if they run it, each of PEERS.
-
-    Computed once for all schedules, PyTorch's on the CPU.
-    """
+    Computed once for all schedules, PyTorch's on the CPU."""
 
     def __init__(self, instance, with_cudnn=False, with_torch=True):
         self.instance, self.with_cudnn, self._known = instance, with_cudnn, {}
@@ -69,10 +67,8 @@ def masks_of_case(case, call):
 
 def run_reference(case, call, x, parameters, h0=None, c0=None, **sequences):
     """Return (result, backward) of `numbarnn.reference` for a case.
-
     result: of its forward in training call number `call` (None: in inference). backward: a function (result, dy, dhy,
-    dcy). sequences: lengths, resets, ...
-    """
+    dcy). sequences: lengths, resets, ..."""
     options = {"masks": masks_of_case(case, call)} | sequences
     if case.cell == "layer_norm_rnn":
         return layer_norm_rnn.forward(x, parameters, h0, **drawn(case, call), **options), layer_norm_rnn.backward
@@ -93,9 +89,7 @@ def drawn(case, call):
 
 def reference_results(instance, call=None):
     """Return results of `numbarnn.reference` by quantity, of training call number `call`, or of inference.
-
-    ArithmeticError: one holds a NaN that the case does not bring.
-    """
+    ArithmeticError: one holds a NaN that the case does not bring."""
     case = instance.case
     options = {"lengths": instance.lengths, "resets": instance.resets, "padding_value": case.padding_value}
     forward, backward = run_reference(case, call, instance.x, instance.parameters, instance.h0, instance.c0, **options)

@@ -14,9 +14,7 @@ ROW_INCHES, WIDTH_INCHES = 0.45, 10
 
 def timeline(option, problem):
     """Return (Spans of the tasks, their unit) of a `numbarnn.schedules.explain.Option`.
-
-    Persistent launches take as long as the planner expects their steps to take.
-    """
+    Persistent launches take as long as the planner expects their steps to take."""
     if not option.launches:
         return option.plan.timeline(_steps_cost), "steps of one layer"
 
@@ -35,10 +33,8 @@ def _steps_cost(task):
 
 def rows_of(span, backward):
     """Return the bars of a `Span`: (kind, (layer, direction), start, length) each.
-
     A launch is drawn as the steps of each of its layers and directions. A layer runs one step behind the layer that it
-    reads; with two directions it begins when both directions of that layer are done.
-    """
+    reads; with two directions it begins when both directions of that layer are done."""
     task, start, end = span
     if task.kind != "launch":
         return [(task.kind, task.lane[:2], start, end - start)]
@@ -54,9 +50,7 @@ def rows_of(span, backward):
 
 def draw(axis, plan, spans=None, unit="steps of one layer"):
     """Draw a plan on a matplotlib axis: above, the steps of each layer and direction; below, its products.
-
-    spans and unit: as `timeline` returns them; None takes the same time for every step.
-    """
+    spans and unit: as `timeline` returns them; None takes the same time for every step."""
     spans = plan.timeline(_steps_cost) if spans is None else spans
     drawn = [bar for span in spans for bar in rows_of(span, plan.backward)]
     lanes = sorted({lane for _, lane, _, _ in drawn})

@@ -192,9 +192,7 @@ def entrants(cell, shape, dtype, tf32, where, semantics):
 
 def time_pass(make, line, fields, schedules, where):
     """Return the rows of one pass, one per schedule.
-
-    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. fields: of the rows.
-    """
+    make: (pass, device, schedule) -> numbarnn's contender. line: the peers, a `LineUp`. fields: of the rows."""
     what, steps = fields["what"], stream.CALLS if fields["what"] == STEP else 0
     ours = {schedule: attempt(partial(made_again, partial(make, what, where.device, schedule)), line.compare)
             for schedule in schedules}  # fmt: skip

@@ -77,10 +77,8 @@ def with_sizes(options, cell, number, size):
 
 def spread_cases(cell, size="full", device="cpu"):
     """Return the cases for one cell on one device, without 16-bit dtypes and the larger ones.
-
     In full every option set with every (T, B) and dtype, and some longer ones. Quick: a few option sets that together
-    use every option; (T, B) and dtype take turns, in a different order for each cell.
-    """
+    use every option; (T, B) and dtype take turns, in a different order for each cell."""
     sets = option_sets(cell, size)
     if size == "full":
         bias = {"bias": "input"} if cell == "traced_lstm" else {}
@@ -98,9 +96,7 @@ def spread_cases(cell, size="full", device="cpu"):
 
 def half_precision(cell, size="full"):
     """Return the quick cases for one cell in float16 and, if it is installed, bfloat16, in turns; quick: some.
-
-    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing.
-    """
+    None for the ReLU: if its argument is nearer to 0 than a rounding to 16 bits, its gradient is all or nothing."""
     dtypes = [dtype for dtype in precision.HALVES if dtype != "bfloat16" or find_spec("ml_dtypes")]
     half_cases = [replace(case, dtype=dtypes[i % len(dtypes)]) for i, case in enumerate(spread_cases(cell, "quick"))]
     return [] if cell == "rnn_relu" else half_cases if size == "full" else half_cases[::3]

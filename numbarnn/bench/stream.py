@@ -50,10 +50,8 @@ def line_up(instance, truth, what, where):
 
 def stream(name, inputs, step, initial, states, to_numpy=np.asarray, synchronize=lambda: None, plan=None):
     """Return a contender that takes a step with each call; its results are those of all steps from the first state.
-
     inputs: x of each time. step: (x, state) -> y, (1, B, H) or (B, H), and the new state; initial: the first state.
-    states: a state -> NumPy arrays by quantity. to_numpy: y -> a NumPy array.
-    """
+    states: a state -> NumPy arrays by quantity. to_numpy: y -> a NumPy array."""
     carried, next_input = initial, cycle(inputs).__next__
 
     def call():

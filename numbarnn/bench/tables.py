@@ -84,9 +84,7 @@ def about(row):
 
 def print_rows(rows, where, doubt, steps):
     """Print the table of times, judged contenders first; below it refusals, doubts, missing peers, and a summary.
-
-    doubt: `record.machine_doubt`. steps: of single steps, how many of each.
-    """
+    doubt: `record.machine_doubt`. steps: of single steps, how many of each."""
     gpu, threads = where.device == "cuda", f"{where.threads} CPU threads"
     if steps:
         title = f"Microseconds of single steps, median / 99th percentile of {steps} calls, the host's clock, "

@@ -46,9 +46,7 @@ class Machine(NamedTuple):
 @dataclass
 class Turns:
     """Seconds per call of one contender, a number per round: `call` and, on a GPU, `device`; rounds `behind`.
-
-    Single steps also have their TAIL.
-    """
+    Single steps also have their TAIL."""
 
     call: list = field(default_factory=list)
     device: list = field(default_factory=list)
@@ -58,10 +56,8 @@ class Turns:
 
 def take_turns(contenders, rounds, gpu=False, steps=0):
     """Return name of a contender (they differ) -> its `Turns`.
-
     gpu: they run on the default stream of PyTorch and CuPy, and its clock counts. steps: so many single ones of each,
-    or more, by the host's clock.
-    """
+    or more, by the host's clock."""
     plans = {one.name: (-(-steps // rounds), 1) if steps else calls_per_turn(one, gpu) for one in contenders}
     turns = {contender.name: Turns() for contender in contenders}
     for number in range(rounds):

@@ -150,10 +150,8 @@ def _sweep():
 @contextmanager
 def alone(key):
     """Let one process at a time compile the code of a key: others wait, up to WAIT_S.
-
     The operating system ends the lock with its process. Without such locks (Windows, some network drives), or without a
-    writable folder, all go on at once.
-    """
+    writable folder, all go on at once."""
     lock = path = None
     try:
         import fcntl
@@ -298,9 +296,7 @@ def run_source(source, file, namespace):
 
 def _source_of(code, module):
     """Return the lines of the function with this code, and its number among the functions that begin in its first line.
-
-    Return None if its file has no such function, or no longer. `module`: its globals, to find a file within a zip.
-    """
+    Return None if its file has no such function, or no longer. `module`: its globals, to find a file within a zip."""
     text = "".join(linecache.getlines(code.co_filename, module))
     ends, codes = _functions_in(text, code.co_filename)
     same = [number for number, other in enumerate(codes.get(code.co_firstlineno, ())) if _alike(code, other)]

@@ -12,9 +12,7 @@ def freed_in_forks(lock):
 
 def waited_for_by_forks(lock):
     """Return the lock after making forks wait for it, so that its data are never half done in a child.
-
-    A thread that holds it must not wait for the one that forks.
-    """
+    A thread that holds it must not wait for the one that forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock

@@ -64,9 +64,7 @@ def dropout_words(p, seed, layer, call, first=0):
 
 def dropout_masks(p, seed, call, firsts):
     """Return (scale, the `dropout_words` of layers 0, 1, ... without scale as a uint64 array (layers, 6)).
-
-    `firsts`: each layer's `first`. Words travel in memory, so that a recorded CUDA graph takes those of each call.
-    """
+    `firsts`: each layer's `first`. Words travel in memory, so that a recorded CUDA graph takes those of each call."""
     rows = [dropout_words(p, seed, layer, call, first) for layer, first in enumerate(firsts)]
     return rows[0][0], np.array([words for _, *words in rows], np.uint64)
 

@@ -37,9 +37,7 @@ def _machine():
 
 def host_features():
     """Return this CPU's features, name -> whether it has it; empty if LLVM does not know the CPU.
-
-    LLVM then compiles for what all CPUs of the architecture have.
-    """
+    LLVM then compiles for what all CPUs of the architecture have."""
     try:
         return llvm.get_host_cpu_features()
     except RuntimeError:

@@ -47,9 +47,7 @@ E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
 
 def expm1_and_exponent(x):
     """Return (e^r - 1, n + ROUNDED_0) with e^x = 2^n e^r, for one float32 from EXP_LOW to EXP_HIGH.
-
-    n is the integer nearest to x / ln 2.
-    """
+    n is the integer nearest to x / ln 2."""
     shifted = x * LOG2_E + ROUND_TO_INTEGER
     n = shifted - ROUND_TO_INTEGER
     r = x - n * LN2_HIGH
@@ -132,10 +130,8 @@ ROUND_TO_128TH = 98304.0  # 1.5 * 2^16: adding it leaves the nearest multiple of
 
 def normal_tail(a):
     """Return 1 - Φ(a) of one float32 from 0 on: e^(-a²/2) times a polynomial; 0 from TAIL_END on, as in float32.
-
     Rounding a² would cost as many units in the last place as a²/2 has ones before the point. So a is b plus a rest, and
-    b² is exact.
-    """
+    b² is exact."""
     near = TAIL_END if a > TAIL_END else a
     b = (near + ROUND_TO_128TH) - ROUND_TO_128TH
     rest = HALF * ((b - near) * (b + near))

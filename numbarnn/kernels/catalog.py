@@ -43,8 +43,7 @@ class ShippedKernel:
     """A kernel and arguments like those that it is bound to.
 
     Attributes:
-        kernel: the Kernel.
-        dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
+        kernel: the Kernel. dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
         layouts: word for kernels that differ only in arguments' layouts or in the sizes they are cut for; else "".
         threads: the most threads per block that it is launched with.
         arguments: small NumPy arrays, scalars, tuples of them; the kernel's remaining parameters are ints.
@@ -165,9 +164,7 @@ def stage_kernels_of(cell, dtype):
 
 def array_kernels(dtype):
     """Yield the kernels of `kernels.arrays` and of projections, each with the layouts of its launches.
-
-    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone.
-    """
+    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone."""
     T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
     bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
 

@@ -22,10 +22,8 @@ def device_function(factory):
 @device_function
 def in_turn(functions):
     """Make run(*arguments), which calls all of these functions.
-
     Arrays in registers need loops that the compiler unrolls, as registers have no addresses, and it leaves long loops
-    rolled. A chain of functions, one for each iteration, needs no unrolling.
-    """
+    rolled. A chain of functions, one for each iteration, needs no unrolling."""
     if len(functions) == 1:
         return functions[0]
     first, rest = functions[0], in_turn(functions[1:])

@@ -34,9 +34,7 @@ def code_of(kind, detail=0):
 
 def timeout_of(layer, direction, backward):
     """Return the code of a block of a persistent kernel that times out.
-
-    The block adds its step, and OTHER_LAYER or WITHIN if it waited for another layer or within the step.
-    """
+    The block adds its step, and OTHER_LAYER or WITHIN if it waited for another layer or within the step."""
     return code_of(TIMED_OUT, (layer * 16 + backward * 8 + direction * 4) * STEPS)
 
 
@@ -65,8 +63,7 @@ def explain(code, caller):
     """Explain a failed call's code as text.
 
     Args:
-        code: made by `code_of`.
-        caller: who made the call, such as the layer's repr.
+        code: made by `code_of`. caller: who made the call, such as the layer's repr.
     """
     kind, detail = divmod(code, KIND)
     what, cure = KINDS[kind](detail)

@@ -23,9 +23,7 @@ class Schedule(ABC):
     @abstractmethod
     def plan_backward(self, problem, weights=True, input_gradient=True):
         """Return the plan of the backward pass: data and, with `weights`, parameters.
-
-        Without `input_gradient` dx of layer 0 is left out.
-        """
+        Without `input_gradient` dx of layer 0 is left out."""
 
     @abstractmethod
     def plan_weights(self, problem):
@@ -33,9 +31,7 @@ class Schedule(ABC):
 
     def pick(self, problem):
         """Return (schedule, why): the one that runs the problem; why is None if it was asked for by name.
-
-        It depends on the problem alone, so backward takes the same schedule as forward.
-        """
+        It depends on the problem alone, so backward takes the same schedule as forward."""
         return self, None
 
 

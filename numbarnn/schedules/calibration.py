@@ -29,9 +29,7 @@ class Number(NamedTuple):
     """A number of the calibration.
 
     Attributes:
-        value: the number.
-        unit: in words.
-        source: the records and the commit of the kernels that it was fitted to.
+        value: the number. unit: in words. source: the records and the commit of the kernels that it was fitted to.
         divides: whether it is a share of a rate that is reached: more of it takes less time.
         fitted: what the records gave, if kernels have changed since; None if that is `value`.
     """

@@ -37,10 +37,8 @@ def launches_us(problem, launches, backward):
 
 def _spared(problem, backward):
     """Return how many copies and fills a pass with launches spares as graph nodes.
-
     Launches read first states and write last ones, and fill a failed call's results with NaN
-    (`numbarnn.kernels.persistent.ends`).
-    """
+    (`numbarnn.kernels.persistent.ends`)."""
     states, rounds = 1 + (problem.cell.num_private > 0), problem.dtype != problem.state_dtype
     if backward:
         return states * (1 + rounds) + 1
@@ -76,9 +74,7 @@ def steps_us(problem, backward, overlapping):
 
 def _sums_us(problem, hidden, backward):
     """Return the microseconds in which a step's kernels add up over a layer's units.
-
-    Each sequence has one block, and stages follow each other.
-    """
+    Each sequence has one block, and stages follow each other."""
     # No gradient flows through a maximum.
     stages = sum(1 for stage in problem.cell.stages if stage.sums and not (backward and stage.largest))
     clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden

@@ -31,9 +31,7 @@ class StepPart(NamedTuple):
 
 def parts_of_step(problem, backward):
     """Return the `StepPart`s of a step in order: those that wait for all units of the layer, and the cell's equations.
-
-    Backward has them in reverse, without the largest of terms: no gradient flows through a maximum.
-    """
+    Backward has them in reverse, without the largest of terms: no gradient flows through a maximum."""
     cell, parts = problem.cell, []
     if cell.num_recurrent:
         parts.append(StepPart("recurrent", f"the product of h with R ({counted(cell.num_recurrent, 'gate')})"))
@@ -61,8 +59,7 @@ class Option:
     """A schedule for one pass of a problem.
 
     Attributes:
-        schedule: its name.
-        plan: its plan; None if it cannot run the problem.
+        schedule: its name. plan: its plan; None if it cannot run the problem.
         refusal: why it cannot run the problem; None if it can.
     """
 
@@ -91,10 +88,8 @@ class Explanation:
     """Which schedule runs a pass, and why.
 
     Attributes:
-        problem, backward: the pass.
-        taken: the `Option` that runs.
-        why: it was taken; None if it was asked for by name.
-        others: the options of all other schedules.
+        problem, backward: the pass. taken: the `Option` that runs.
+        why: it was taken; None if it was asked for by name. others: the options of all other schedules.
     """
 
     problem: object
@@ -127,9 +122,7 @@ class Residence(NamedTuple):
     """The weights that the blocks of one layer multiply at each step of a launch.
 
     Attributes:
-        layer: its number.
-        blocks: per direction; blocks with the same units share the batch.
-        units: per block, at most.
+        layer: its number. blocks: per direction; blocks with the same units share the batch. units: per block, at most.
         R: (rows, columns) of a block's tile of the recurrent weights; None if it multiplies none.
         W: (rows, columns) of the input's weights, backward of the layer above; None too if one product over all steps
             replaces them.
@@ -191,8 +184,7 @@ def _shape_of_tile(launch, gates, columns):
     columns.
 
     Args:
-        gates: rows per unit, of all products.
-        columns: of each product.
+        gates: rows per unit, of all products. columns: of each product.
     """
     if not columns:
         return None

@@ -21,9 +21,7 @@ class Task:
     """A piece of work, and the tasks that must be done before it.
 
     Attributes:
-        kind: one of `KINDS`.
-        layer: 0 is the first.
-        direction: 0, 1, or `BOTH`.
+        kind: one of `KINDS`. layer: 0 is the first. direction: 0, 1, or `BOTH`.
         first, last: steps [first, last) in the order in which the direction runs in this pass; for a task of both
             directions, times.
         needs: the tasks it waits for.
@@ -41,10 +39,8 @@ class Task:
     @property
     def lane(self):
         """(layer, direction, "steps" or "products"): tasks of one lane never run at the same time.
-
         A direction's recurrence has a separate lane, so that it does not wait for products that others need. All
-        launches are in one lane, ("launches",).
-        """
+        launches are in one lane, ("launches",)."""
         if self.kind == "launch":
             return ("launches",)
         return self.layer, max(self.direction, 0), "steps" if self.kind == "steps" else "products"
@@ -88,10 +84,8 @@ class Plan:
     """Tasks in an order in which they may run. A plan is equal to itself only.
 
     Attributes:
-        schedule: name of the schedule that made it.
-        backward: whether it is the plan of the backward pass.
-        reason: why this schedule was taken.
-        tasks: every task once, each after those it needs.
+        schedule: name of the schedule that made it. backward: whether it is the plan of the backward pass.
+        reason: why this schedule was taken. tasks: every task once, each after those it needs.
         concurrent: tasks of different lanes may run at the same time; else one after another.
     """
 
@@ -114,9 +108,7 @@ class Plan:
 
     def without_weights(self, frozen):
         """Return the plan without the parameters' gradients of some (layer, direction) pairs.
-
-        Inputs that only these would recompute are left out too.
-        """
+        Inputs that only these would recompute are left out too."""
         left = [task for task in self.tasks if task.kind != "weights" or (task.layer, task.direction) not in frozen]
         needed = {need for task in left for need in task.needs}
         return replace(self, tasks=tuple(task for task in left if task.kind != "remake" or task in needed))

@@ -18,21 +18,17 @@ class Problem:
     """One call of a stack of layers, as plans and CUDA graphs depend on it: everything but arrays that affects results.
 
     Attributes:
-        engine: "cpu", "cuda" or "sim".
-        dtype: of x, the weights and the output.
-        input_size: I.
-        hidden_sizes: H of each layer, as kernels have it.
+        engine: "cpu", "cuda" or "sim". dtype: of x, the weights and the output.
+        input_size: I. hidden_sizes: H of each layer, as kernels have it.
         units: units of each layer's h if another state has more, which makes `hidden_sizes` wider
             (`numbarnn.weights.space.sizes_of_layers`); else empty.
-        directions, steps, batch: D, T, B.
-        training: keep what backward needs, and apply dropout.
+        directions, steps, batch: D, T, B. training: keep what backward needs, and apply dropout.
         dropout: its probability between layers in training.
         bias: which biases exist, one of `numbarnn.weights.BIAS_MODES`.
         projection: P, the width of h if it is W_hr m with the cell's output m; 0 without.
         input_mode: "linear"; in layer 0 "skip": x itself replaces W x, for each gate; "given": x is W x.
         padded: sequences may be shorter than T: numbers beyond their length are ignored in x, and filled in y.
-        resets: sequences may be reset.
-        batch_major: x, y, dy and dx have the axes of batch and time exchanged.
+        resets: sequences may be reset. batch_major: x, y, dy and dx have the axes of batch and time exchanged.
         keeps_states: the cell states of every step of the last layer are a result too.
         fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
         allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
@@ -114,9 +110,7 @@ class Problem:
     @cached_property
     def copied_gates(self):
         """For each layer how many gates of x Wᵀ, the last ones, are x itself, if kernels have as many units as x.
-
-        They are copied from x, not multiplied by the identity in W.
-        """
+        They are copied from x, not multiplied by the identity in W."""
         if self.copied is not None:
             return self.copied
         cell, units = self.cell, self.units or self.hidden_sizes

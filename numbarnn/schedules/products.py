@@ -23,9 +23,7 @@ def product_us(task, problem):
 
 def matrices_of_step(problem, hidden):
     """Return [(rows, columns), ...] of the matrices that a step of a layer of H units multiplies with, in order.
-
-    They are R's rows of h, those of each product stage, and a projection.
-    """
+    They are R's rows of h, those of each product stage, and a projection."""
     cell, P = problem.cell, problem.projection
     of_h = [(cell.num_recurrent * hidden, P or hidden)] * (cell.num_recurrent > 0)
     of_stages = [(len(cell.stages[stage].gates) * hidden, hidden) for stage in cell.product_stages]

@@ -14,8 +14,7 @@ def plan_forward(layers, directions, steps, dropout=False, products=None):
     """Return the forward plan.
 
     Args:
-        layers, directions, steps: L, D, T.
-        dropout: whether there is dropout between layers.
+        layers, directions, steps: L, D, T. dropout: whether there is dropout between layers.
         products: the layers with an "input" task, see `Problem.input_products`; None: all.
     """
     tasks, below = [], ()

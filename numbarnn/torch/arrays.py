@@ -60,10 +60,8 @@ def stream_of(tensor):
 # ------------------------------------------------------------------------------------------------------------ weights
 def weights_of(network, weights):
     """Return the parameters, or one flat tensor of all, as one flat array.
-
     It shares the parameters' memory if they are views of one buffer, else they are gathered. The last buffer's array is
-    kept, and views of it with it.
-    """
+    kept, and views of it with it."""
     first, known = weights[0], network.last_weights  # one read: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
     if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
@@ -103,9 +101,7 @@ def gathered(network, weights):
 
 def check_weights(network, weights):
     """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype.
-
-    Joining several dtypes would give another dtype, which the engine would read as the first one's.
-    """
+    Joining several dtypes would give another dtype, which the engine would read as the first one's."""
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)

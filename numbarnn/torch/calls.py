@@ -60,9 +60,7 @@ def call(network, about, x, h, private, weights, checked=True):
     """Return (y, the state, with `output_states` the cell states of every step) of one call.
 
     Args:
-        about: a `core.About`.
-        h, private: as of `run`, the cell states as a tuple.
-        checked: by the caller.
+        about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
 
     The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
     """
@@ -91,9 +89,7 @@ def call(network, about, x, h, private, weights, checked=True):
 
 def backward_may_follow(x, hx, cx, weights):
     """Return whether backward may follow, so that what it reads must be kept.
-
-    In a program of `torch.jit.trace`, which may run with gradients or without, it may if a tensor has one.
-    """
+    In a program of `torch.jit.trace`, which may run with gradients or without, it may if a tensor has one."""
     if is_in_forward_mode():
         return True
     if not torch.is_grad_enabled() and not torch.jit.is_tracing():
@@ -105,9 +101,7 @@ def backward_may_follow(x, hx, cx, weights):
 
 def is_in_forward_mode():
     """Return whether tensors may have derivatives in forward mode, with or without a gradient.
-
-    Autograd functions refuse these; below them they would be lost, and count as zero.
-    """
+    Autograd functions refuse these; below them they would be lost, and count as zero."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
@@ -156,9 +150,7 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
 
 def _cast(x, h, private, weights):
     """Return the arguments with h and all cell states as one tensor each.
-
-    Under autocast they have the dtype that it computes with, see `operators.autocast_dtype`.
-    """
+    Under autocast they have the dtype that it computes with, see `operators.autocast_dtype`."""
     kind = "cuda" if x.is_cuda else "cpu"
     if not x.is_meta and torch.is_autocast_enabled(kind):
         dtype = autocast_dtype(kind)

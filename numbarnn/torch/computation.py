@@ -19,20 +19,15 @@ class Computation:
     elements: after the same `torch.manual_seed` they are those of torch.nn's modules.
 
     Args:
-        options: of `Network`.
-        by_layer: whether there is one network per layer.
+        options: of `Network`. by_layer: whether there is one network per layer.
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        suffix: see above.
-        shapes: name -> shape of each parameter, in torch.nn's order.
+        suffix: see above. shapes: name -> shape of each parameter, in torch.nn's order.
         bounds: name -> the bound of its first values, 1/√H.
-        layers: [layer and direction] -> names of its parameters.
-        flat: the `FlatParameters`.
-        stack: all layers, a `Stack`.
-        states: the names of the cell's states, h first.
-        by_layer: see above.
-        dropout: the probability that networks apply by themselves.
+        layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
+        stack: all layers, a `Stack`. states: the names of the cell's states, h first.
+        by_layer: see above. dropout: the probability that networks apply by themselves.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
@@ -55,9 +50,7 @@ class Computation:
 
     def initial(self):
         """Yield (name, first element, last, value) of the parameters whose initial values the cell's equations define.
-
-        They are drawn anew each time, by PyTorch's generator.
-        """
+        They are drawn anew each time, by PyTorch's generator."""
         stack = self.stack
         if stack.cell.initial:
             key = int(torch.randint(2**62, ()))
@@ -67,9 +60,7 @@ class Computation:
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
         """Return the form of a call without lengths, resets and output states, see `repeated`, and its results.
-
-        The results are (y, the final state) if the call has the form of the last one, else None.
-        """
+        The results are (y, the final state) if the call has the form of the last one, else None."""
         if self.by_layer or self.stack.has_narrow:
             return None, None
         network, weights = self._networks[0], self.flat.of(module)[0]
@@ -81,8 +72,7 @@ class Computation:
 
         Args:
             x: (T, B, I), or (B, T, I) with `batch_first`.
-            state: as `numbarnn.torch.states.taken` returned it, or None.
-            about: the `core.About` of the call.
+            state: as `numbarnn.torch.states.taken` returned it, or None. about: the `core.About` of the call.
             drop: f(y of a layer) -> the next layer's input; None: unchanged.
             form: of `again`, of a call that is to be remembered.
         """
@@ -136,17 +126,14 @@ class Computed:
     @property
     def named(self) -> NamedTensors:
         """The parameters by the names in the cell's equations: `module.named["R.f"]` is a view of the parameter.
-
-        Gradients flow through the view; `module.named.grad["R.f"]` is its gradient. See `NamedTensors`.
-        """
+        Gradients flow through the view; `module.named.grad["R.f"]` is its gradient. See `NamedTensors`."""
         return NamedTensors(self)
 
     def flatten_parameters(self) -> None:
         """Make the parameters views of one flat buffer again, which saves a copy per call.
 
         New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data =
-        ...`.
-        """
+        ...`."""
         self._computation.flat.flatten(self)
 
     def _start_anew(self):
@@ -199,8 +186,7 @@ def _layer_by_layer(networks, weights, inputs, about, drop):
 
     Args:
         weights: one list per layer.
-        inputs: (x, state).
-        drop: f(y of a layer) -> the next layer's input; None: unchanged.
+        inputs: (x, state). drop: f(y of a layer) -> the next layer's input; None: unchanged.
     """
     y, state = inputs
     final, of_last, about = [], about, about._replace(output_states=False)

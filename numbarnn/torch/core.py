@@ -30,8 +30,7 @@ class About(NamedTuple):
     Attributes:
         lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`: tensors on the host or the device, or
             convertible to arrays; or None.
-        padding_value: fills y beyond a sequence's length.
-        batch_first: x and y are (B, T, ...).
+        padding_value: fills y beyond a sequence's length. batch_first: x and y are (B, T, ...).
         output_states: return the cell states of every step of the last layer.
         training: draw the network's random numbers; there are gradients without it too.
         seed: (1,) int64, a tensor on the host, if random numbers are drawn; else, and until it is drawn, None.
@@ -57,8 +56,7 @@ class PreparedCall(NamedTuple):
 
     Attributes:
         calls: the `PlannedCalls`. call: the `layers.calls.Call`, which has the weights.
-        sequences: the `Sequences`.
-        dtype: results are rounded to it; None if they are computed in it.
+        sequences: the `Sequences`. dtype: results are rounded to it; None if they are computed in it.
     """
 
     calls: PlannedCalls
@@ -134,8 +132,7 @@ def backward_tensors(network, prepared, x, weights, reserve, gradients, need, ne
         x: None if no gradients of parameters are needed, or the reserve has it.
         weights: unchanged since forward; None: those that `prepared` has.
         gradients: (dy, dhy, dcy, d_states), tensors or None.
-        need: a `Need`.
-        need_states: whether dhx and dcx are wanted; unwanted ones are None.
+        need: a `Need`. need_states: whether dhx and dcx are wanted; unwanted ones are None.
     """
     calls, call, _, dtype = prepared
     if dtype is not None:
@@ -178,9 +175,7 @@ def _apart(network, h, c):
 
 def _joined(calls, state):
     """Join one state's layers, the reverse of `_apart`.
-
-    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there.
-    """
+    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
     if state is None:
         return None
     if type(state) is not list:

@@ -59,9 +59,7 @@ def _digest(cell):
 
 def without_chance(cell):
     """Return the cell with the means of its random numbers, and no dropped weights, for gradients in evaluation mode.
-
-    A cell without random numbers is returned itself.
-    """
+    A cell without random numbers is returned itself."""
     if not cell.noise and not any(cell.drop_connect):
         return cell
     if cell not in _quiet:
@@ -88,8 +86,7 @@ class Network:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
         key: text that identifies its computation; equal for networks that compute the same.
         parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
-        places: their shapes, strides and offsets.
-        draws: whether training draws random numbers.
+        places: their shapes, strides and offsets. draws: whether training draws random numbers.
         private: N, cell states besides h; uneven: whether layers differ in width, so that states are lists.
         remembers: whether calls may be repeated as the last one was; see `repeated`.
     """

@@ -99,10 +99,8 @@ def rnn_backward(
     need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
-
     x is needed for dw, and for all with checkpoints. need_weights: for each of the weights, whether its gradient is
-    read: see `Need.frozen`.
-    """
+    read: see `Need.frozen`."""
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
@@ -144,8 +142,7 @@ def gradients(ctx, backward, results, needs_x, needs_weights):
     """Return dx, dhx, dcx and the list of the weights' gradients, by `rnn_backward` or a function with its arguments.
 
     Args:
-        results: the gradients of y, hy, cy and all cell states.
-        needs_weights: a bool for each, or for all.
+        results: the gradients of y, hy, cy and all cell states. needs_weights: a bool for each, or for all.
     """
     x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
@@ -235,9 +232,7 @@ def autocast_dtype(kind):
 
 def _register_autocast(kind):
     """Cast the arguments of `rnn_forward` under autocast, for one type of device.
-
-    `rnn_forward.register_autocast` would fix one dtype forever, but GPUs have two.
-    """
+    `rnn_forward.register_autocast` would fix one dtype forever, but GPUs have two."""
     key = "Autocast" + torch._C._dispatch_key_for_device(kind)
     mode = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 

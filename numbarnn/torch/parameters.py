@@ -66,8 +66,7 @@ class NamedTensors(Named):
     view under `torch.no_grad()`, to set a parameter.
 
     Args:
-        module: with a `Computation`.
-        grad: view its gradients instead.
+        module: with a `Computation`. grad: view its gradients instead.
     """
 
     def __init__(self, module, grad=False):

@@ -34,9 +34,7 @@ def form_of(network, batch_first, x, hx, weights):
     states.
 
     Args:
-        x, hx: the arguments of a module's caller, not checked.
-        batch_first: of x.
-        weights: the parameters.
+        x, hx: the arguments of a module's caller, not checked. batch_first: of x. weights: the parameters.
     """
     if goes_by_operators(x, weights) or not network.remembers or not x.is_cpu or x.is_nested or x.dim() != 3:
         return None

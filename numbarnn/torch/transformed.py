@@ -26,9 +26,7 @@ def is_vmapped():
 
 def each(function, tensors):
     """Return a function's results for tensors or Nones; the function must support torch.func's vmap.
-
-    Under autograd's vmap a tensor stands for several: the function is called for one after another.
-    """
+    Under autograd's vmap a tensor stands for several: the function is called for one after another."""
     several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
     if not any(several):
         return function(*tensors)

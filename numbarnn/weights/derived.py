@@ -18,10 +18,8 @@ class DerivedWeights:
 
     Args:
         space: the `WeightSpace`.
-        engine: of the stack.
-        flat: the flat buffer of parameters.
-        dtype: its dtype, a name.
-        in_one: kernels find weights by their places in one array.
+        engine: of the stack. flat: the flat buffer of parameters.
+        dtype: its dtype, a name. in_one: kernels find weights by their places in one array.
         allocate: function (name, shape, dtype) for memory that a later call may use again; None: new memory.
 
     Attributes:
@@ -57,9 +55,7 @@ class DerivedWeights:
 
     def derive(self):
         """Compute the derived weights from the current parameters, unless these are unchanged.
-
-        Several threads may do so at once: each writes the same, finished numbers.
-        """
+        Several threads may do so at once: each writes the same, finished numbers."""
         known = None
         if self._read is not None:
             if self._known is not None and (self._read == self._known).all():
@@ -82,8 +78,7 @@ class DerivedWeights:
 
         Args:
             dw: laid out as the parameters; it holds the gradients of parameters that kernels read unchanged already.
-            d_derived: the gradient of `derived`.
-            accumulate: add to dw.
+            d_derived: the gradient of `derived`. accumulate: add to dw.
         """
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
@@ -107,9 +102,7 @@ class DerivedWeights:
 
 def _put(out, value, groups):
     """Write a term's value into a gate's rows, which may be more, with more columns, than it has.
-
-    Missing units are copies of the last one, so that they are finite where it is; they multiply with zeros.
-    """
+    Missing units are copies of the last one, so that they are finite where it is; they multiply with zeros."""
     shape = np.shape(value)
     if shape in ((), out.shape):
         out[...] = value
@@ -123,9 +116,7 @@ def _put(out, value, groups):
 
 def _part(array, shape, groups):
     """Return a view of the part of a gate's rows that a value of that shape fills.
-
-    With several groups of columns it is (rows, groups, columns of one). A number fills all rows.
-    """
+    With several groups of columns it is (rows, groups, columns of one). A number fills all rows."""
     if groups > 1 and shape:
         return array.reshape(len(array), groups, -1)[: shape[0], :, : shape[1] // groups]
     return array[tuple(map(slice, shape))]
@@ -135,10 +126,8 @@ class Values:
     """The values of terms, each computed once, and their gradients.
 
     Args:
-        arrays: numpy, or a module with its functions.
-        parameters: name -> array.
-        dtype: to compute in.
-        sizes: letter -> int.
+        arrays: numpy, or a module with its functions. parameters: name -> array.
+        dtype: to compute in. sizes: letter -> int.
         fixed: term -> the value of terms without parameters; other `Values` of these sizes may share it.
     """
 
@@ -192,9 +181,7 @@ class Values:
 
     def pull_back(self, term, g, gradients):
         """Add a term's contribution to `gradients`, name -> array; g is the gradient of the term's value.
-
-        If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T.
-        """
+        If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T."""
         if self.shape(term) == () and np.ndim(g):
             g = g.sum()
         if term.op in ("parameter", "fill"):

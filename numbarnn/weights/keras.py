@@ -23,9 +23,7 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
     """Return the `NetworkData` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
-
-    reset_after is True if nothing says otherwise.
-    """
+    reset_after is True if nothing says otherwise."""
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
     cell = None if cell is None else cell_name(cell)
@@ -69,9 +67,7 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
 
 def _made(cell, functions, parts):
     """Return the `NetworkData` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
-
-    If no built-in cell has their activations, `_functions`' result, it has a cell made for them.
-    """
+    If no built-in cell has their activations, `_functions`' result, it has a cell made for them."""
     (activation, recurrent), operator = functions, cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
@@ -129,9 +125,7 @@ def _layer_cell(layer, where):
 
 def _split(arrays, cell, where, activation):
     """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name.
-
-    Any SimpleRNN is "rnn_tanh" here.
-    """
+    Any SimpleRNN is "rnn_tanh" here."""
     cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(

@@ -210,10 +210,8 @@ def infer(parameters, cell=None, what="state_dict"):
 # ---------------------------------------------------------------- what other formats have and lack
 def completed(network, both_biases=True):
     """Return the same network with arrays that other formats always have; no bit of y changes.
-
     Layer 0 gets a W: the identity for every gate if it skips W, for the direction's own columns if W x is given. With
-    `both_biases` a second, zero bias joins a single one.
-    """
+    `both_biases` a second, zero bias joins a single one."""
     added, D = {}, network.directions
     if network.input_mode != "linear":
         identity = np.eye(network.input_size, dtype=network.dtype)

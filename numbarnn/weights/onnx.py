@@ -38,14 +38,10 @@ class Layer(NamedTuple):
     """One node, or two that are the directions of one layer.
 
     Attributes:
-        name: the node's name.
-        nodes: the `OnnxNode`s.
-        direction: "forward", "reverse" or "bidirectional".
-        cell: as of a `NetworkData`.
-        layout: 0 (time first) or 1 (batch first).
-        arrays: one dict per direction, as `NetworkData.parts`.
-        sizes: I, H.
-        outer: the first two sizes of X, None if the model leaves them open.
+        name: the node's name. nodes: the `OnnxNode`s.
+        direction: "forward", "reverse" or "bidirectional". cell: as of a `NetworkData`.
+        layout: 0 (time first) or 1 (batch first). arrays: one dict per direction, as `NetworkData.parts`.
+        sizes: I, H. outer: the first two sizes of X, None if the model leaves them open.
     """
 
     name: str
@@ -59,10 +55,8 @@ class Layer(NamedTuple):
 
     def standing_for(self, values):
         """Yield sample values: (name -> array for X, of zeros, and all results, [node] -> its Y with steps in order).
-
         They come with sizes of T and B that tell the axes apart, and with those that the model has fixed. values:
-        (shape, node's number) -> array.
-        """
+        (shape, node's number) -> array."""
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)

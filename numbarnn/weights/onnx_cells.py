@@ -57,11 +57,9 @@ class Kind:
     """A node's computation, without its weights and direction.
 
     Attributes:
-        operator: "LSTM", "GRU" or "RNN".
-        activations: (name, alpha, beta) of each, as many as it has.
+        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each, as many as it has.
         clip: the bound of the inputs of gates' activations, or None.
-        bias: whether it has biases.
-        input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
+        bias: whether it has biases. input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
         linear_before_reset: of a GRU: the reset gate is applied after the product.
     """
 
@@ -79,9 +77,7 @@ class Kind:
 
     def named(self, arrays):
         """Return name in the cell's equations -> array, from one direction's arrays (`NetworkData.parts`).
-
-        The two biases of a gate are added, with one rounding, unless the reset gate stands between them.
-        """
+        The two biases of a gate are added, with one rounding, unless the reset gate stands between them."""
 
         def by_gate(kind):
             return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
@@ -97,9 +93,7 @@ class Kind:
 
     def arrays(self, named):
         """Return one direction's arrays of a `NetworkData` from the arrays of the cell's equations.
-
-        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases.
-        """
+        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases."""
 
         def of_gate(name):
             unread = self.input_forget and _of_f(name)

@@ -33,15 +33,12 @@ class OnnxGraph:
     """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
 
     Args:
-        proto: the onnx.GraphProto.
-        opsets: domain -> version.
-        outer: the `OnnxGraph` around it.
-        place: which part it is.
+        proto: the onnx.GraphProto. opsets: domain -> version.
+        outer: the `OnnxGraph` around it. place: which part it is.
 
     Attributes:
         nodes, place: see above.
-        inputs: names of the graph's inputs.
-        inner: `OnnxGraph`s of its branches and bodies.
+        inputs: names of the graph's inputs. inner: `OnnxGraph`s of its branches and bodies.
 
     Raises:
         ValueError: nodes wait for each other in a circle.

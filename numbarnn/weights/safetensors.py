@@ -23,9 +23,7 @@ def write(path, parameters, options):
 
 def read(path, cell=None, prefix=""):
     """Return the `NetworkData` of a file, and the layer's options in it ({} if another program wrote it).
-
-    See `numbarnn.convert.load_safetensors`.
-    """
+    See `numbarnn.convert.load_safetensors`."""
     safetensors = package("safetensors", "reading safetensors files")
     numpy = package("safetensors.numpy", "reading safetensors files")
     with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack

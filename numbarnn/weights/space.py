@@ -32,10 +32,8 @@ class Parameter:
             narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
             may have fewer rows in these, and also a `MATRIX` of any shape, a `VECTOR` of any size or a `SCALAR` ()
             (`Layout`).
-        layer, direction: its pseudo-layer.
-        offset: of its first element in the flat buffer.
-        shape: its shape.
-        parts: the names of its rows in the cell's equations, one block after another.
+        layer, direction: its pseudo-layer. offset: of its first element in the flat buffer.
+        shape: its shape. parts: the names of its rows in the cell's equations, one block after another.
     """
 
     name: str
@@ -77,8 +75,7 @@ class WeightSpace:
     Args:
         num_gates, input_size, hidden_sizes, directions: G, I of layer 0, H of each layer, D (1 or 2).
         bias: one of `BIAS_MODES`.
-        proj_size: P, or 0 for no projection.
-        input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
+        proj_size: P, or 0 for no projection. input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
         general: properties of a cell that is written as equations, see `General`.
 
     Raises:
@@ -138,10 +135,8 @@ class WeightSpace:
         """Add the parameters of a kind of `STACKED`.
 
         Args:
-            shape: of one array of all gates' rows.
-            read: of the array that kernels read.
-            groups: of its columns, see `Derived`.
-            without_W: the layer has no W.
+            shape: of one array of all gates' rows. read: of the array that kernels read.
+            groups: of its columns, see `Derived`. without_W: the layer has no W.
         """
         layout, parts = self._layout, self._layout.rows.get(kind, ())
         if kind in layout.derived or read != shape:
@@ -198,9 +193,7 @@ class WeightSpace:
     @property
     def blocks(self):
         """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape).
-
-        The order is that of `shapes`.
-        """
+        The order is that of `shapes`."""
         blocks = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
             named_blocks, size = blocks[part.layer, part.direction], part.size // max(len(part.parts), 1)
@@ -245,8 +238,7 @@ class Derived(NamedTuple):
 
     Attributes:
         terms: one per gate, or per-unit parameter; it fills H rows, or numbers, or as many as it has of them.
-        offset: of its first element in the array of all derived weights.
-        shape: its shape.
+        offset: of its first element in the array of all derived weights. shape: its shape.
         groups: its columns are so many groups, one for each direction of the layer below, with zeros at the end of each
             if kernels have more units there than h has.
     """
@@ -271,10 +263,8 @@ def as_they_are(names):
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
     """Return [layer] -> (letter (H, I, P) -> int, the sizes that kernels use), for a cell's `Layout`.
-
     Kernels have one width for h and all states of a layer: the widest. If a state has more units than h, they compute a
-    wider h than callers see, and matrices that multiply it have columns of zeros there.
-    """
+    wider h than callers see, and matrices that multiply it have columns of zeros there."""
     result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
         sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
@@ -287,9 +277,7 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
 
 def check_sizes(layout, sizes, layer, without_W):
     """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be.
-
-    Without W the size I does not matter.
-    """
+    Without W the size I does not matter."""
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

@@ -16,9 +16,7 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 def read(source, cell=None, prefix=""):
     """Return (`NetworkData`, the module's batch_first and dropout) of a state dict or module.
-
-    See `numbarnn.convert.from_torch`.
-    """
+    See `numbarnn.convert.from_torch`."""
     if not isinstance(prefix, str):
         return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
@@ -86,9 +84,7 @@ def _refuse_reset_before(network, target):
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
     """Return the `NetworkData` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
-
-    See `numbarnn.convert.from_torch_cells`.
-    """
+    See `numbarnn.convert.from_torch_cells`."""
     if isinstance(source, Mapping) or hasattr(source, "state_dict"):
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]

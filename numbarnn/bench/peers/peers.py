@@ -17,10 +17,8 @@ from numbarnn.bench.shapes import FORWARD, FORWARD_TRAINING, TRAINING, gradients
 
 def numbarnn_contender(instance, what, device="cpu", schedule="auto"):
     """Return a numbarnn layer as a contender at one of the passes of `shapes`.
-
     A separate backward pass runs repeatedly from one forward's tape, which it retains. It gives the gradients of the
-    initial state along with those of x.
-    """
+    initial state along with those of x."""
     layer, need = make_layer(instance.case, device, instance.parameters, schedule), gradients_of_pass(what)
     x, state, dy = inputs(layer, instance)
 

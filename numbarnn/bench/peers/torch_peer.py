@@ -48,9 +48,7 @@ def torch_tf32(allowed):
 
 def torch_module(instance, layers, device="cpu", one_step=False):
     """Return the torch.nn module that computes layers `layers` (a range, of one hidden size) of an instance.
-
-    one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer.
-    """
+    one_step: nn.LSTMCell, nn.GRUCell or nn.RNNCell, of one layer."""
     case, first = instance.case, layers[0]
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(case.cell, "RNN")
     options = {"nonlinearity": case.cell.removeprefix("rnn_")} if kind == "RNN" else {}
@@ -68,10 +66,8 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 def torch_results(instance, masks=None):
     """Return PyTorch's results, forward and backward, on the CPU; None if it lacks an option.
-
     Each layer is a separate module, so that layers may differ in size. Outputs of all layers but the last are
-    multiplied by masks, a list of (T, B, D*H_l), if there are any.
-    """
+    multiplied by masks, a list of (T, B, D*H_l), if there are any."""
     if any(name in instance.case.uses for name in LACKS):
         return None
     contender = torch_contender(instance, True, layers=[(k,) for k in range(instance.case.L)], masks=masks or ())
@@ -99,9 +95,7 @@ def numpy_to_torch(array, device="cpu"):
 
 def torch_contender(instance, train, device="cpu", layers=None, masks=()):
     """Return nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward.
-
-    layers: those of each module, by default all in one. masks: as of `torch_results`.
-    """
+    layers: those of each module, by default all in one. masks: as of `torch_results`."""
     case, modules, parameters, states = instance.case, [], {}, []
     for group in layers or [range(case.L)]:
         module = torch_module(instance, group, device)
@@ -161,9 +155,7 @@ def initial_states(instance, layers):
 
 def run_module(module, x, state, instance):
     """Return y and the final states of one module: x (T, B, I), with the instance's lengths if it has any.
-
-    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one.
-    """
+    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one."""
     if instance.lengths is None:
         return module(x, state)
     rnn, value, lengths = torch.nn.utils.rnn, instance.case.padding_value, torch.from_numpy(instance.lengths)

@@ -114,10 +114,8 @@ class Recorder(watching.Watcher):
 
     def _exchanged(self, named_arguments):
         """Yield (array, Exchanged) of each array that blocks exchange from step to step.
-
         Forward: h and h after dropout, all directions of a layer in one array. Backward: the gradients of
-        pre-activations, an array for each layer and direction.
-        """
+        pre-activations, an array for each layer and direction."""
         if self._planned.backward:
             for arrays in (named_arguments["dah"], named_arguments["dax"]):
                 for (layer, direction), array in zip(self._planned.places, arrays, strict=False):
@@ -222,9 +220,7 @@ def _unwritten(array, index):
 
 def record(title, cell, shape, backward, directions=1):
     """Record a pass of the persistent schedule in this process, which must be the simulator.
-
-    shape: a `numbarnn.bench.shapes.Shape`.
-    """
+    shape: a `numbarnn.bench.shapes.Shape`."""
     options = {"device": "sim", "schedule": "persistent", "seed": 0, "bidirectional": directions == 2}
     network = numbarnn.RNN(cell, shape.I, shape.H, shape.L, **options)
     x = np.random.default_rng(0).standard_normal((shape.T, shape.B, shape.I)).astype(np.float32)

@@ -25,9 +25,7 @@ SLEEPS = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() 
 @intrinsic
 def load_in_order(typingctx, address):
     """Load the int64 at an address; the storing thread's earlier writes are then visible.
-
-    All threads see all of these loads, stores and additions in one order.
-    """
+    All threads see all of these loads, stores and additions in one order."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
@@ -76,9 +74,7 @@ if SLEEPS:
     @plain
     def sleep_while(address, value):
         """Sleep until another thread calls `wake`, unless the int64 at an address differs from `value` already.
-
-        May also return without a reason. Linux compares the lower 32 bits, which come first in memory.
-        """
+        May also return without a reason. Linux compares the lower 32 bits, which come first in memory."""
         _system_call(_FUTEX, address, np.int64(_FUTEX_WAIT), value & 0xFFFFFFFF, np.int64(0))
 
     @plain
@@ -108,11 +104,9 @@ else:
 @plain
 def wait_until(place, turn):
     """Wait until the int64 at an address is at least `turn`; the next int64 counts the sleepers.
-
     Polls first, as the value often comes soon. Then sleeps, as under contention the other thread may need this CPU.
     Yielding instead would give away whole time slices. A thread registers as a sleeper before its last look, and a
-    writer looks for sleepers after writing (`announce`): one of the two sees the other.
-    """
+    writer looks for sleepers after writing (`announce`): one of the two sees the other."""
     polls = 0
     while load_in_order(place) < turn:
         polls += 1

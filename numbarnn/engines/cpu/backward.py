@@ -55,8 +55,7 @@ def _pack_columns(zero, call, weights, terms, columns, span):
     """Pack columns of weights (terms, columns) into panels (columns / width, terms, width).
 
     Args:
-        weights: addresses of the weights and of the panels.
-        span: [first, last), the columns to pack.
+        weights: addresses of the weights and of the panels. span: [first, last), the columns to pack.
     """
     (source, panels), (first, last), item, address = weights, span, bytes_of(zero), new_product()
     width, at = call.panel_row // item, product_at(address)
@@ -81,10 +80,8 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     """Compute out = a weights, or +=, for some terms and columns of the weights.
 
     Args:
-        weights: `PanelWeights`.
-        terms: (first, how many).
-        sizes: (rows, first column, columns of out).
-        a, out: (address, bytes between rows).
+        weights: `PanelWeights`. terms: (first, how many).
+        sizes: (rows, first column, columns of out). a, out: (address, bytes between rows).
     """
     item, address, (rows, column, columns) = bytes_of(zero), new_product(), sizes
     at = product_at(address)
@@ -168,9 +165,7 @@ def _add_state_gradients(zero, call, share, at):
 @plain
 def _stages(zero, call, share, address, at):
     """Compute the gradients of the cell's stages, from the last: of sums over all units, or of gates.
-
-    For gates, multiply by the stage's rows of R to obtain the gradient of its vector.
-    """
+    For gates, multiply by the stage's rows of R to obtain the gradient of its vector."""
     (t, _), item, H, b = at, bytes_of(zero), call.hidden, share.first_row
     for number in range(call.stages_count - 1, -1, -1):
         stage = stage_at(call.stages + number * STAGE_BYTES)

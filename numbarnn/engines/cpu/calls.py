@@ -21,10 +21,8 @@ def address(array):
 
 def row_bytes(array):
     """Return the bytes between two rows of an array (..., B, columns); 0 for None. Rows must be contiguous.
-
     For one sequence that is the distance between two steps, as NumPy may give an axis of size 1 any stride. It is at
-    least a row's width, which BLAS demands for a single row too.
-    """
+    least a row's width, which BLAS demands for a single row too."""
     if array is None:
         return 0
     apart = array.strides[-3 if array.ndim > 2 and array.shape[-2] == 1 else -2]
@@ -35,8 +33,7 @@ class CompiledCell:
     """A cell's functions for a dtype, compiled on first use.
 
     Args:
-        cell: the `Cell`.
-        dtype: "float32" or "float64".
+        cell: the `Cell`. dtype: "float32" or "float64".
     """
 
     def __init__(self, cell, dtype):

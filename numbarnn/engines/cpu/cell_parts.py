@@ -24,8 +24,7 @@ class CellParts:
     """A cell that computes in a dtype; other attributes come from the cell.
 
     Args:
-        cell: the `Cell`.
-        dtype: "float32" or "float64".
+        cell: the `Cell`. dtype: "float32" or "float64".
 
     Attributes:
         values: the most numbers per unit that a function of `cell_steps` computes.
@@ -73,8 +72,7 @@ class StageParts:
     """A stage of a cell; other attributes come from the cell's `CellParts`.
 
     Args:
-        whole: the `CellParts`.
-        number: of the stage.
+        whole: the `CellParts`. number: of the stage.
 
     Attributes:
         count: its number of gates, or of sums.
@@ -136,9 +134,7 @@ def _sums_loader(count, dtype):
 @cache
 def _noise_loader(forms, dtype):
     """Return load(values, thresholds, words, position, t, training): `units.noise_loader` for chances in two rows.
-
-    In inference it returns the means.
-    """
+    In inference it returns the means."""
     draw, mean = units.noise_loader(forms, "cpu", dtype), units.mean_loader(forms, "cpu", dtype)
     load_row = _loader(len(forms))
 

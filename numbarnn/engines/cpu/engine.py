@@ -59,10 +59,8 @@ def _by_rows(batch, threads, R):
 
 def _x_by_steps(call, threads):
     """Return whether each step multiplies its own x.
-
     If threads share units, a step reads all of W again for few sequences. This pays only if all steps' ax share memory,
-    which training rules out.
-    """
+    which training rules out."""
     rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
     few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
     least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
@@ -132,10 +130,8 @@ class CpuEngine(HostEngine):
 
     def _share_steps(self, call, parameters, x):
         """Return the number of threads for a call's steps and set how they share them (`call.by_rows`).
-
         The work is the batch's products with R and W_hr, and with W if the steps have x. The number depends on sizes
-        alone.
-        """
+        alone."""
         R, W_hr, batch = parameters.R, parameters.W_hr, call.batch
         recurrent = R.size if W_hr is None else R.size + W_hr.size
         inputs = 0 if x is None else parameters.W.size

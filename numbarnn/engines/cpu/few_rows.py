@@ -56,9 +56,7 @@ def multiply_by_rows(zero, address):
 @by_address
 def multiply_by_columns(zero, address):
     """Compute a `records.Product` a b, b (terms, columns).
-
-    Each PANEL_ROW bytes of a row of b are treated as one panel.
-    """
+    Each PANEL_ROW bytes of a row of b are treated as one panel."""
     at, item = product_at(address), bytes_of(zero)
     width, add = PANEL_ROW // item, at.add != 0
     whole = at.columns // width

@@ -69,8 +69,7 @@ def _pack_gates(zero, call, weights, shape, units):
 
     Args:
         weights: (address of the weights, address of the panels, bytes of a panel's columns).
-        shape: (gates, H, terms).
-        units: (first, last).
+        shape: (gates, H, terms). units: (first, last).
     """
     (source, panels, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
     width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
@@ -98,8 +97,7 @@ def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
     Args:
         weights: (address, address of the panels, bytes of a panel's columns, gates) of weights (gates * H, terms).
         shape: (first gate, end, H, terms).
-        a, out: (address, bytes between rows).
-        units: (first, last).
+        a, out: (address, bytes between rows). units: (first, last).
     """
     (source, panels, panel_row, gates), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
     (first, last), width, address = units, panel_row // item, new_product()
@@ -137,8 +135,7 @@ def _multiply_x(zero, call, rows, ax, units):
 
     Args:
         rows: (the first, how many).
-        ax: address of the result's first row.
-        units: (first, last).
+        ax: address of the result's first row. units: (first, last).
     """
     (row, count), width = rows, call.hidden * bytes_of(zero)
     x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
@@ -264,8 +261,7 @@ def forward_loop(zero, address):
     """Run steps of one direction: its products and its cell.
 
     Args:
-        zero: of the dtype.
-        address: of a `records.Job` that does a `records.Call`.
+        zero: of the dtype. address: of a `records.Job` that does a `records.Call`.
     """
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.record)

@@ -32,8 +32,7 @@ def run_alone(item, steps, count):
     """Run steps on this thread, one after another.
 
     Args:
-        item: bytes of a number of the dtype.
-        steps: address of `count` `records.Step`s.
+        item: bytes of a number of the dtype. steps: address of `count` `records.Step`s.
     """
     for number in range(count):
         _run_one(item, steps + number * STEP_BYTES)
@@ -44,10 +43,8 @@ def run_together(item, steps, count, threads, slots, jobs, counters):
     """Run steps one after another, each on as many threads as its `records.Step` says.
 
     Args:
-        item: bytes of a number of the dtype.
-        steps: address of `count` `records.Step`s.
-        threads: the most that a step uses.
-        slots, jobs, counters: addresses of memory for that many threads.
+        item: bytes of a number of the dtype. steps: address of `count` `records.Step`s.
+        threads: the most that a step uses. slots, jobs, counters: addresses of memory for that many threads.
     """
     for number in range(count):
         step = step_at(steps + number * STEP_BYTES)

@@ -20,10 +20,8 @@ class FusedPart(NamedTuple):
     """Work that one compiled function does.
 
     Attributes:
-        item: bytes of a number.
-        function, record: addresses of the compiled function and of its record.
-        threads: number of threads.
-        kept: objects that must live as long.
+        item: bytes of a number. function, record: addresses of the compiled function and of its record.
+        threads: number of threads. kept: objects that must live as long.
         lent: [(shape, dtype, field of `record`)] of memory that it needs while it runs.
     """
 
@@ -39,8 +37,7 @@ class Steps:
     """The steps of a loop, as a function f(first, last).
 
     Args:
-        run: f(parts), the `Fused` that runs a list of `FusedPart`s.
-        part: the `FusedPart` of all steps.
+        run: f(parts), the `Fused` that runs a list of `FusedPart`s. part: the `FusedPart` of all steps.
     """
 
     def __init__(self, run, part):
@@ -65,8 +62,7 @@ class Fused:
 
     Args:
         parts: of one dtype.
-        pool: the `ThreadPool`.
-        empty: f(shape, dtype), allocates memory.
+        pool: the `ThreadPool`. empty: f(shape, dtype), allocates memory.
     """
 
     def __init__(self, parts, pool, empty):
@@ -127,9 +123,7 @@ def copy_part(operands, function_of_copies):
 
 def _has_rows(array, like):
     """Return whether an array has another's shape and dtype, holds floats, and its rows are contiguous.
-
-    An array of three axes must be contiguous as a whole.
-    """
+    An array of three axes must be contiguous as a whole."""
     of_two = array.ndim == 2 and array.strides[1] == array.itemsize
     in_rows = of_two or (array.ndim == 3 and array.flags.c_contiguous)
     of_floats = array.dtype.kind == "f" and array.itemsize > 2

@@ -22,9 +22,7 @@ _HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 def aligned(size):
     """Allocate `size` bytes, a uint8 array that begins at a cache line; contents are unspecified.
-
-    Large arrays use huge pages where the system has them: the processor's TLB covers only few small pages.
-    """
+    Large arrays use huge pages where the system has them: the processor's TLB covers only few small pages."""
     if size >= LARGE and _HAS_LARGE_PAGES:
         return _in_large_pages(size)
     raw = np.empty(size + _LINE, np.uint8)
@@ -52,9 +50,7 @@ def trim():
 
 def copied(array):
     """Return a contiguous copy of an array, aligned to a cache line if large.
-
-    Vectors that straddle two lines make reading large weights a seventh slower.
-    """
+    Vectors that straddle two lines make reading large weights a seventh slower."""
     if array.nbytes < SMALL:
         return np.array(array, order="C")
     copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
@@ -129,9 +125,7 @@ class MemoryPool:
 
     def _make_room(self):
         """Free memory of the sizes unused for the longest time until the rest fits the limit.
-
-        Kept bytes are counted anew: an interrupt or a garbage collection may have separated memory from its count.
-        """
+        Kept bytes are counted anew: an interrupt or a garbage collection may have separated memory from its count."""
         if self._kept <= MOST_KEPT:
             return
         sizes = list(self._free.items())

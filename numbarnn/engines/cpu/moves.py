@@ -10,9 +10,7 @@ from numbarnn.engines.cpu.vectors import INT, VECTOR_BYTES, Vectors
 @intrinsic
 def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
     """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes.
-
-    Only the first `rows` of the source are read; the last of them is repeated.
-    """
+    Only the first `rows` of the source are read; the last of them is repeated."""
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
@@ -31,9 +29,7 @@ def transpose_square(typing_context, zero, source, source_row, rows, out, out_ro
 @intrinsic
 def transpose_half(typing_context, zero, source, source_row, out):
     """Write out = the transposed source, with one vector's columns and half as many rows.
-
-    A vector holds two columns of the source. Rows of out are contiguous.
-    """
+    A vector holds two columns of the source. Rows of out are contiguous."""
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])

@@ -69,10 +69,8 @@ def _ask(typing_context, function):
 @intrinsic
 def _begin_region(typing_context, gomp_parallel, function, record):
     """Call function(record) on all of OpenMP's threads.
-
     The region keeps OpenMP's current number of threads, as PyTorch's regions do: OpenMP ends and creates threads
-    whenever the number changes.
-    """
+    whenever the number changes."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32]).as_pointer()
@@ -85,9 +83,7 @@ def _begin_region(typing_context, gomp_parallel, function, record):
 @by_address
 def take_part(address):
     """Run one thread's part of a `records.Region`, if the region uses this thread.
-
-    A team may be smaller than asked for: inside another region, or at a limit of OpenMP's.
-    """
+    A team may be smaller than asked for: inside another region, or at a limit of OpenMP's."""
     region, place = region_at(address), new_job()
     job = job_at(place)
     job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
@@ -131,8 +127,7 @@ class OpenMP:
         """Run a compiled function of (zero, address of a `records.Job`) on several threads.
 
         Args:
-            item: bytes of a number of the dtype.
-            function, record: addresses of the function and of its record.
+            item: bytes of a number of the dtype. function, record: addresses of the function and of its record.
         """
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:

@@ -20,8 +20,7 @@ def packed_tile(least, most, vectors=2):
         vectors: vectors of the panel per term: 2, or 1 for the first half of its columns only.
 
     Args of the function:
-        rows: number of rows.
-        tile: address of the packed rows (terms, rows), see `pack_tile`.
+        rows: number of rows. tile: address of the packed rows (terms, rows), see `pack_tile`.
         panel: address of the panel (terms, `panel_width`).
         ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
             and large weights lie in the L3 cache.
@@ -47,10 +46,8 @@ def packed_tile(least, most, vectors=2):
 
 def _write_tile(v, rows, vectors, tile, panel, ahead, terms, kc, out, out_row, add):
     """Write `packed_tile`'s instructions for a fixed number of rows and vectors per term.
-
     Between two partial sums the total lies on the stack, in the L1 cache: rows of out, some KB apart, would evict each
-    other.
-    """
+    other."""
     builder = v.builder
     sums = [[v.variable() for _ in range(vectors)] for _ in range(rows)]
     total = builder.ptrtoint(own_memory(builder, v.type, 2 * rows), INT), INT(2 * VECTOR_BYTES)

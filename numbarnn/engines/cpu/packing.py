@@ -16,8 +16,7 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
     """Return the shape of panels that hold rows of weights (gates * H, terms), or columns of weights (terms, columns).
 
     Args:
-        transposed: pack columns.
-        panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
+        transposed: pack columns. panel_row: bytes of a panel's columns, PANEL_ROW or GEMV_ROW.
     """
     (rows, columns), width = shape, panel_row // dtype.itemsize
     if transposed:
@@ -29,10 +28,8 @@ def panels_shape(shape, H, transposed, dtype, panel_row=PANEL_ROW):
 @by_address
 def pack_rows(zero, address):
     """Pack a panel whose columns are rows of weights: `out` of a `records.Product` from b (columns, terms).
-
     Missing columns become zeros. `out_row` is the distance between two terms. With `rest`, the panel takes that many
-    rows from each of several b.
-    """
+    rows from each of several b."""
     at, item, done = product_at(address), bytes_of(zero), ZERO
     while done < at.columns:
         count, b = at.columns - done, at.b + done * at.b_row
@@ -67,9 +64,7 @@ def _pack_columns_of(zero, at, b, columns, out):
 @by_address
 def pack_columns(zero, address):
     """Pack a panel whose columns are columns of weights: `out` of a `records.Product` from b (terms, columns).
-
-    Missing columns become zeros. `out_row` is the distance between two terms.
-    """
+    Missing columns become zeros. `out_row` is the distance between two terms."""
     at = product_at(address)
     width = at.out_row // bytes_of(zero)
     if at.columns == width and at.out_row == PANEL_ROW:

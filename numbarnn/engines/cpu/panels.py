@@ -41,10 +41,8 @@ _one_row, _two_rows, _three_rows = (tile_product(rows, 2, ACCUMULATORS) for rows
 @plain
 def kc_of(terms):
     """Return the terms of an accumulation block for a product of that many terms.
-
     PyTorch cuts 256 terms in two, and errs 1.4 times less than one sum there; elsewhere it errs as sums of 256 do, or
-    up to a fifth less. Shorter blocks would take 0.7 % more time.
-    """
+    up to a fifth less. Shorter blocks would take 0.7 % more time."""
     return KC if terms <= 2 * KC else 2 * KC
 
 
@@ -93,8 +91,7 @@ def _multiply_few(zero, at, own_out):
     halves the L2 cache's speed.
 
     Args:
-        at: the `records.Product`.
-        own_out: memory for the product with one panel.
+        at: the `records.Product`. own_out: memory for the product with one panel.
     """
     row, item, panels = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
     width = row // item
@@ -134,8 +131,7 @@ def _multiply_gemv(zero, rows, a, panel, row, out, add):
 
     Args:
         panel: (address, terms).
-        row: bytes of its columns.
-        a, out: (address, bytes between rows).
+        row: bytes of its columns. a, out: (address, bytes between rows).
     """
     (a, a_row), (panel, terms), (out, out_row) = a, panel, out
     if rows == 1:
@@ -151,8 +147,7 @@ def _multiply_block(zero, at, rows, terms, scratch):
     """Multiply some terms of some rows, which are first copied into packed tiles.
 
     Args:
-        at: the `records.Product`.
-        rows, terms: (the first, how many).
+        at: the `records.Product`. rows, terms: (the first, how many).
         scratch: addresses of memory for a block of rows, and for its product with one panel.
     """
     (first, rows), (start, terms), (tiles, own_out), item = rows, terms, scratch, bytes_of(zero)
@@ -199,8 +194,7 @@ def _move_rest(zero, at, panel, rows, scratch, back):
 
     Args:
         panel: (its number, columns of one).
-        rows: (the first, how many).
-        scratch: (address, bytes between rows).
+        rows: (the first, how many). scratch: (address, bytes between rows).
     """
     (p, width), (first_row, count), (scratch, own_row), item = panel, rows, scratch, bytes_of(zero)
     first, end = _rest_of(at, width)
@@ -223,8 +217,7 @@ def _fetch_block(zero, at, rows, terms, part):
     """Prefetch one part of the next block of a into the L2 cache; the block's rows lie apart in memory.
 
     Args:
-        rows, terms: (the first, how many), of which there may be fewer.
-        part: (its number, number of parts).
+        rows, terms: (the first, how many), of which there may be fewer. part: (its number, number of parts).
     """
     (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
     rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
@@ -278,9 +271,7 @@ def _pack_tiles(zero, rows, a, a_row, terms, tiles):
 @plain
 def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
     """Multiply at most FEW_ROWS rows by several panels at once, as many as registers hold sums for.
-
-    One panel has too few sums to keep both multipliers busy.
-    """
+    One panel has too few sums to keep both multipliers busy."""
     p = 0
     while p < panels:
         at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
@@ -312,10 +303,8 @@ def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
     """Multiply more than FEW_ROWS rows, packed in tiles, by one panel.
 
     Args:
-        at: the `records.Product`.
-        shape: (rows, columns that are wanted).
-        packed: address of the tiles.
-        panel: (address, address of the next).
+        at: the `records.Product`. shape: (rows, columns that are wanted).
+        packed: address of the tiles. panel: (address, address of the next).
         out: (address, bytes between rows), for all of the panel's columns.
     """
     (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel

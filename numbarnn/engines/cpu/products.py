@@ -74,9 +74,7 @@ def slice_of_piece(size, piece, pieces):
 @plain
 def _few_terms(zero, at):
     """Compute a `records.Product` aᵀ b of few or no terms, row by row.
-
-    It writes out once. OpenBLAS would write zeros first, then read and write everything again.
-    """
+    It writes out once. OpenBLAS would write zeros first, then read and write everything again."""
     item = bytes_of(zero)
     for i in range(at.rows):
         out = numbers_at(zero, at.out + i * at.out_row)
@@ -126,9 +124,7 @@ def blas_product(zero, address):
 @by_address
 def blas_steps(zero, address):
     """Compute a step's `records.Product`, and its `more` others, with unpacked weights by OpenBLAS; changes the record.
-
-    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds.
-    """
+    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds."""
     at = product_at(address)
     _set_calls(at, at, 0)
     for _ in range(at.more + 1):
@@ -171,20 +167,16 @@ def _k_blocks(terms, most):
 @plain
 def _is_small(whole, has_small):
     """Return whether OpenBLAS gets the rows of a `records.Product` in small pieces.
-
     OpenBLAS packs both matrices of a product that is not small. With few columns packing costs up to half of the time,
-    if the processor has kernels for small products.
-    """
+    if the processor has kernels for small products."""
     return has_small != 0 and not whole.transpose_b and whole.narrow != 0
 
 
 @plain
 def _set_calls(at, whole, has_small):
     """Plan OpenBLAS's calls for a part of a `records.Product`: rows and columns per call, and blocks of terms.
-
     OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost. With few
-    rows, small pieces need no packing and are up to 3 times faster.
-    """
+    rows, small pieces need no packing and are up to 3 times faster."""
     at.call_rows, at.call_columns, at.k_blocks = at.rows, at.columns, _k_blocks(at.terms, KC)
     if whole.rows == 1:
         at.k_blocks = 1
@@ -249,10 +241,8 @@ def _multiply_piece(zero, address, piece, pieces, work):
 @plain
 def _add_column_sums(zero, address, piece, pieces):
     """Compute a piece of a `records.Sums`.
-
     Three levels keep the rounding error almost independent of the number of rows: sums of SUM_ROWS rows, sums of
-    SUM_ROWS of these, and their sum.
-    """
+    SUM_ROWS of these, and their sum."""
     at, item = sums_at(address), bytes_of(zero)
     n0, n1 = slice_of_piece(at.columns, piece, pieces)
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)

@@ -113,10 +113,8 @@ def from_python(function):
 
 def of_cell(function):
     """Make a plain function of (`cell_parts.CellParts`, address of a `Rows`) callable by its address.
-
     exp and division have a latency of fifty cycles, so a loop over single vectors mostly waits. Several vectors at a
-    time take 0.6 to 0.8 of the time, although they need more registers than there are.
-    """
+    time take 0.6 to 0.8 of the time, although they need more registers than there are."""
     return Entry(
         function,
         lambda parts: f"the cell {parts.cell.name} for the CPU engine, {parts.dtype}",

@@ -23,8 +23,7 @@ class Share(NamedTuple):
 
     Attributes:
         thread, threads, counters: the fields of the thread's `records.Job`.
-        first_row, last_row: its sequences.
-        first, last: its units of H.
+        first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which differ from its units if there is a projection.
     """
 
@@ -135,9 +134,7 @@ def c_slot(call, slot):
 @plain
 def set_rows(zero, call, share, rows, b, count, t, before):
     """Point `rows` at `count` sequences from number b at time t, whose step starts from slot `before`.
-
-    A sequence that is reset comes alone; its state before is zero.
-    """
+    A sequence that is reset comes alone; its state before is zero."""
     place, sums = t * call.batch + b, rows.sums_row
     reset = mask_at(call, t + 1, b) == RESET
     rows.rows, rows.position, rows.t = count, b * call.hidden, t
@@ -208,8 +205,7 @@ def sum_units(zero, call, share, address, at, stage, totals):
 
     Args:
         address: of the `Rows`.
-        at: (t, before).
-        totals: address (B, Q) of the thread's sums.
+        at: (t, before). totals: address (B, Q) of the thread's sums.
     """
     Q, B, rows, item = call.sums_count, call.batch, rows_at(address), bytes_of(zero)
     count, lanes = stage.end_sum - stage.first_sum, call.lanes + share.thread * Q * TILE * item
@@ -250,8 +246,7 @@ def run_rows(zero, call, share, address, at, step, skip):
     Args:
         address: the address of the `Rows`. If the function writes to `out`, `out` and `out_row` locate the output of
             sequence 0.
-        step: the function's address.
-        skip: leave out sequences whose step is skipped.
+        step: the function's address. skip: leave out sequences whose step is skipped.
     """
     (t, before), rows = at, rows_at(address)
     b, count, out = share.first_row, share.last_row - share.first_row, rows.out

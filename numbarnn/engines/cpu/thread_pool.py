@@ -50,9 +50,7 @@ def usable_cpus(cgroup=_CGROUP):
 
 class ThreadPool:
     """Runs compiled functions on several threads at once.
-
-    All threads of a run exist at the same time, so they may wait for each other without deadlock.
-    """
+    All threads of a run exist at the same time, so they may wait for each other without deadlock."""
 
     def __init__(self, threads=None):
         self.threads, self._is_set = threads or default_threads(), bool(threads) or VARIABLE in os.environ
@@ -82,9 +80,7 @@ class ThreadPool:
 
     def available(self):
         """Return how many threads a call from this Python thread may use.
-
-        A number that the user set counts; else, once PyTorch's threads are in use, at most PyTorch's number.
-        """
+        A number that the user set counts; else, once PyTorch's threads are in use, at most PyTorch's number."""
         if self.openmp is None or self._is_set:
             return self.threads
         return min(self.threads, self.openmp.size())
@@ -96,8 +92,7 @@ class ThreadPool:
 
         Args:
             item: bytes of a number of the dtype.
-            steps: address of `count` `records.Step`s.
-            threads: the most that a step uses.
+            steps: address of `count` `records.Step`s. threads: the most that a step uses.
         """
         if min(threads, self.available()) == 1:
             run_alone(item, steps, count)

@@ -204,8 +204,7 @@ def tile_product(rows, panels, accumulators=1):
     """Return a function for compiled code: out = a panels, or +=.
 
     Args:
-        rows: rows of out.
-        panels: number of panels, whose columns are those of out.
+        rows: rows of out. panels: number of panels, whose columns are those of out.
         accumulators: number of partial sums, which take the terms in turn: the rounding error is that of a sum with
             so many times fewer terms.
 
@@ -258,16 +257,14 @@ def dot_tiles(most, columns, fetches=False):
     once.
 
     Args:
-        most: most rows of a.
-        columns: columns of a tile.
+        most: most rows of a. columns: columns of a tile.
         fetches: prefetch the next tile's rows of b: a tenth faster if b is in the L3 cache, else slower.
 
     Args of the function:
         rows: number of rows.
         a, a_row; b, b_row; out, out_row: addresses, and bytes between rows.
         count: number of tiles of `columns` columns.
-        terms: terms of a row.
-        add: add to out.
+        terms: terms of a row. add: add to out.
     """
 
     def generate(context, builder, signature, arguments):

@@ -35,8 +35,7 @@ class Words(NamedTuple):
     """The words of a layer and direction in one turn of a step.
 
     Attributes:
-        array: (2, Q, B, blocks) int64, flat.
-        step: number of the step in the pass, in either direction.
+        array: (2, Q, B, blocks) int64, flat. step: number of the step in the pass, in either direction.
         blocks: number of the layer's blocks that have the same sequences; each has its own units.
         number: this block's number among them.
         b0, end, batch: first sequence of the turn; end of the block's sequences; B.
@@ -55,9 +54,7 @@ class Words(NamedTuple):
 
 class Part(NamedTuple):
     """The sums of a stage: the cell's number of the first one, how many, whether they take the largest term.
-
-    int32, and a bool.
-    """
+    int32, and a bool."""
 
     first: Number
     count: Number
@@ -78,9 +75,7 @@ def make_publish_sum():
 @device_function
 def make_wait_for_word():
     """Make wait(thread, role, turn, found, n, index, step), which waits until the n-th loaded word is of that step.
-
-    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out.
-    """
+    The word stands at `index` of `Role.words`. Until all of it has come, `wait` loads it again, or times out."""
     load, sleep, time_out = ptx.load, ptx.sleep, make_time_out()
     sleep_ns, in_simulator = np.uint32(SLEEP_NS), backend() == "python"
 
@@ -112,8 +107,7 @@ def make_across(tile, of_all):
         at: (terms, totals), places in shared memory. The term of the stage's sum k, sequence b and unit u stands in
             place (k * tile.sequences + b) * tile.units + u from `terms` on; the total of the cell's sum q goes to place
             q * tile.sequences + b from `totals` on.
-        part: `Part`.
-        words: `Words`.
+        part: `Part`. words: `Words`.
     """
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
@@ -155,9 +149,7 @@ def make_across(tile, of_all):
 @device_function
 def _make_row(sequences, of_all):
     """Make row(part, words, item): the index at which the words of a sum and sequence begin.
-
-    Sequences beyond the last one take the last one's words.
-    """
+    Sequences beyond the last one take the last one's words."""
     short = np.int32
 
     def row(part, words, item):

@@ -74,9 +74,7 @@ def make_share_biases(tile, G, A):
 @device_function
 def make_own_biases(tile):
     """Make own_biases(into, shared, owned), which copies the biases of the thread's pairs to a local array.
-
-    The array holds all biases of the first pair, then of the next.
-    """
+    The array holds all biases of the first pair, then of the next."""
     U, P, THREADS, BIASES, count = tile.units, tile.pairs, tile.threads, tile.biases, tile.unit_biases
     load, store = units.loader(count, backend()), units.storer(count, backend())
 
@@ -92,9 +90,7 @@ def make_own_biases(tile):
 @device_function
 def make_load_biases(tile, count):
     """Make load(shared, at): the biases of a unit's `count` gates, from `at` on.
-
-    With `Tile.keeps_biases` `shared` is the local array that `make_own_biases` fills.
-    """
+    With `Tile.keeps_biases` `shared` is the local array that `make_own_biases` fills."""
     load, between = units.loader(count, backend()), 1 if tile.keeps_biases else tile.units
     return lambda shared, at: load(shared, at, between)
 
@@ -102,10 +98,8 @@ def make_load_biases(tile, count):
 @device_function
 def make_own_parameters(cell, tile):
     """Make own_parameters(thread, weights, start, owned), which loads the cell's per-unit parameters once.
-
     They begin at `start` of weights, and stay in registers, or with `Tile.unit_parameters` in shared memory, where
-    `make_load_parameters` finds them.
-    """
+    `make_load_parameters` finds them."""
     dtype, U, P, THREADS, V = tile.dtype, tile.units, tile.pairs, tile.threads, cell.num_per_unit
     load, store = units.loader(V, backend(), storage.widen(dtype)), units.storer(V, backend())
     PARAMETERS = tile.parameters
@@ -136,9 +130,7 @@ def make_load_parameters(cell, tile):
 @device_function
 def make_fetch(tile, count):
     """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs.
-
-    They come from the `Rows` of time or slot t. It computes nothing from them, so nothing waits for the loads.
-    """
+    They come from the `Rows` of time or slot t. It computes nothing from them, so nothing waits for the loads."""
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -159,9 +151,7 @@ def make_fetch(tile, count):
 @device_function
 def make_fetch_sums(tile, count):
     """Make fetch_sums(into, sums, owned, t, b0), which loads `count` sums over units for each of the thread's pairs.
-
-    sums (T, B, count) is flat; all units of a sequence have the same sums.
-    """
+    sums (T, B, count) is flat; all units of a sequence have the same sums."""
     load, store, pair_of, P = (
         units.loader(count, backend()),
         units.storer(count, backend()),
@@ -181,9 +171,7 @@ def make_fetch_sums(tile, count):
 @device_function
 def make_prefetch(tile, count):
     """Make prefetch(rows, owned, t, b0, steps), which brings `make_fetch`'s numbers to the L2 cache.
-
-    It does nothing unless time t exists.
-    """
+    It does nothing unless time t exists."""
     if count == 0:
         return lambda rows, owned, t, b0, steps: None
     ask, pair_of, P = ptx.prefetch, make_pair(tile), tile.pairs
@@ -203,9 +191,7 @@ def make_prefetch(tile, count):
 @device_function
 def make_look_up(tile):
     """Make look_up(into, step_mask, slot, b0, end), which loads the step mask of the thread's pairs.
-
-    step_mask (slots, B) is flat; a slot begins at `slot`.
-    """
+    step_mask (slots, B) is flat; a slot begins at `slot`."""
     U, P, THREADS, SEQUENCES = tile.units, tile.pairs, tile.threads, tile.sequences
 
     def look_up(into, step_mask, slot, b0, end):
@@ -222,9 +208,7 @@ def make_look_up(tile):
 @device_function
 def make_dropout_factor(dtype):
     """Make factor(position, options, mask): 0 or the scale, equal to `numbarnn.kernels.arrays.dropout`'s.
-
-    options: `columns.Options`, with masks and scale. mask: the row.
-    """
+    options: `columns.Options`, with masks and scale. mask: the row."""
     random_words = specialise(philox, compute_dtype(dtype), backend())
     zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 

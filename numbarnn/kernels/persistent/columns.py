@@ -38,10 +38,8 @@ class Block(NamedTuple):
 
     Attributes:
         layer: among the layers of this launch.
-        direction: 0 or 1.
-        unit, units: the block's first unit of the layer, and how many it owns.
-        hidden: H of the layer.
-        width: of its h: P with a projection, else H.
+        direction: 0 or 1. unit, units: the block's first unit of the layer, and how many it owns.
+        hidden: H of the layer. width: of its h: P with a projection, else H.
         outputs: how many of h's numbers it owns, from its first unit's on: as many as units without a projection.
         sequence, end: the block's sequences [sequence, end) of the batch.
         recurrent_warps: the first warps multiply the previous state, the next ones the layer's input.
@@ -85,10 +83,8 @@ class Warp(NamedTuple):
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
-        operand: number of the exchanged array that it multiplies.
-        shift: the step at time t reads slot t + shift.
-        width: elements of a row of that array.
-        column, columns: its first column, and how many.
+        operand: number of the exchanged array that it multiplies. shift: the step at time t reads slot t + shift.
+        width: elements of a row of that array. column, columns: its first column, and how many.
         weights: where the weight of its first row and column stands.
         units: how many of the block's units, or outputs, have rows in its matrix.
         rows_per_unit: how many each of them has: `Tile.rows_per_unit` or fewer, the others are zero.

@@ -27,10 +27,8 @@ class Owned(NamedTuple):
     """A block's part of its layer and direction.
 
     Attributes:
-        unit, units: its first unit, and how many.
-        hidden: H of the layer.
-        begin, end: its sequences [begin, end) of the batch.
-        batch: B.
+        unit, units: its first unit, and how many. hidden: H of the layer.
+        begin, end: its sequences [begin, end) of the batch. batch: B.
     """
 
     unit: Number
@@ -45,9 +43,7 @@ class Rows(NamedTuple):
     """An array with a row for each time or slot and each sequence.
 
     Attributes:
-        array: (times, B, width), flat.
-        width: elements of a row.
-        column: of the block's first unit.
+        array: (times, B, width), flat. width: elements of a row. column: of the block's first unit.
     """
 
     array: Array
@@ -59,8 +55,7 @@ class Outputs(NamedTuple):
     """A block's part of its layer's h, or of h's gradient, if h is a projection.
 
     Attributes:
-        owned: of outputs in place of units.
-        rows: forward of h, backward of its gradient in each step.
+        owned: of outputs in place of units. rows: forward of h, backward of its gradient in each step.
         before: forward: the state before the step at time t is in slot t + before.
         dropped: forward: the layer's h after dropout, in rows like h's.
     """
@@ -99,8 +94,7 @@ class Thread(NamedTuple):
         registers: (fragment_words,), the lane's weights.
         loaded: (n8, chunks on the way, 4), what the thread's warp multiplies, see `exchange.make_look`.
         code_of: the step mask of the thread's pairs; code_after: backward, the step mask of the next step.
-        per_unit: the pairs' per-unit parameters.
-        now: forward, x Wᵀ of the pairs, as stored.
+        per_unit: the pairs' per-unit parameters. now: forward, x Wᵀ of the pairs, as stored.
         gates: forward, cells with stages: pre-activations with biases of each pair, first ax, then ah.
         biases: forward, with `Tile.keeps_biases`: the biases of each pair in the same order.
         saved, h_before, h_after, c_before, c_after: backward, what the cell saved of the pairs, and their states before
@@ -137,22 +131,18 @@ class Role(NamedTuple):
     """The work of a block and a warp in all steps.
 
     Attributes:
-        row: the block's row of `blocks`, `columns.Block`.
-        owned: derived from it.
+        row: the block's row of `blocks`, `columns.Block`. owned: derived from it.
         warp: the warp's row of `warps`; all but weights, shift, width and column are int32.
-        weights: the flat buffer of all weights.
-        operand: the exchanged array that the warp multiplies.
+        weights: the flat buffer of all weights. operand: the exchanged array that the warp multiplies.
         limit, error_flag: how often a warp looks for numbers, at most; once the flag is set nobody waits any more.
         split, working: warps before `split` leave sums of the recurrent product, warps before `working` the other sums.
         stage_warps: see `columns.Block`.
         reads: forward, whether x Wᵀ stands in `Thread.now`; backward, whether dy stands in `Thread.dy`.
-        options: the launch's options.
-        noise: the row of random words, if the cell draws.
+        options: the launch's options. noise: the row of random words, if the cell draws.
         mask: row of the masks for dropout of the output; -1: none.
         words, kept_sums: of sums over units, `across.Words.array`, and the sums kept for backward, (T, B, Q).
         published: of product stages, where blocks publish what is multiplied: forward (T, B, S*H), backward dah.
-        outputs: of a projection.
-        d_output: backward, the output's gradient.
+        outputs: of a projection. d_output: backward, the output's gradient.
     """
 
     row: Array
@@ -179,9 +169,7 @@ class Role(NamedTuple):
 @device_function
 def make_decode():
     """Make decode(tables, batch) -> (row, owned, warp, split, working).
-
-    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`.
-    """
+    They are the block's row of `blocks` and what follows from it, and the warp's row of `warps`."""
     short = np.int32  # products of int32 take one instruction
 
     def decode(tables, batch):
@@ -201,9 +189,7 @@ def make_decode():
 @device_function
 def make_pair(tile):
     """Make pair_of(owned, b0, i) -> (number, unit, b, valid): the thread's i-th pair for sequences from b0 on.
-
-    The unit counts from the block's first.
-    """
+    The unit counts from the block's first."""
     U, THREADS, SEQUENCES = tile.units, tile.threads, tile.sequences
 
     def pair_of(owned, b0, i):

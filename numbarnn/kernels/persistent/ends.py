@@ -31,8 +31,7 @@ class States(NamedTuple):
     Each array belongs to all layers and directions, or to one layer. Arrays of c are empty if the cell has only h.
 
     Attributes:
-        first_h: (D, B, P) of a layer. first_c: (D, B, N*H).
-        last_h, last_c: same shapes, written.
+        first_h: (D, B, P) of a layer. first_c: (D, B, N*H). last_h, last_c: same shapes, written.
         given: int32, which states it begins with, `HAS_H` and `HAS_C`; others are zero, and their arrays are not read.
     """
 
@@ -61,9 +60,7 @@ class Leaving(NamedTuple):
 @device_function
 def _make_place():
     """Make place_of(arrays, owned, place, b, size): an array's number in `States`, and where a sequence begins in it.
-
-    place: number of the layer and direction, and the number of directions. size: numbers of a sequence.
-    """
+    place: number of the layer and direction, and the number of directions. size: numbers of a sequence."""
 
     def place_of(arrays, owned, place, b, size):
         number, directions = place
@@ -87,9 +84,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
         exact_h, exact_c: whether these states have the dtype of sums: segments of a call hand them on unrounded.
 
     Args of load_first:
-        place: see `_make_place`.
-        width: of h.
-        has_h: whether the block owns that number of h.
+        place: see `_make_place`. width: of h. has_h: whether the block owns that number of h.
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
     load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()
@@ -111,9 +106,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
 @device_function
 def make_store_last(cell, dtype, exact_h, exact_c):
     """Make store_last(states, owned, place, width, unit, b, has_h, (h, private)), which writes a unit's final states.
-
-    Arguments as of `make_load_first`.
-    """
+    Arguments as of `make_load_first`."""
     N, (_, narrow), place_of = cell.num_private, _conversions(dtype, exact_h), _make_place()
     store, has_c = units.storer(N, backend(), _conversions(dtype, exact_c)[1]), N > 0
 
@@ -132,10 +125,8 @@ def make_store_last(cell, dtype, exact_h, exact_c):
 @device_function
 def make_leave():
     """Make leave(thread, leaving, error_flag) -> whether the call has failed and this block leaves last.
-
     That block must then fill the launch's results with NaN (`make_poison`). All threads of the block call it together,
-    whether or not the call failed.
-    """
+    whether or not the call failed."""
     load, store, one, none = ptx.load, ptx.store, np.int64(1), np.int64(0)
 
     def leave(thread, leaving, error_flag):

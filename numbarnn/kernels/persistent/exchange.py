@@ -27,9 +27,7 @@ POLLS_BEFORE_SLEEP, SLEEP_NS = 256, 100
 @device_function
 def make_newest(dtype, aligned):
     """Make newest(words): `UNWRITTEN` if one of four words, or a half of one, is missing; else less.
-
-    It has no branches, so the loads before it do not wait for each other.
-    """
+    It has no branches, so the loads before it do not wait for each other."""
     largest = ptx.largest
     if is_half(dtype) and not aligned:
         low, high = np.uint32(0x0000FFFF), np.uint32(0xFFFF0000)
@@ -122,10 +120,8 @@ def make_load_missing(dtype, aligned, whole):
 @device_function
 def make_publish(dtype, aligned):
     """Make publish(array, index, stored, valid), which stores a number that others wait for, as `storage` stores it.
-
     All lanes of a warp call it together; it stores if `valid`. If readers load words of two 16-bit numbers, two lanes
-    store them together.
-    """
+    store them together."""
     store, store_word, pack = ptx.store, ptx.store_word, ptx.pack_halves
     unwritten, usual_nan = np.uint16(0xFFFF), np.uint16(0x7FFF)
     if is_half(dtype) and aligned:
@@ -219,9 +215,7 @@ def make_look(tile, group, again=False):
 @device_function
 def make_time_out():
     """Make time_out(thread, role, turn, within), which sets the error flag and the block's `timed_out`.
-
-    within: the warp waited for what blocks exchange within the step.
-    """
+    within: the warp waited for what blocks exchange within the step."""
     report = make_report()
 
     def time_out(thread, role, turn, within):
@@ -236,9 +230,7 @@ def make_time_out():
 @device_function
 def make_wait(tile, group):
     """Make wait(thread, role, turn): wait for a group of chunks that was loaded, or time out.
-
-    Until it has come it loads again what is missing, of this group and of groups loaded ahead of time.
-    """
+    Until it has come it loads again what is missing, of this group and of groups loaded ahead of time."""
     newest, largest, words = make_newest(tile.dtype, tile.aligned), ptx.largest, _make_words()
     sleep, sleep_ns, error_of, time_out = ptx.sleep, np.uint32(SLEEP_NS), ptx.load, make_time_out()
     n8, gathered, place, given = tile.n8, tile.gathered, tile.place_of(group), tile.given

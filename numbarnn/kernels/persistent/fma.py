@@ -21,11 +21,9 @@ SEQUENCES_AT_ONCE = 2
 
 def make_product_from_registers(tile):
     """Make the product by FMA with weights in registers: a lane has a few rows of every k_lanes-th 16 bytes of columns.
-
     It multiplies each number that it loads from shared memory with all of its rows: weights from shared memory would
     come as slowly as they are multiplied. Then lanes with the same rows add their sums, each keeping a part of the
-    rows.
-    """
+    rows."""
     own_rows, k_lanes = tile.rows // tile.row_lanes, 32 // tile.row_lanes
     pieces = range(tile.chunks * tile.chunk_elements // (4 * k_lanes))  # of 16 bytes, per lane
     load = in_turn(tuple(_make_piece_load(tile, number, own_rows, k_lanes) for number in pieces))
@@ -108,10 +106,8 @@ def _make_piece_product(tile, number, own_rows, k_lanes):
 @device_function
 def _make_lane_sums(rows, lanes):
     """Make reduce(sums, n) -> first row, which adds sums[n, :rows] over neighboring lanes.
-
     In each round a lane gives half of its rows to a partner and adds the partner's part of the other half to its own.
-    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number.
-    """
+    At last it has the sums of a few rows, at the front of sums[n]; it returns the first one's number."""
     if lanes == 1:
         return lambda sums, n: 0
     half, partner = max(1, next_power_of_two(rows) // 2), lanes // 2
@@ -175,9 +171,7 @@ def _make_step_from_shared(tile):
 @device_function
 def _make_load_to_shared(tile):
     """Make load(thread, role) for `products.make_product`: the warp's lanes read neighbors in memory.
-
-    Those lie forward along a row, backward along the units of a column.
-    """
+    Those lie forward along a row, backward along the units of a column."""
     rows, columns, stride = tile.rows, tile.shared_chunks * tile.chunk_elements, tile.weight_stride
     backward, at_once = tile.backward, gcd(4, rows, tile.units) if tile.backward else 4
     numbers = make_numbers(tile, at_once)
@@ -244,9 +238,7 @@ def _make_fma_group(tile, group):
 @device_function
 def _make_stage(tile, group):
     """Make stage(thread, sums), which puts a group of gathered chunks into shared memory.
-
-    It takes the arguments of a group's multiply, which it replaces if weights are in registers.
-    """
+    It takes the arguments of a group's multiply, which it replaces if weights are in registers."""
     store, n8, gathered, stride, sequences = (
         ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
     )  # fmt: skip

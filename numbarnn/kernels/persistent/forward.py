@@ -42,9 +42,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
     """Make the forward kernel.
 
     Args:
-        cell: any `Cell`.
-        tile: the `Tile` of all blocks.
-        save: training: keep all cell states, and what the cell saves.
+        cell: any `Cell`. tile: the `Tile` of all blocks. save: training: keep all cell states, and what the cell saves.
         inputs: whether some layers multiply their input themselves: all but the first of the launch, or with
             `Tile.given` all.
         drops: whether there is dropout between layers.

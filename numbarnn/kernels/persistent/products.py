@@ -34,10 +34,8 @@ def make_product(tile):
 @device_function
 def make_sums(tile, count, ranges):
     """Make sums(shared, at, begin, end): `count` numbers of one (unit, sequence), each added over warps.
-
     at: where warp 0's partial sum of the unit's first row stands; begin, end: the warps [begin, end) are added, in
-    this order; without `ranges` all are (idle warps leave zeros).
-    """
+    this order; without `ranges` all are (idle warps leave zeros)."""
     if count == 0:
         return lambda shared, at, begin, end: ()
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
@@ -58,7 +56,5 @@ def make_sums(tile, count, ranges):
 @device_function
 def make_index(short):
     """Make index(number): a place in memory, with `short` as unsigned.
-
-    Unsigned places cannot count from the end, so all become one address and constants, which saves registers.
-    """
+    Unsigned places cannot count from the end, so all become one address and constants, which saves registers."""
     return (lambda number: np.uint64(number)) if short else (lambda number: number)

@@ -29,10 +29,8 @@ class Tile:
         dtype: what is stored: "float32", "float16", "bfloat16".
         math: "fma" (float32), or tensor cores: "mma" (float16 and bfloat16), "tf32" and "tf32x3" (float32, each product
             as one of rounded numbers, or as three of numbers split in two).
-        rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward.
-        units: U, units per block.
-        warps: warps per block.
-        chunks: most k-chunks, 64 bytes of a row each, that a warp multiplies.
+        rows_per_unit: forward the most gates of a matrix that blocks multiply, 1 backward. units: U, units per block.
+        warps: warps per block. chunks: most k-chunks, 64 bytes of a row each, that a warp multiplies.
         gathered: chunks that a warp loads at once; a divisor of `chunks`.
         n8: sets of 8 sequences that are multiplied at once, 1 or 2; backward up to 4.
         aligned: rows and parts of rows start at multiples of 16 bytes, so that lanes load 16 bytes at once.
@@ -239,8 +237,7 @@ class Tile:
         It holds weights, the operand, biases and parameters, partial sums, stages' sums, states, in this order.
 
         Args:
-            batch: sequences of the block.
-            states: numbers that a unit keeps from step to step.
+            batch: sequences of the block. states: numbers that a unit keeps from step to step.
         """
         return (self.states + batch * self.units * states) * itemsize(compute_dtype(self.dtype))
 

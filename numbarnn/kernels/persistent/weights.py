@@ -17,11 +17,9 @@ LOADED_AT_ONCE = 4  # loads that a lane has on their way to shared memory; to re
 @device_function
 def _make_place(tile):
     """Make place(warp, row, column) -> (index, inside): a weight's index, and whether the column is one of the warp's.
-
     For other rows and columns the index is the first weight's; nobody reads the products of other rows. The compiler
     must
-    know that row and column are not negative: divisions are then short.
-    """
+    know that row and column are not negative: divisions are then short."""
     units_per_block, whole = tile.units, tile.whole
     if tile.backward:
 
@@ -73,9 +71,7 @@ def _make_elements(tile, count):
 @device_function
 def make_numbers(tile, count):
     """Make numbers(weights, warp, row, column): `count` float32 weights, a power of 2 of them.
-
-    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`.
-    """
+    Forward they are neighbors in a row, backward in a column; the first one's number is a multiple of `count`."""
     if not tile.loads_pieces or count == 1:
         return _make_elements(tile, count)
     place, pair, words, as_float32 = _make_place(tile), ptx.load_weight_pair, ptx.load_weight_words, ptx.as_float32
@@ -98,10 +94,8 @@ def make_numbers(tile, count):
 @device_function
 def make_pieces_of_two_rows(tile):
     """Make pieces(weights, warp, first, second, column) -> eight words: 16 bytes of two rows each, as `mma` takes them.
-
     A word holds two neighboring 16-bit columns, or one float32. Backward the second row follows the first, which is
-    even.
-    """
+    even."""
     if not tile.loads_pieces or not tile.backward:
         one = _make_piece(tile) if tile.loads_pieces else _make_piece_by_elements(tile)
 

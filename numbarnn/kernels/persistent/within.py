@@ -28,8 +28,7 @@ def make_stages(cell, stages, sums_of, product_of):
     """Make run(thread, role, turn), which runs stages in turn.
 
     Args:
-        stages: their numbers, in order.
-        sums_of: f(numbers of consecutive stages of sums) -> the device function.
+        stages: their numbers, in order. sums_of: f(numbers of consecutive stages of sums) -> the device function.
         product_of: f(number of a product stage) -> the device function.
     """
     functions = []
@@ -74,9 +73,7 @@ def make_stage_sums(tile, product, count):
 @device_function
 def _make_end(product):
     """Make end(role): the end of a product stage's warps, from `columns.Block.stage_warps`.
-
-    For product -1 it is the end of the other products' warps.
-    """
+    For product -1 it is the end of the other products' warps."""
     if product < 0:
         return lambda role: role.working
     skipped, bits, short = np.int64(STAGE_BITS * product), np.int64((1 << STAGE_BITS) - 1), np.int32
@@ -116,9 +113,7 @@ def make_sums(cell, tile, stages, terms):
 @device_function
 def _make_put(cell, tile, stages, terms, number):
     """Make put(which, thread, role, turn, i, at): store the terms of the `which`-th stage in shared memory.
-
-    It chooses among the stages from the `number`-th on.
-    """
+    It chooses among the stages from the `number`-th on."""
     store = units.storer(len(cell.stages[stages[number]].sums), backend())
     between, terms_of, last = np.uint64(tile.sequences * tile.units), terms[number], number + 1 == len(stages)
     rest = terms_of if last else _make_put(cell, tile, stages, terms, number + 1)

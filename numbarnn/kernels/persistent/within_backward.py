@@ -78,9 +78,7 @@ def gathers(cell, tile):
 @device_function
 def make_d_state(cell, tile, inputs, masked):
     """Make d_state_of(thread, role, turn, i): the state's gradient from later steps, for the thread's i-th pair.
-
-    The pair must be valid. For a cell with stages or a projection `make_gather` has gathered it.
-    """
+    The pair must be valid. For a cell with stages or a projection `make_gather` has gathered it."""
     if not gathers(cell, tile):
         return _make_carried(cell, tile, inputs, masked)
     load, M = units.loader(cell.num_states, backend()), 1 + cell.num_states
@@ -90,9 +88,7 @@ def make_d_state(cell, tile, inputs, masked):
 @device_function
 def make_gather(cell, tile, inputs, drops, masked):
     """Make gather(thread, role, turn): collect the gradients of the thread's pairs from later steps and from above.
-
-    It stores them in `Thread.came`, for the functions of a cell with stages.
-    """
+    It stores them in `Thread.came`, for the functions of a cell with stages."""
     carried, output_of = _make_carried(cell, tile, inputs, masked), _make_output(tile, inputs, drops)
     store, pair_of, P, M = units.storer(cell.num_states, backend()), make_pair(tile), tile.pairs, 1 + cell.num_states
 
@@ -156,9 +152,7 @@ def _make_came(M):
 @device_function
 def make_within(cell, tile, inputs, drops, masked):
     """Make within(thread, role, turn): the gradients of all stages of a step, the last one first.
-
-    Without stages it does nothing. Arguments and calling rules: see `within_forward.make_within`.
-    """
+    Without stages it does nothing. Arguments and calling rules: see `within_forward.make_within`."""
     stages = tuple(stage for stage in reversed(range(len(cell.stages))) if not cell.stages[stage].largest)
     if not stages:
         return lambda thread, role, turn: None
@@ -182,9 +176,7 @@ def make_within(cell, tile, inputs, drops, masked):
 @device_function
 def _make_terms(cell, tile, stage, arguments_of, d_state_of):
     """Make terms(thread, role, turn, i): a stage's terms of the sums' gradients, or the gradients of its gates.
-
-    They belong to the thread's i-th pair.
-    """
+    They belong to the thread's i-th pair."""
     terms_of = specialise(cell.stages[stage].backward, tile.dtype, backend())
 
     def terms(thread, role, turn, i):
@@ -196,9 +188,7 @@ def _make_terms(cell, tile, stage, arguments_of, d_state_of):
 @device_function
 def _make_product(cell, tile, stage, gradients_of, masked):
     """Make run(thread, role, turn): a product stage backward.
-
-    It publishes the gradients of its gates; their product with R is the gradient of the vector multiplied forward.
-    """
+    It publishes the gradients of its gates; their product with R is the gradient of the vector multiplied forward."""
     dtype, P, S, product = tile.dtype, tile.pairs, cell.num_products, cell.product_number(stage)
     A, first_gate, count = cell.num_ah, cell.first_of_stage(stage), len(cell.stages[stage].gates)
     no_gates = units.zeros(count, backend(), compute_dtype(dtype))

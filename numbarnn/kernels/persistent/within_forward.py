@@ -28,9 +28,7 @@ from numbarnn.kernels.step.unit_values import make_draw
 @device_function
 def make_gates(cell, tile, inputs, masked):
     """Make gates_of(thread, role, number, i) -> (ax, ah): the pre-activations of the thread's i-th pair, with biases.
-
-    number: of the pair in the block. ah has the gates that multiply h.
-    """
+    number: of the pair in the block. ah has the gates that multiply h."""
     G, A, U = cell.num_gates, cell.num_recurrent, tile.units
     PARTIALS, ROW_STRIDE, BIASES = tile.partials, tile.row_stride, tile.biases
     recurrent_sums = products.make_sums(tile, A, inputs or cell.num_products > 0 or tile.projects)
@@ -67,8 +65,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
     The pair must be valid. Stages take the same arguments. For a cell with stages `make_within` has gathered the gates.
 
     Args:
-        inputs, masked: as of `forward.make_forward`.
-        draws: draw random numbers.
+        inputs, masked: as of `forward.make_forward`. draws: draw random numbers.
     """
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
     TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)

@@ -20,11 +20,9 @@ class Parameters(NamedTuple):
     """The learned parameters.
 
     Attributes:
-        R: (A * H, H), with projection (A * H, P); the recurrent weights.
-        b_w: (G * H,). b_r: (A * H,).
+        R: (A * H, H), with projection (A * H, P); the recurrent weights. b_w: (G * H,). b_r: (A * H,).
         W: (G * H, I), for engines that multiply x themselves (`Engine.fuses_input`).
-        W_hr: (P, H), with projection: h = m W_hrᵀ.
-        per_unit: (V * H,), the cell's per-unit parameters.
+        W_hr: (P, H), with projection: h = m W_hrᵀ. per_unit: (V * H,), the cell's per-unit parameters.
     """
 
     R: Any
@@ -69,10 +67,8 @@ class Scratch(NamedTuple):
 
     Attributes:
         ax: (T, B, G * H), x Wᵀ. Rows may be longer; it may be the memory of `Saved.gates`.
-        ah: (B, A * H), h Rᵀ of one step.
-        dm: (B, H), with projection the gradient of m of one step.
-        d_v: (B, S * H), the gradient of v of one step.
-        d_sums: (B, Q), the gradient of the sums of one step.
+        ah: (B, A * H), h Rᵀ of one step. dm: (B, H), with projection the gradient of m of one step.
+        d_v: (B, S * H), the gradient of v of one step. d_sums: (B, Q), the gradient of the sums of one step.
     """
 
     ax: Any = None
@@ -124,9 +120,7 @@ class ForwardBuffers:
     """The arrays of one layer and direction in the forward pass.
 
     Attributes:
-        cell: the cell.
-        direction: 0, or 1 for backward in time.
-        save: keep what backward needs (training).
+        cell: the cell. direction: 0, or 1 for backward in time. save: keep what backward needs (training).
         x: (T, B, I), for engines that multiply it themselves (`Engine.fuses_input`); else None.
         from_zero: h before the first step is zero for all sequences; its product with R may be left out.
         allow_tf32: see `Problem`.

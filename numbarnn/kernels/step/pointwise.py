@@ -39,8 +39,7 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
     """Make the forward kernel of a cell for arrays of a dtype.
 
     Args:
-        save: keep what backward needs (training).
-        masked: read the step mask.
+        save: keep what backward needs (training). masked: read the step mask.
     """
     forward, narrow = forward_function(cell, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
@@ -91,8 +90,7 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
     """Make the backward kernel of a cell for arrays of a dtype.
 
     Args:
-        masked: read the step mask.
-        projected: dh is the complete gradient of m, and there is no dy.
+        masked: read the step mask. projected: dh is the complete gradient of m, and there is no dy.
         with_states: every step's cell states have a gradient.
     """
     backward, narrow = backward_function(cell, dtype, backend()), storage.narrow(dtype)

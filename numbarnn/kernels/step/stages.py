@@ -25,8 +25,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
     """Make the forward kernel of a cell's stage (its number) for arrays of a dtype.
 
     Args:
-        masked: read the step mask.
-        draws: draw random numbers.
+        masked: read the step mask. draws: draw random numbers.
     """
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_forward_rows(cell)
@@ -65,9 +64,7 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
 @per_backend
 def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_states=False):
     """Make the backward kernel of a cell's stage (its number) for arrays of a dtype.
-
-    Flags: see `pointwise.make_pointwise_backward`.
-    """
+    Flags: see `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
     where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
     values_of = make_values_backward(cell, dtype, masked, projected, with_states)

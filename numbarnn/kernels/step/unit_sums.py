@@ -25,9 +25,7 @@ def _sizes():
 
 def threads(cell, dtype, stages):
     """Return the most threads of a block that adds up the terms of some stages; 0 without stages.
-
-    A stage with many sums fills shared memory, and has fewer threads.
-    """
+    A stage with many sums fills shared memory, and has fewer threads."""
     room, size = SHARED_BYTES // np.dtype(compute_dtype(dtype)).itemsize, _sizes()[0]
     while size > 32 and _shared_numbers(cell, stages, size) > room:
         size //= 2
@@ -66,9 +64,7 @@ def make_backward_sums(cell, stages, dtype, flags):
 @device_function
 def _make_sums(cell, stages, functions, values_of, dtype):
     """Make a device function that writes stages' sums to the last of `rows`.
-
-    That is sums in `ForwardRows` and d_sums in `BackwardRows`.
-    """
+    That is sums in `ForwardRows` and d_sums in `BackwardRows`."""
     if not stages:
         return lambda rows, parameters, options, where, H: None
     phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
@@ -103,9 +99,7 @@ def _make_phase(cell, stage, function, values_of, dtype):
 @device_function
 def _make_add_across(count, dtype, largest):
     """Make add_across(out, first, shared, terms): out[first + k] = the sum of all threads' terms[k], or the largest.
-
-    It ends with a barrier, after which all threads see the results.
-    """
+    It ends with a barrier, after which all threads see the results."""
     none, store = np.dtype(dtype).type(-np.inf if largest else 0), units.storer(count, backend())
     add, (_, PARTS) = make_add(largest), _sizes()
 

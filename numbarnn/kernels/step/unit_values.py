@@ -22,8 +22,7 @@ class Where(NamedTuple):
 
     Attributes:
         code, code_after: the step mask of the step, and of the next one in its direction; 0 without a mask.
-        direction, t: of the step.
-        b: the sequence.
+        direction, t: of the step. b: the sequence.
     """
 
     code: Any
@@ -65,10 +64,8 @@ class BackwardRows(NamedTuple):
 @device_function
 def make_where(masked):
     """Make where(options, direction, t, before, b): a `Where`.
-
     `before` is the slot of the state before the step: t, or t + 2 in the second direction. The next step is the other
-    of these two slots.
-    """
+    of these two slots."""
 
     def where(options, direction, t, before, b):
         code = options.step_mask[t + 1, b] if masked else 0
@@ -81,9 +78,7 @@ def make_where(masked):
 @device_function
 def make_forward_rows(cell):
     """Make rows(states, saved, scratch, t, before, b, save): `ForwardRows`.
-
-    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them.
-    """
+    Without `save`, sums have one slot, and c has two that alternate, unless the call keeps all of them."""
     has_sums = cell.num_sums > 0
 
     def rows(states, saved, scratch, t, before, b, save):
@@ -143,10 +138,8 @@ def make_values_forward(cell, dtype, masked, draws):
     Its stages take the same arguments. It also returns the state that a skipped step carries on.
 
     Args of values_of:
-        rows: `ForwardRows`.
-        parameters: `Parameters`; b_w, b_r and per_unit are read.
-        options: `Options`; noise (with `draws`) and chances are read.
-        where: a `Where`.
+        rows: `ForwardRows`. parameters: `Parameters`; b_w, b_r and per_unit are read.
+        options: `Options`; noise (with `draws`) and chances are read. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_ax = units.biased_loader(cell.num_gates, backend(), widen, widen)
@@ -182,10 +175,8 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
         with_states: the step's cell states have a gradient d_states besides that from later steps.
 
     Args of values_of:
-        rows: `BackwardRows`.
-        parameters: `Parameters`; per_unit is read.
-        options: `Options`; noise (if drawn) and chances are read.
-        where: a `Where`.
+        rows: `BackwardRows`. parameters: `Parameters`; per_unit is read.
+        options: `Options`; noise (if drawn) and chances are read. where: a `Where`.
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)

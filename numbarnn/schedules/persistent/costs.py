@@ -32,10 +32,8 @@ class Estimate:
 
     Attributes:
         exchange: storing a block's part of the state and receiving all others' parts.
-        read_bytes: of what is exchanged, by one block.
-        read: reading them from the L2 cache.
-        multiply: the products of one block.
-        add: adding the warps' partial sums, and the cell.
+        read_bytes: of what is exchanged, by one block. read: reading them from the L2 cache.
+        multiply: the products of one block. add: adding the warps' partial sums, and the cell.
         rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
         within: these exchanges, all turns together.
     """
@@ -61,18 +59,14 @@ class Estimate:
 
 def steps_in_all(steps, layers, directions):
     """Return the steps of a launch that follow each other.
-
-    A layer of two directions waits for the whole layer below: nothing overlaps.
-    """
+    A layer of two directions waits for the whole layer below: nothing overlaps."""
     return steps + layers - 1 if directions == 1 else steps * layers
 
 
 def estimate_of(problem, profile, launch, columns):
     """Return the Estimate of a step of a `planner.Launch`.
-
     The step has `turns` through a block's sequences, each a chain of loads, products and sums. Padded rows are
-    multiplied too.
-    """
+    multiplied too."""
     tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / tile.sequences)
@@ -99,9 +93,7 @@ def estimate_of(problem, profile, launch, columns):
 
 def _mma_clocks(tile, columns):
     """Return the clocks of a warp's products by tensor cores in a turn, as each waits for the previous one in its sums.
-
-    By "tf32x3" products of different chunks do not wait for each other.
-    """
+    By "tf32x3" products of different chunks do not wait for each other."""
     return MMA_CLOCKS * tile.dependent_products if columns and tile.math in ("mma", "tf32") else 0
 
 
@@ -112,10 +104,8 @@ def _sums(tile):
 
 def _rounds(cell, tile):
     """Return how often blocks exchange something within a step.
-
     That is once for each of the cell's stages, and once for a projection. Backward, stages with the largest term need
-    none: no gradient flows through a maximum.
-    """
+    none: no gradient flows through a maximum."""
     return sum(1 for stage in cell.stages if not (tile.backward and stage.largest)) + tile.projects
 
 
@@ -163,8 +153,7 @@ class StepChain(NamedTuple):
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
         own, together: least microseconds to read the columns of a sequence, at a block's rate, and per block at the
         L2's.
-        exchange: microseconds of the exchange.
-        words: see `_words_us`.
+        exchange: microseconds of the exchange. words: see `_words_us`.
     """
 
     tile: Tile
@@ -179,8 +168,7 @@ class StepChain(NamedTuple):
         """Return the chain of a tile whose blocks multiply `columns` columns.
 
         Args:
-            problem: the problem, or its `tilings.TilingSizes`.
-            places: number of layers and directions.
+            problem: the problem, or its `tilings.TilingSizes`. places: number of layers and directions.
         """
         clock, size = profile.clock_ghz * 1e3, itemsize(problem.dtype)
         groups = tile.chunks // tile.gathered * (1 + problem.cell.num_products + tile.projects) if columns else 0

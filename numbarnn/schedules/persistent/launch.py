@@ -17,16 +17,11 @@ class Launch:
     """One cooperative launch.
 
     Attributes:
-        first, last: layers [first, last).
-        tile: the tile of every block.
-        blocks: number of blocks.
+        first, last: layers [first, last). tile: the tile of every block. blocks: number of blocks.
         slices: of the batch: so many blocks have the same units, each for one slice of the sequences.
-        sequences: most sequences of a block.
-        shared_bytes: dynamic shared memory of each block.
-        estimate: of one step; None while tilings are compared.
-        steps: T.
-        directions: D.
-        backward: whether it is of the backward pass.
+        sequences: most sequences of a block. shared_bytes: dynamic shared memory of each block.
+        estimate: of one step; None while tilings are compared. steps: T.
+        directions: D. backward: whether it is of the backward pass.
         chain_us: of one step, by which it is compared with other tilings: see `costs.StepChain`.
     """
 

@@ -98,11 +98,9 @@ def _alike(problem, first, last):
 
 def _with_input(problem, profile, launch):
     """Return the Launch, or one whose first layer multiplies its input itself, if that saves `LEAST_GAIN` of the time.
-
     It saves the product before the launch, but each block of the layer reads the input at every step. It is never
     chosen
-    by TF32: no time is known of its products before a launch.
-    """
+    by TF32: no time is known of its products before a launch."""
     products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
     on_device = problem if problem.profile is profile else replace(problem, profile=profile)
     spared = sum(product_us(task, on_device) for task in products)
@@ -119,10 +117,8 @@ def _with_input(problem, profile, launch):
 
 def _may_multiply_input(problem, layer):
     """Return whether blocks of a launch's first layer may multiply its input themselves.
-
     They may on a GPU, as elsewhere no time is known; if the whole input product is one with W; not in segments, whose
-    bits are those of all steps at once.
-    """
+    bits are those of all steps at once."""
     whole = layer > 0 or problem.input_mode == "linear"
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
@@ -149,10 +145,8 @@ def _tiling(sizes, profile, backward, first, last, given=False):
 
 def _with_fewer_turns(problem, profile, launch):
     """Return the Launch with more sequences at once, if turns load weights from shared memory, and memory allows.
-
     Its tiling was chosen before, for at most two sets of sequences: the model that compares tilings was never tested
-    with more.
-    """
+    with more."""
     most, tile, cell = min(MOST_N8, ceil(launch.sequences / N8)), launch.tile, problem.cell
     # Found by compiling: registers are spilled by projections (sm_80), and forward by warps that do not load all of
     # their chunks at once (sm_90); several layers forward leave a stack frame (sm_100).

@@ -43,9 +43,7 @@ class Room(NamedTuple):
     """The memory in which a block can keep weights.
 
     Attributes:
-        registers: 32-bit registers of an SM.
-        shared_bytes: of shared memory.
-        sequences: most of the block.
+        registers: 32-bit registers of an SM. shared_bytes: of shared memory. sequences: most of the block.
         num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and per-unit parameters.
         for_stages: registers that a thread needs for the cell's stages.
     """
@@ -73,8 +71,7 @@ class Way:
 
     Attributes:
         tile: the `tile.Tile` with all chunks in shared memory.
-        all_bytes: of shared memory, besides states, that it takes.
-        chunk_bytes: that each chunk takes there.
+        all_bytes: of shared memory, besides states, that it takes. chunk_bytes: that each chunk takes there.
     """
 
     tile: Tile
@@ -83,9 +80,7 @@ class Way:
 
     def most_shared_chunks(self, free):
         """Return how many chunks fit in `free` bytes of shared memory beside states.
-
-        A negative number: not even what steps need fits.
-        """
+        A negative number: not even what steps need fits."""
         return self.tile.chunks - max(0, ceil((self.all_bytes - free) / self.chunk_bytes))
 
 
@@ -112,9 +107,7 @@ def _way(tile):
 
 def mixed_tile(tile, room, shared):
     """Return a `Way`'s tile with weights in registers first, then in shared memory, which holds `shared` chunks.
-
-    It returns None if the weights do not fit. By FMA all are in shared memory.
-    """
+    It returns None if the weights do not fit. By FMA all are in shared memory."""
     chunks, in_registers = tile.chunks, 0
     if tile.math != "fma":
         free = max(_free_registers(tile, room) - REGISTERS_IF_MIXED, 0)
@@ -125,9 +118,7 @@ def mixed_tile(tile, room, shared):
 
 def _with_groups(tile):
     """Return the Tile with its chunks rounded up, loading as many at once as registers allow.
-
-    Chunks on the way take registers; more groups take more trips to the L2 cache.
-    """
+    Chunks on the way take registers; more groups take more trips to the L2 cache."""
     chunks = ceil(tile.chunks / tile.whole_chunks) * tile.whole_chunks
     most = WORDS_ON_THE_WAY[tile.warps > 8 or tile.for_stages > 0] // (4 * tile.n8)
     while True:
@@ -140,9 +131,7 @@ def _with_groups(tile):
 
 def with_n8(tile, n8, room):
     """Return the Tile, with weights in shared memory, for `n8` sets of 8 sequences at once; None if it does not fit.
-
-    A warp that loads all of its chunks at once still does, if registers allow.
-    """
+    A warp that loads all of its chunks at once still does, if registers allow."""
     more = replace(tile, n8=n8, groups_ahead=0, accumulators=1, keeps_biases=False)
     if more.groups > 1 or _free_registers(more, room) < 0:
         more = _with_groups(more)
@@ -157,10 +146,8 @@ def with_extras(tile, room):
 
 def looking_ahead(tile, room):
     """Return the Tile whose warps load the next group of chunks ahead of time, if there is one and registers allow.
-
     It does not where compiling has spilled registers: with more than 8 warps (sm_100), backward with a projection
-    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90).
-    """
+    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90)."""
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0
@@ -186,9 +173,7 @@ def with_accumulators(tile, room):
 
 def keeping_biases(tile, room):
     """Return the Tile whose threads keep their pairs' biases in registers, if there are any and registers allow.
-
-    Cells with stages and projections leave them in shared memory.
-    """
+    Cells with stages and projections leave them in shared memory."""
     biases = tile.pairs * tile.unit_biases
     free = _free_registers(tile, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     few = not room.for_stages and tile.warps <= 8

@@ -17,8 +17,7 @@ class Source:
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
         direction: backward, the direction of the layer above that had it as input; else 0.
-        columns: that a block multiplies.
-        width: columns of the matrix.
+        columns: that a block multiplies. width: columns of the matrix.
         start: the first of those columns, for a block with the layer's first units.
         head: units of a head; columns of a block in the next head begin `head` further on, and so on.
     """
@@ -95,11 +94,9 @@ def _whole_source(sizes, backward, kind, gates):
 
 def _sources_of_head(problem, hidden, backward, units, kind, gates):
     """Return the sources of one of R's products for a cell with heads (`Cell.heads`): one head's columns.
-
     Backward they are that head's columns of each gate. The list is empty unless all units of a block belong to one
     head. All other columns are zero. A dense product would multiply them and wait for them; it would also turn another
-    head's infinity into NaN here, as 0 * inf is NaN.
-    """
+    head's infinity into NaN here, as 0 * inf is NaN."""
     head = hidden // problem.cell.heads
     if head == hidden or problem.projection or head % units or head * itemsize(problem.dtype) % PIECE_BYTES:
         return []
@@ -111,9 +108,7 @@ def share(sources, warps, tile):
     """Share a block's warps among its sources: per warp (source, first column, number of columns), or None.
 
     Args:
-        sources: see `sources`.
-        warps: number of warps.
-        tile: for its chunks per warp.
+        sources: see `sources`. warps: number of warps. tile: for its chunks per warp.
     """
     shares = []
     for source in sources:

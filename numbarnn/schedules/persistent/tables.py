@@ -79,9 +79,7 @@ def _for_good(parts):
 @lru_cache(maxsize=1024)
 def _rows(problem, launch, places, layer, direction):
     """Return the rows of `blocks` and of `warps` of a layer and direction, for one part of the batch.
-
-    All parts have the same rows but for sequence and end, which are 0 here.
-    """
+    All parts have the same rows but for sequence and end, which are 0 here."""
     make_warp, places = _backward_warp if launch.backward else _forward_warp, dict(places)
     tile = launch.tile
     sources = shares.sources(problem, launch.first, layer, launch.last, launch.backward, tile)
@@ -145,10 +143,8 @@ def _stage_warps(of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, forward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-
     The exchanged arrays are in this order: h of each layer; h after dropout, if there is dropout; the first layer's
-    input, if it is given; v of each layer and direction, or m of each layer.
-    """
+    input, if it is given; v of each layer and direction, or m of each layer."""
     if share is None:
         return Warp()
     source, first, count = share
@@ -191,10 +187,8 @@ def _forward_warp(problem, launch, places, layer, blocks, share):
 
 def _backward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, backward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-
     The exchanged arrays are, each for all layers and directions: the gradients of h Rᵀ, if any; of x Wᵀ, if they
-    differ; of h, with a projection.
-    """
+    differ; of h, with a projection."""
     if share is None:
         return Warp()
     source, first, count = share

@@ -69,10 +69,8 @@ class _Part:
 
     Attributes:
         sizes: the `TilingSizes`, with a batch of 0.
-        profile: the device's profile.
-        first, last: the part's layers, [first, last).
-        backward: whether it belongs to the backward pass.
-        given: see `Tile`.
+        profile: the device's profile. first, last: the part's layers, [first, last).
+        backward: whether it belongs to the backward pass. given: see `Tile`.
     """
 
     sizes: TilingSizes
@@ -146,8 +144,7 @@ def _fitting(part, slicings, mixed):
     """Yield (microseconds of a step, tile, blocks, slicing) of each launch that fits.
 
     Args:
-        slicings: see `_slicings`.
-        mixed: whether weights may be in several places; else they are in one.
+        slicings: see `_slicings`. mixed: whether weights may be in several places; else they are in one.
     """
     most, room, step_us = part.profile.multiprocessors, part.shared_bytes, StepChain.step_us
     for units, blocks_of_slice in part.blocks_of().items():
