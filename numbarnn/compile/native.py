@@ -109,10 +109,10 @@ def loaded(code, symbol):
 
 def compiled(module):
     """Return the object file of an `llvmlite.ir.Module`."""
-    return _machine()[0].emit_object(optimised(module))
+    return _machine()[0].emit_object(optimized(module))
 
 
-def optimised(module):
+def optimized(module):
     """Return a module of LLVM's with the same functions, optimized for this CPU."""
     machine = _machine()[0]
     module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
