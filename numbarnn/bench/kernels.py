@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numbarnn.bench import console, planned, source
 from numbarnn.cuda import compiler
-from numbarnn.cuda.machine_code import read
+from numbarnn.cuda.machine_code import listing
 from numbarnn.kernels import catalog
 
 USUAL_ARCH = "sm_90"
@@ -120,10 +120,10 @@ def print_machine_code(shipped, arch):
     """Print a kernel's machine code for an arch."""
     compiled = shipped.compile(capability(arch))
     try:
-        code = read(compiled)
+        lines = listing(compiled)
     except RuntimeError as error:
         raise console.CannotRun(str(error)) from error
-    console.say("\n".join([f"// {shipped}, {arch}: {compiled.registers} registers", *code.listing]))
+    console.say("\n".join([f"// {shipped}, {arch}: {compiled.registers} registers", *lines]))
 
 
 def print_source(shipped):

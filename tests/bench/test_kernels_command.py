@@ -15,7 +15,7 @@ from numbarnn.kernels import catalog
 from planned_problems import shipped_kernels
 
 EVERY = shipped_kernels((9, 0))
-DECORATORS = ("cuda.jit", "kernel(launch_bounds=(THREADS, 1))")
+DECORATORS = ("cuda.jit", "cuda.jit(launch_bounds=(THREADS, 1))")
 FEW = ("dropout", "add_column_sums-float32-columns", "copy-float64-contiguous_from_strided")
 
 

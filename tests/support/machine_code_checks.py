@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import gcd
 
 from numbarnn.common.precision import is_half
-from numbarnn.cuda.machine_code import Instruction, Loop, widths
 from numbarnn.kernels.persistent.fma import SEQUENCES_AT_ONCE
 from numbarnn.kernels.persistent.tile import M16
 from numbarnn.schedules.persistent.planner import variant
+from sass import Instruction, Loop, widths
 
 # Most instructions of a lane per word of its weights, what a kernel begins with included: above what was counted of the
 # planned kernels on 2026-11-23, 3 to 12, and far below the loop's that it was before, 49 to 208.

@@ -15,8 +15,9 @@ from numbarnn import cli
 from numbarnn.bench import planned
 from numbarnn.bench.shapes import SETS
 from numbarnn.cuda import compiler
-from numbarnn.cuda.machine_code import MachineCode, disassembler, read, widths
+from numbarnn.cuda.machine_code import disassembler
 from numbarnn.schedules.persistent import planner
+from sass import MachineCode, read, widths
 
 full = pytest.mark.full
 ARCHS = {"sm_90": (9, 0), "sm_80": (8, 0), "sm_100": (10, 0)}
@@ -215,7 +216,7 @@ def test_other_machine_code_is_found(forward, there, instead, message):
     """In the listing: of each kind the first one, or all where one alone is harmless."""
     problem, launch, code, limit = forward
     checks.require(*forward)
-    text = "\n".join(code.listing)
+    text = code.text
     number = {"LDG.E.128.STRONG.GPU": 1, "HMMA.16816.F32": 1, "SHFL.BFLY": 1}.get(there, 0)
     wrong = re.sub(rf"{re.escape(there)}(?![.\w])", instead, text, count=number)
     assert wrong != text
