@@ -44,7 +44,7 @@ def _options(metadata, path):
     try:
         options = json.loads(metadata.get(KEY, "{}"))
     except (json.JSONDecodeError, RecursionError) as error:  # the second: lists nested too deeply
-        raise ValueError(f"the metadata {KEY!r} of {path} are no JSON that can be read: {error}") from error
+        raise ValueError(f"the metadata {KEY!r} of {path} are not valid JSON: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
     if unknown := [name for name in options if name not in OPTIONS]:

@@ -159,13 +159,12 @@ def test_quick_shows_every_cell_and_option_of_every_schedule_in_the_simulator():
         assert {case.dtype for case in own} >= {"float32", "float16"}, schedule
 
 
-def test_the_simulator_starts_no_processes_where_greenlet_is_missing(monkeypatch):
-    """Such a process would start one in turn, and so on."""
-    monkeypatch.setattr(engines, "available", lambda: ["cpu"], raising=False)
-    monkeypatch.setattr(install, "simulator_lacks", lambda: "greenlet is not installed")
-    assert check.plan_devices("all") == (["cpu"], False)
-    monkeypatch.setattr(check, "simulated", lambda: True)
-    assert check.plan_devices("sim") == (["sim"], False)
+def test_who_is_checked_where(monkeypatch):
+    """The simulator beside the others, by a second process; alone in this one; not at all where it lacks something."""
+    assert check.plan_devices("sim") == (["sim"], False) and check.plan_devices("cpu") == (["cpu"], False)
+    for here, planned in ((["cpu", "sim"], (["cpu"], True)), (["cpu"], (["cpu"], False))):
+        monkeypatch.setattr(engines, "available", lambda here=here: here)
+        assert check.plan_devices("all") == planned
 
 
 # ---- the real engine ----
@@ -187,7 +186,7 @@ def child_that(monkeypatch, code):
 def test_the_simulators_rows_are_merged(monkeypatch):
     row = check.engine_failure("sim", "none") | {"ok": True}
     code = (
-        "import sys, os, json; assert os.environ['NUMBA_ENABLE_CUDASIM'] == '1';"
+        "import sys, json;"
         f"json.dump([json.loads('''{json.dumps(row)}''')], open(sys.argv[sys.argv.index('--json') + 1], 'w'))"
     )
     (found,) = child_that(monkeypatch, code)

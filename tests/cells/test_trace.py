@@ -257,7 +257,7 @@ def test_show_of_a_hand_written_cell(hand_written):
 
 
 def test_show_takes_cells():
-    with pytest.raises(TypeError, match=r"show takes a Cell, such as numbarnn\.cell makes, not 'lstm'"):
+    with pytest.raises(TypeError, match=r"show takes a Cell, such as numbarnn\.cell makes, got 'lstm'"):
         show("lstm")
 
 
@@ -280,7 +280,7 @@ COMPILED = (
     "every_kinked_function-minimal",
     "chain_of_products-gates",
     "slstm-minimal",
-    "normalised-gates",
+    "normalized-gates",
 )
 
 

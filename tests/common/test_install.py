@@ -28,12 +28,9 @@ def test_versions_takes_the_lower_bounds_of_all_that_is_needed(a_clone):
     path = ROOT / "tests" / "versions.py"
     versions = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("versions", path))
     spec.loader.exec_module(versions)
-    core, all_of_sim = (
-        [versions.oldest(one) for one in versions.requirements(e) if ">=" in one] for e in ("core", "sim")
-    )
-    assert core == ["numpy==2.0.*", "llvmlite==0.44.*", "scipy-openblas32==0.3.29"]
-    assert {one.partition("==")[0] for one in all_of_sim} == {"numpy", "llvmlite", "scipy-openblas32", "numba",
-                                                              "numba-cuda", "greenlet"}  # fmt: skip
+    core, of_kernels = (list(map(versions.oldest, versions.requirements(extra))) for extra in ("core", "kernels"))
+    assert core == ["numpy==2.0.*", "llvmlite==0.44.*", "scipy-openblas32==0.3.29", "greenlet==3"]
+    assert of_kernels == [*core, "numba==0.61.*", "numba-cuda[cu12]==0.21.*"]
 
 
 # -------------------------------------------------------------------------------------- an editable install

@@ -190,12 +190,12 @@ def test_as_many_threads_as_pytorch_has(told):
         pool = nr.engines.get("cpu").thread_pool
         assert pool.openmp is None
         import numbarnn.torch as nrt
-        pool.threads = 4 if pool._told is False else pool.threads  # as on a machine with so many processors
+        pool.threads = 4 if pool._is_set is False else pool.threads  # as on a machine with so many processors
         before = nr.get_num_threads()
         nrt.LSTM(3, 5)
         for threads in (1, 3, before + 1):
             torch.set_num_threads(threads)
-            expected = before if pool._told else min(threads, before)
+            expected = before if pool._is_set else min(threads, before)
             with ThreadPoolExecutor(1) as other:
                 assert nr.get_num_threads() == other.submit(nr.get_num_threads).result() == expected
         nr.set_num_threads(3)
