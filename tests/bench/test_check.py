@@ -9,7 +9,7 @@ import pytest
 
 from numbarnn import cli, engines
 from numbarnn.bench import accuracy, cases, check, console, spreads
-from numbarnn.common import install, precision
+from numbarnn.common import precision
 from numbarnn.schedules import SCHEDULES
 from stub_layer import use_stub
 

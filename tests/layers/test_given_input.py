@@ -77,5 +77,5 @@ def test_the_size_must_be_that_of_all_gates():
 
 def test_files_that_cannot_say_so_are_refused(tmp_path):
     given = nr.LSTM(4 * HIDDEN, HIDDEN, input_mode="given", device="cpu")
-    with pytest.raises(ValueError, match="save layer.state_dict"):
+    with pytest.raises(ValueError, match=r"save layer\.state_dict"):
         nr.convert.save_safetensors(given, tmp_path / "given.safetensors")

@@ -211,8 +211,8 @@ def layer_values(recording, dtype, device, schedule="auto"):
 
 
 def assert_as_exact(recording, dtype, values, what):
-    """Each quantity is at most twice as far from float64 as the recorded one, or within `accuracy.floor`. What is float64
-    itself is compared with numbers that are rounded as much: independent errors, whose squares add up."""
+    """Each quantity is at most twice as far from float64 as the recorded one, or within `accuracy.floor`. Results in
+    float64 are compared with numbers that are rounded as much: of independent errors the squares add up."""
     own = 2**0.5 if dtype == "float64" else 1.0
     case, problems, wanted, theirs_wanted = recording.case(dtype), [], expected(recording, True), expected(recording)
     for name, recorded in recording.results[dtype].items():
