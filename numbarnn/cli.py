@@ -94,7 +94,7 @@ def refuse_one_file_for_two(args, parser):
 
 
 def in_one_line(error):
-    """What an exception that ends a command says."""
+    """Return the message of an exception that ends a command."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):

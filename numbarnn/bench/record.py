@@ -52,8 +52,8 @@ def row(**known):
         plan                what numbarnn ran, and why
         seconds             contender -> its time per call in each round, by the host's clock; device_seconds: the GPU's
         p99_seconds         contender -> of single steps the 99th percentile in each round
-        median_s            contender -> median over rounds; device_median_s, p99_s likewise
-        ratio               contender -> median over rounds of numbarnn's time / the contender's; device_ratio likewise
+        median_s            contender -> median over rounds; device_median_s, p99_s: of those
+        ratio               contender -> median over rounds of numbarnn's time / the contender's; device_ratio
         best_cudnn          the fastest of cuDNN's algorithms, by the GPU's clock
         host_behind         contender -> rounds in which the GPU may have waited for the host; None: nobody looked
         notes, left_out     contender -> how it is called, why it has no times
@@ -167,7 +167,7 @@ LEAST_ROUNDS = 3  # below, nobody knows how much they scatter
 
 
 class Load:
-    """What else the machine does, from the moment this is made; None where the system does not say."""
+    """Measure the load of other processes, from the moment this is made; None where the system does not say."""
 
     def __init__(self):
         self._begin = self._now()

@@ -1,4 +1,4 @@
-"""What parameters begin with, where a cell's equations say so: a number, or something drawn for a shape."""
+"""Initial values of parameters that a cell's equations choose: a number, or something drawn for a shape."""
 
 import math
 from dataclasses import dataclass

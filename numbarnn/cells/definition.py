@@ -1,4 +1,4 @@
-"""What a cell is: the equations of one unit at one step, and what they need, as data."""
+"""Define a cell as data: the equations of one unit at one step, and what they need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numbarnn.cells.layout import STACKED, Layout, usual
 
 
 class Given(NamedTuple):
-    """What a general cell's equations are given of a unit besides its pre-activations and states; all are tuples.
+    """Inputs of a general cell's equations for one unit, besides its pre-activations and states; all are tuples.
 
     Attributes:
         per_unit: the unit's own parameters.
@@ -27,7 +27,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What has to be done for all units of a sequence before a step can go on: a further product, or sums over units.
+    """Work on all units of a sequence before a step can go on: a further product, or sums over units.
 
     A product: some rows of R multiply not h' but a vector v, made of what is known by then.
 
@@ -76,7 +76,7 @@ class Noise:
 
 
 class NoiseForm(NamedTuple):
-    """What compiled code has of a `Noise`; all else are arguments (`Chances`), so that it is the same for all rates.
+    """The part of a `Noise` that is compiled in; all else are arguments (`Chances`), the same code for all rates.
     Where `kept` or `mean` is 1, as zoneout's and dropout's, nothing is multiplied."""
 
     each_step: bool

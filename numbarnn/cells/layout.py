@@ -1,4 +1,4 @@
-"""What a cell's parameters are called, and how what kernels multiply with is made of them.
+"""Name a cell's parameters, and derive from them the matrices that kernels multiply with.
 
 Kernels read, per layer and direction, matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and parameters per unit.
 Users set what their equations name: `p.W.i`, `p.peep`, `p.scalar.alpha`. As a rule the rows of W are the matrices that
@@ -25,7 +25,7 @@ class Term(NamedTuple):
         parameter   data: its name                     number    data: a float
         eye         the identity; data: its size, or   constant  data: a `Constant`
                     why it is square, until that is known
-        lower       likewise, ones on the diagonal and below it: what sums up
+        lower       (H, H), ones on the diagonal and below it: what sums up
         zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
 
     mul and divide work element by element, or with a number or scalar; product is a matrix product.
@@ -134,7 +134,7 @@ def usual(cell):
 
 
 def flat_name(name):
-    """What an array of its own is called in a state dict, without the layer's ending."""
+    """Return the name of a single array in a state dict, without the layer's ending."""
     return name.replace(".", "_")
 
 

@@ -599,7 +599,7 @@ def antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
 
 @cell
 def gated_antisymmetric(x, h, p, epsilon=0.01, gamma=0.01):
-    """The same with a gate, which sees h through the same matrix.
+    """The antisymmetric RNN with a gate, which sees h through the same matrix.
 
     Chang et al. 2019, arXiv:1902.09689, (11).
     """

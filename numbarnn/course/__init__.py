@@ -1,4 +1,4 @@
-"""What the notebooks of the course share: exercises that are checked on the spot, and progress of long cells.
+"""Tools of the course's notebooks: exercises that are checked on the spot, and progress of long cells.
 
 An exercise is four cells that follow each other; tests/support/exercises.py finds them by their tags:
 

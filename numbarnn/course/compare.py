@@ -41,7 +41,7 @@ def is_changed(now, before):
 
 
 def difference(came, expected, tolerance):
-    """What is wrong with a value, or None if it is right.
+    """Describe the fault of a value; None if it is right.
 
     Args:
         came, expected: numbers, arrays, strings, or tuples, lists and dicts of them.

@@ -13,7 +13,7 @@ def launch(kernel, grid, block, *arguments, seed=0):
     Args:
         kernel: what `@cuda.jit` made of a function.
         grid: number of blocks: an int, or (x, y) or (x, y, z).
-        block: threads of each block, likewise.
+        block: threads of each block, an int or a tuple as `grid`.
         arguments: NumPy arrays; ints and floats are handed over as int32 and float32.
         seed: of the simulator's order. A GPU has its own order.
 

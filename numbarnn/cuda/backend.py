@@ -1,4 +1,4 @@
-"""What kernels and device functions are made for: "cuda", compiled by Numba, or "python", for the simulator.
+"""Choose the backend of kernels and device functions: "cuda", compiled by Numba, or "python", for the simulator.
 
 Factories ask `backend()` while they make something, and remember it by `per_backend`. An engine says which it is around
 its calls (`using`); outside of these it is "cuda", or with NUMBA_ENABLE_CUDASIM=1 "python".

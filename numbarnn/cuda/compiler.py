@@ -161,7 +161,7 @@ def _capability(cc):
 
 
 def _options(kernel, fastmath):
-    """What `@cuda.jit` was told that matters to the compiler."""
+    """Return the options of `@cuda.jit` that matter to the compiler."""
     given = getattr(kernel, "targetoptions", {})
     for name in ("debug", "link"):
         if given.get(name):
@@ -279,7 +279,7 @@ def _as_text(log):
 
 
 def _resources(log):
-    """What the linker's verbose log says the kernel uses; device functions that were not inlined included."""
+    """Read a kernel's resources from the linker's log; device functions that were not inlined included."""
 
     def numbers(pattern):
         return [int(number) for number in re.findall(pattern, log)]

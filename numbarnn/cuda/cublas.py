@@ -108,7 +108,7 @@ class Handle:
 
 
 def _key(device, stream):
-    """What a handle is found by: one per stream, whose work comes one after the other whoever asks for it."""
+    """Return the key of a handle: one per stream, whose work comes one after the other whoever asks for it."""
     return device, stream, threading.get_ident() if stream in _DEFAULT_STREAMS else None
 
 

@@ -119,7 +119,7 @@ class Interleaving:
         self._carriers, self._idle_carriers = [], []
 
     def names_of(self, thread):
-        """What a thread calls itself, as a dict."""
+        """Return the names of a thread for itself, as a dict."""
         raise NotImplementedError
 
     def memory(self):
@@ -191,8 +191,8 @@ class Interleaving:
         self._idle_carriers.append(carrier)
 
     def _carry(self):
-        """What a greenlet does: one thread after the other. To start a greenlet is dear, so threads that never wait
-        share one."""
+        """Run threads in a greenlet, one after the other. A greenlet is dear to start, so threads that never wait share
+        one."""
         while True:
             self._function(*self._arguments)
             thread = self.current
@@ -272,7 +272,7 @@ class Interleaving:
         return "; ".join(lines) + (f"; and {more} more such groups" if more else "")
 
     def _place(self, thread):
-        """What a waiting thread waits in: "at syncthreads, kernels.py:12 in my_kernel"."""
+        """Name the place where a thread waits: "at syncthreads, kernels.py:12 in my_kernel"."""
         frame, operation = thread.carrier and thread.carrier.gr_frame, ""
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
@@ -286,7 +286,7 @@ class Interleaving:
 
 
 def _call_site(frame):
-    """What tells one place of the program, and the calls that led there, from another: which instruction each of these
+    """Identify a place of the program and the calls that led there: which instruction each of these
     functions has come to. What functions they are follows, as all threads begin in the same one, and no kernel can
     choose a function while it runs."""
     site = []

@@ -34,7 +34,7 @@ class LaunchConfig:
 
     Attributes:
         grid: number of blocks: an int, or a tuple of 1 to 3 (x, y, z); kept as a tuple of 3.
-        block: threads per block, likewise; at most 1024 in all.
+        block: threads per block, an int or a tuple as `grid`; at most 1024 in all.
         shared_bytes: dynamic shared memory per block.
         cooperative: all blocks are resident at once, so that they may wait for each other.
     """
@@ -141,7 +141,7 @@ class Kernel:
 
 
 class BoundKernel:
-    """What `Kernel.bind` returns on a GPU: call it with the kernel's remaining ints to launch.
+    """A bound kernel on a GPU: call it with the kernel's remaining ints to launch.
 
     Attributes:
         name: of the kernel, for messages.

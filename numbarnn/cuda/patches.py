@@ -1,4 +1,4 @@
-"""What is changed in numba-cuda while it compiles one of our kernels: one context manager per change.
+"""Changes of numba-cuda while it compiles one of our kernels: one context manager per change.
 
 Each puts everything back at its end. Where a function of Numba's gives another answer, it does so in this thread only.
 With a numba-cuda that lacks what it changes, each does nothing.

@@ -118,7 +118,7 @@ _FOUR_WORDS = "{$0, $1, $2, $3}"
 
 
 def _four_words(text):
-    """The same instruction, whose results are four words, for arrays of each type in `_NAMES`."""
+    """Return the forms of an instruction whose results are four words, for arrays of each type in `_NAMES`."""
     return {kind: (text, [WORD] * 4) for kind in _NAMES}
 
 

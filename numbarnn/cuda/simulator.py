@@ -159,7 +159,7 @@ def pause(nanoseconds=0):
 
 
 def exchange(mask, value):
-    """What every lane brings, when the lanes of a warp meet: for instructions that a whole warp executes together.
+    """Return the values of all lanes of a warp when they meet: for instructions of a whole warp.
 
     Args:
         mask: bit mask of the lanes that take part; lanes that have ended are not waited for.

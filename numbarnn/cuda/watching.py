@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 
 class Watcher:
-    """What is told; nothing comes of it here. Time is counted in turns: a launch's `turns` counts them from 1, its
-    `current` is the thread whose turn it is."""
+    """An observer of launches, which ignores all events. Time is counted in turns: a launch's `turns` counts them from
+    1, its `current` is the thread whose turn it is."""
 
     def launched(self, launch, function, arguments):
         """A launch begins: the `interleaving.Interleaving`, the kernel's Python function, its arguments."""

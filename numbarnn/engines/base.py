@@ -1,4 +1,4 @@
-"""What every engine offers: arrays, and a method for each kind of a program's operations."""
+"""The interface of all engines: arrays, and a method for each kind of a program's operations."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -84,7 +84,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _part(self, view, array):
-        """The same of a view that is not all of it."""
+        """Return the part of an array that a view shows, which is not all of it."""
 
     def compile(self, operations):
         """Functions without arguments that do operations one after another, perhaps fewer than these.
@@ -291,7 +291,7 @@ class Engine(ABC):
 
 
 def as_code(name):
-    """What a message calls an argument, as one would write it: state[0] of "state[0] (h)"."""
+    """Return an argument as one would write it in code: state[0] of "state[0] (h)"."""
     return name.split(" (")[0]
 
 

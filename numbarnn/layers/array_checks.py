@@ -76,7 +76,7 @@ def _check_array(array, name, shape, dtype, written=False):
 
 
 def _why_not(found, code, dtype, written):
-    """What is wrong with a dtype that is not the layer's, and the cure."""
+    """Describe a dtype that is not the layer's, with the cure."""
     if written:
         return f"but this layer computes in {dtype}: pass an array of that dtype, as results are written into it"
     if found.newbyteorder("=") == dtype:

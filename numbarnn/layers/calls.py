@@ -15,7 +15,7 @@ from numbarnn.schedules.problem import Problem
 
 
 class Call(NamedTuple):
-    """What a forward call is told besides the caller's arrays.
+    """The settings of a forward call, besides the caller's arrays.
 
     Attributes:
         weights: the `kernel_weights.ReadWeights`.

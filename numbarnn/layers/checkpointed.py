@@ -177,7 +177,7 @@ class CheckpointedForward:
         return part[::-1] if chain.direction else part
 
     def _keep(self, chain, number, results, work):
-        """What is kept of a segment that has run: states, y."""
+        """Keep the results of a segment that has run: states, y."""
         problem, engine = self.problem, self.engine
         segments, is_last = chain.segments(problem), chain.last == problem.layers
         y, h, c, *states = results

@@ -1,4 +1,4 @@
-"""What a training call takes with checkpoints, and what it would take without: bytes and time, before it is made."""
+"""Estimate a training call with and without checkpoints: bytes and time, before it is made."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from numbarnn.schedules.explain import explain, option_of, wider
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a call with checkpoints.
+    """The costs of a call with checkpoints.
 
     Attributes:
         steps: k. segments: how many there are, of all layers and directions that are gone through one by one.
@@ -58,8 +58,8 @@ def costs_of(schedule, problem):
 
 
 def lines_about(schedule, problem):
-    """What `numbarnn.LSTM.explain` says of a training call; with checkpoints their costs, and what it says of each kind
-    of segment of k steps.
+    """Return the lines of `numbarnn.LSTM.explain` on a training call; with checkpoints also their costs, and the
+    lines of each kind of segment.
 
     Raises:
         RuntimeError: the schedule cannot run it; says why, with the numbers.

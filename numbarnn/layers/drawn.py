@@ -1,4 +1,4 @@
-"""What a training call drew at random, as NumPy arrays: what a person who asks for it compares with."""
+"""Return the random numbers of a training call as NumPy arrays, to compare with."""
 
 import numpy as np
 

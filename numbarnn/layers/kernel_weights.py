@@ -1,10 +1,10 @@
-"""What kernels read of the parameters of a stack of layers: its flat buffer, and what is made of it."""
+"""The weights that kernels read: a stack's flat buffer of parameters, and arrays derived from it."""
 
 from numbarnn.weights.derived import DerivedWeights
 
 
 class KernelWeights:
-    """What kernels read of a stack's flat buffer of parameters.
+    """Finds the `ReadWeights` of a stack's flat buffers.
 
     Args:
         engine: of the stack. problem: any `Problem` of it: what depends on the call is not looked at.
@@ -25,7 +25,7 @@ class KernelWeights:
 
 
 class ReadWeights:
-    """What kernels read of one flat buffer of parameters.
+    """The arrays that kernels read for one flat buffer of parameters.
 
     Args:
         engine, problem, no_bias: of the `KernelWeights`. parameters: the flat buffer. allocate: see `DerivedWeights`.

@@ -25,7 +25,7 @@ from numbarnn.programs.states import with_each
 
 
 class Shape(NamedTuple):
-    """What a backward call has to know of its forward call, besides arrays and the key of its random numbers.
+    """The settings of a forward call that its backward call needs, besides arrays and the key of its random numbers.
 
     Attributes:
         steps, batch: T, B.

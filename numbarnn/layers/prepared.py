@@ -26,7 +26,7 @@ KEPT = 4  # calls of a kind that are kept: as many run at the same time, or wait
 
 
 class CallersArrays(NamedTuple):
-    """What kind of arrays callers give.
+    """The kind of arrays that callers pass.
 
     Attributes:
         array: one of them -> it as NumPy's array.

@@ -78,7 +78,7 @@ def require(stack, problem):
 
 
 def _digest(stack, problem, launches):
-    """What tells kernels on a device from all others, as text."""
+    """Return a text that identifies kernels on a device."""
     cell = problem.cell
     functions = [function for one in (cell, *cell.stages) for function in (one.forward, one.backward)]
     about = [

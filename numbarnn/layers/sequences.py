@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a call says about its sequences besides x.
+    """Lengths, resets and padding of a call's sequences.
 
     Attributes:
         lengths: (B,) int32, NumPy, or None: all are T long.

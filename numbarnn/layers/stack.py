@@ -209,11 +209,11 @@ class Stack:
         return state_shapes(self.output_sizes, self.directions, batch)
 
     def private_shapes(self, batch):
-        """The shape of each private state, likewise."""
+        """Return the shape of each private state, as `h_shapes` does for h."""
         return [state_shapes(sizes, self.directions, batch) for sizes in self.state_sizes[1:]]
 
     def c_shapes(self, batch, count=1):
-        """The shape of a private state as engines have it, likewise, or of `count` of them side by side."""
+        """Return the shape of a private state as engines have it, or of `count` of them side by side."""
         return state_shapes(tuple(count * width for width in self.widths), self.directions, batch)
 
     # ---------------------------------------------------------------- forward

@@ -1,4 +1,4 @@
-"""What a training call leaves for backward.
+"""The tape of a training call.
 
 A tape has copies of the weights and of x, which backward reads again: changing either in between changes no gradient.
 """
@@ -13,7 +13,7 @@ from numbarnn.layers.sequences import Packing
 
 @dataclass
 class Tape:
-    """What a training forward call keeps for backward. One backward pass consumes it.
+    """The state that a training forward call keeps for backward. One backward pass consumes it.
 
     Attributes:
         stack: the `Stack` that made it.

@@ -1,1 +1,1 @@
-"""What a forward and a backward call allocate and run."""
+"""Programs: the buffers and operations of a forward and a backward call."""

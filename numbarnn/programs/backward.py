@@ -15,7 +15,7 @@ EVERY_ROW = slice(None)
 
 
 class Need(NamedTuple):
-    """What a backward call is asked for besides the gradients of the initial states, which come with its steps.
+    """The gradients that a backward call computes, besides those of the initial states, which come with its steps.
 
     Attributes:
         x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
@@ -50,7 +50,7 @@ class Given(NamedTuple):
 
 
 class BackwardSpec(NamedTuple):
-    """What a backward program follows from.
+    """The key of a backward program.
 
     Attributes:
         forward: the `ForwardSpec` of the call. plan: of the pass.
@@ -183,7 +183,7 @@ class Backward(Builder):
                     new("dR", (cell.num_ah * H, P // cell.heads))
 
     def _for_weights(self):
-        """What gradients of parameters are made of after the steps."""
+        """Return the arrays from which gradients of parameters are made after the steps."""
         kinds = self.dax, self.dah, self.d_per_unit, self.dht
         return [view for views in kinds for view in views.values()]
 

@@ -18,7 +18,7 @@ BUILDERS = 512  # programs that are remembered, the least recently used forgotte
 
 
 class ForwardSpec(NamedTuple):
-    """What a forward program follows from.
+    """The key of a forward program.
 
     Attributes:
         problem, plan: of the call.
@@ -42,7 +42,7 @@ class ForwardSpec(NamedTuple):
     direction: int = 0
 
     def for_backward(self):
-        """The same for all calls that have one backward program."""
+        """Return the key without the settings that do not change the backward program."""
         return self._replace(hx=None, cx=None, fill="0.0")
 
 
@@ -188,7 +188,7 @@ class Forward(Builder):
         )
 
     def _make_options(self):
-        """What says which steps are not ordinary, and what the call draws at random."""
+        """Make the step mask and the inputs of random numbers."""
         p, cell = self.problem, self.problem.cell
         self.masks = self.noise = self.scale = self.lengths = self.resets = self.step_mask_given = None
         if p.masked and p.is_segment:
@@ -272,7 +272,7 @@ class Forward(Builder):
         return self.problem.input_mode if layer == 0 else "linear"
 
     def steps_group(self, layer, direction):
-        """What the steps of a layer and direction work on."""
+        """Return the arrays that the steps of a layer and direction work on."""
         problem, place = self.problem, (layer, direction)
         fuses = layer not in problem.input_products
         return ForwardBuffers(
@@ -302,11 +302,11 @@ class Forward(Builder):
         return States(self.h[layer], self.c[layer], self.m.get(layer))
 
     def saved_of(self, place):
-        """What a layer and direction save: `Saved`."""
+        """Return the arrays that a layer and direction save: `Saved`."""
         return Saved(self.gates.get(place), self.v.get(place), self.sums.get(place))
 
     def options_of(self, layer, direction):
-        """What is out of the ordinary in a layer and direction: `Options`."""
+        """Return the `Options` of a layer and direction."""
         step_mask = None if self.step_mask is None else self.step_mask[direction]
         noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
         return Options(step_mask, noise, self.problem.chances)

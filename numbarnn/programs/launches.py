@@ -14,7 +14,7 @@ from numbarnn.schedules.persistent.tables import Place
 
 @dataclass
 class LaunchArrays:
-    """What a launch works on.
+    """The arrays and settings of a launch.
 
     Attributes:
         problem: of the call. launch: the `planner.Launch`. direction: "forward" or "backward".
@@ -66,7 +66,7 @@ def forward_arrays(forward, launch):
 
 
 def backward_arrays(backward, launch):
-    """The same of a `programs.backward.Backward`."""
+    """Return the `LaunchArrays` of a launch of a `programs.backward.Backward`."""
     b, tape, cell, layers, places = backward, backward.tape, backward.problem.cell, launch.layer_range, launch.places
     # Without those of a cell that has no ah; where both are the same, once.
     dah = [b.dah[place] for place in places if cell.num_ah]

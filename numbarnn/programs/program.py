@@ -14,7 +14,7 @@ from numbarnn.programs.views import LINE, View, with_views
 
 
 class Operation(NamedTuple):
-    """What an engine does at a time.
+    """One operation of an engine.
 
     Attributes:
         kind: the name of a method of `numbarnn.engines.Engine`.
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 
 class Program:
-    """What one call does.
+    """The operations and buffers of one call.
 
     Args:
         spec: what it was made of.
@@ -126,7 +126,7 @@ def dtype_of(problem, name):
 
 
 class Builder:
-    """What the builders of forward and backward programs do alike.
+    """The base of the builders of forward and backward programs.
 
     A builder has the call's arrays as attributes, `View`s; its methods `emit` operations on them.
 
@@ -176,7 +176,7 @@ class Builder:
         self.emit(*(("zero", out) if value is None else ("copy", out, value)))
 
     def put_state(self, out, value):
-        """The same of a state."""
+        """Make a state `out` what `value` is; None is zero."""
         for part, other in state_parts(self.problem, out, value):
             self.put(part, other)
 

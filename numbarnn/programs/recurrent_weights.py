@@ -46,7 +46,7 @@ class RecurrentWeights:
 
     @classmethod
     def made_for(cls, forward):
-        """Those of a `Forward`; None where R is the parameter."""
+        """Return those of a `Forward`; None where R is the parameter."""
         cell = forward.problem.cell
         drops = forward.problem.training and any(cell.drop_connect)
         return cls(forward, drops) if cell.num_ah and (cell.heads > 1 or drops) else None

@@ -111,7 +111,7 @@ def contiguous_strides(shape, itemsize):
 
 
 def with_views(value, function):
-    """What operations work on (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
+    """Return operands (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
     applied to each view."""
     if isinstance(value, View):
         return function(value)

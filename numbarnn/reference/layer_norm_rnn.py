@@ -26,7 +26,7 @@ KINDS = ("weight_ih", "weight_hh", *VECTORS)
 
 @dataclass(frozen=True)
 class Tape:
-    """What `backward` needs: parameters, what each place (layer, direction) walked through, the masks and rates."""
+    """The data that `backward` needs: parameters, the walk of each place (layer, direction), masks and rates."""
 
     parameters: dict
     inputs: list

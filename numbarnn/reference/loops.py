@@ -25,7 +25,7 @@ from .shapes import (
 
 @dataclass(frozen=True)
 class Tape:
-    """What `backward` needs from `forward`.
+    """The data of `forward` that `backward` needs.
 
     Attributes:
         network: the cell and its parameters.

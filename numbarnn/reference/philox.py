@@ -1,4 +1,4 @@
-"""What layers draw at random in a training call, from Philox4x32-10 over NumPy arrays.
+"""The random numbers of layers in a training call, from Philox4x32-10 over NumPy arrays.
 
 Written from the generator's own C code (Salmon, Moraes, Dror and Shaw 2011, doi:10.1145/2063384.2063405, Random123's
 philox.h), with no code of the rest of the package. A random number is a function of (seed, what it is for, position,
@@ -47,8 +47,8 @@ def dropout_masks(shapes, p, seed, call, dtype):
 
 
 def dropped_weights(gates, hidden, p, seed, place, call, dtype):
-    """What drop_connect multiplies the recurrent weights (gates * H, H) of a place (layer D + direction) by: a mask of
-    its own for each gate's matrix (H, H).
+    """Return the masks of drop_connect for the recurrent weights (gates * H, H) of a place (layer D + direction): one
+    for each gate's matrix (H, H).
     """
     stream = DROP_CONNECT_STREAM + STREAMS_PER_PLACE * place
     return np.concatenate([dropout_mask((hidden, hidden), p, seed, stream + g, call, dtype) for g in range(gates)])

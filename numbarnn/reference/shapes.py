@@ -1,4 +1,4 @@
-"""What parameter names and shapes say about a network, and clear errors where they disagree.
+"""Read a network from the names and shapes of its parameters, with clear errors where they disagree.
 
 Every array that passes through here comes back as a float64 copy, so that the reference never shares memory
 with its caller.
@@ -21,7 +21,7 @@ class Weights:
         W: (G*H, I_k), or None: skip input, every gate's product with x is x itself.
         R: (G*H, H), or (G*H, P) with a projection.
         b_w: (G*H,), zeros where there is no such bias.
-        b_r: (G*H,), likewise.
+        b_r: (G*H,), zeros where there is no such bias.
         W_hr: (P, H), or None: no projection.
     """
 
@@ -77,7 +77,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Options:
-    """What `forward` is told besides arrays and states.
+    """The options of `forward`, besides arrays and states.
 
     Attributes:
         masks: dropout: None, or a list of L-1 arrays (T, B, D*H_l), already scaled by 1/(1-p), multiplied into the

@@ -60,7 +60,7 @@ def _custom_derivative(make, node, g):
 
 
 def _rectifier(make, node, g):
-    """Of leaky_relu and elu, from the value: 1 where it is positive, else the slope there."""
+    """Return the derivative of leaky_relu or elu from its value: 1 where it is positive, else the slope there."""
     constant = node.args[1]
     slope = constant if node.op == "leaky_relu" else make("add", node, constant)
     return [(0, g, make("where", make("gt", node, make("const", 0)), make("const", 1), slope))]

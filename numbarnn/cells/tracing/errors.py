@@ -1,4 +1,4 @@
-"""What is said when equations cannot be traced, and where in them."""
+"""Errors of equations that cannot be traced, with the line at fault."""
 
 import linecache
 import sys

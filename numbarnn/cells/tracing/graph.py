@@ -106,7 +106,7 @@ def reachable(roots, stop=(), values=False):
 
 
 def same_for_all(nodes):
-    """Those of the nodes that are one number for all units: scalars, sums over units, and what is made of these alone.
+    """Return the nodes that are one number for all units: scalars, sums over units, and what is made of these alone.
 
     Args:
         nodes: by number, with all that they are made of, as `reachable` returns them.

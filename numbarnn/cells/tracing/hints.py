@@ -1,4 +1,4 @@
-"""What to write in place of something that a cell's equations cannot have: the nearest thing that there is."""
+"""Suggest replacements for operations that equations cannot use."""
 
 import linecache
 import re
@@ -89,7 +89,7 @@ def nearest(name, among):
 
 
 def in_place_of(name):
-    """What to write in place of another library's function of that name."""
+    """Suggest a replacement for another library's function of that name."""
     if name in FUNCTIONS:
         return f"use numbarnn.{name}"
     if name in WRITE:
@@ -111,7 +111,7 @@ def of_parameter(parameter, name):
 
 
 def of_conversion(file, line, default):
-    """What to write in place of making a Python number of a value, by what that line says: math.exp(h), round(h)."""
+    """Suggest a replacement for a conversion of a value to a Python number, by the text of that line."""
     text = linecache.getline(file, line)
     found = re.search(r"\bmath\.(\w+)\s*\(", text)
     if found:

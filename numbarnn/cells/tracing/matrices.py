@@ -1,4 +1,4 @@
-"""What equations find in p while they are traced: parameters, and expressions of them.
+"""The object `p` of equations that are traced: parameters, and expressions of them.
 
 `p.a - p.b` may be a vector, one number per unit, or a matrix: which it is, shows where it is used. So what is made of
 parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
@@ -54,7 +54,7 @@ def _set(name):
 
 
 class Operand(Traced):
-    """What a matrix left of @ may be made of, and a vector or scalar too."""
+    """A value from which matrices left of @, vectors and scalars are made."""
 
     __slots__ = ()
 
@@ -139,7 +139,7 @@ class Parameter(Operand):
         object.__setattr__(self, name, value)
 
     def _with(self, **options):
-        """The same with these options."""
+        """Return a copy with these options."""
         return Parameter(self._trace, self._name, self._options | options)
 
     def _as_node(self):
@@ -174,7 +174,7 @@ def _scales(op, values):
 
 
 class Combined(Operand):
-    """What is made of parameters, numbers and constant matrices alone."""
+    """An expression of parameters, numbers and constant matrices alone."""
 
     __slots__ = ("_args", "_node", "_op")
 

@@ -1,4 +1,4 @@
-"""What equations would compute without a word, though they hardly mean it: frozen random numbers, a forgotten @."""
+"""Warn of equations that are valid but hardly meant: frozen random numbers, a forgotten @."""
 
 import dis
 import inspect

@@ -1,4 +1,4 @@
-"""What forward saves for backward: as few values as will do.
+"""Choose the values that forward saves for backward, as few as will do.
 
 Backward needs some of the forward's values. States before and after the step, per_unit, sums over units, random numbers
 and constants are there, and what is made of them alone can be computed again; what else is needed has to be saved, or

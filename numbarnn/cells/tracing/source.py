@@ -156,7 +156,7 @@ class Function:
 
 # -------------------------------------------------------------------------------------------------- all functions
 def assemble(name, states, structure, save, hyperparameters, statements):
-    """What a `Cell` has of generated functions: field -> value.
+    """Return the fields of a `Cell` that are generated functions: field -> value.
 
     Args:
         name, states: the cell's.
@@ -236,7 +236,7 @@ def _compiled(name, source):
 
 
 def _arguments(structure, state_nodes, kept):
-    """Of a "forward" and of a "backward" function: name of an argument -> its nodes."""
+    """Return the arguments of a "forward" and of a "backward" function: name of an argument -> its nodes."""
 
     def leaves(op, nodes):
         return [structure.graph.leaf(op, number) for number in range(len(nodes))]

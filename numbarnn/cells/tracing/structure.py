@@ -1,4 +1,4 @@
-"""What equations consist of: gates of W x and R h, further products, sums over units, per-unit parameters, noise."""
+"""Split equations into their parts: gates of W x and R h, further products, sums over units, diagonals, noise."""
 
 from dataclasses import dataclass, field
 

@@ -140,8 +140,8 @@ class Trace:
         return Value(self, node)
 
     def _label(self, term, first=None):
-        """What the graph calls a matrix: a parameter by its name, another after its first parameter; or `first`, if it
-        is free."""
+        """Return the name of a matrix in the graph: of a parameter its own, of another `first` or that of its first
+        parameter."""
         for label, known in self.terms.items():
             if known == term:
                 return label

@@ -1,4 +1,4 @@
-"""What equations are run on while they are traced: the input, states, and what is computed from them.
+"""Traced values, on which equations run: the input, states, and what is computed from them.
 
 Every operation makes a node of the graph, by the `Trace` of the run. Whatever cannot become one raises a `CellError`.
 """
@@ -27,7 +27,7 @@ def _refused(message):
 
 
 class Traced:
-    """What is traced: its operators, and what it refuses."""
+    """A traced value: its operators, and the operations it refuses."""
 
     __slots__ = ("_trace",)
     __hash__ = object.__hash__
@@ -41,7 +41,7 @@ class Traced:
         node.name = node.name or name
 
     def _what(self):
-        """What it is, in words."""
+        """Describe it in words."""
         return "a traced value"
 
     def _operation(self, op, *values):
@@ -208,7 +208,7 @@ def is_condition(node):
 
 
 def words(value):
-    """What a value is, in words."""
+    """Describe a value in words."""
     if hasattr(type(value), "_what"):
         return value._what()
     if isinstance(value, np.ndarray):

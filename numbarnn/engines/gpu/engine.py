@@ -80,7 +80,7 @@ class KernelEngine(Engine):
 
 
 class _Allocator:
-    """What `CudaEngine.allocate` returns: memory of the buffer pool, or a MemoryError that helps."""
+    """Allocates memory of the buffer pool, or a MemoryError that helps."""
 
     def __init__(self, allocate, buffers):
         self._allocate, self._buffers = allocate, buffers
@@ -91,7 +91,7 @@ class _Allocator:
 
 
 class SimulatedEngine(KernelEngine, HostEngine):
-    """The same kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
+    """Runs the kernels as Python on NumPy arrays, all blocks at once, for tests and debuggers."""
 
     name = "sim"
     device = "simulator of the whole grid"

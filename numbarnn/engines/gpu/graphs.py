@@ -22,7 +22,7 @@ from numbarnn.cuda import cublas
 from numbarnn.engines.gpu.buffer_pool import KINDS
 
 GRAPHS = 2 * KINDS  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
-SIGHTS = 1024  # calls without a graph that are remembered, likewise
+SIGHTS = 1024  # calls without a graph that are remembered, the least recently used forgotten first
 UNPAID = 4  # recordings of a kind that no replay has paid for yet, for each further sight that the next one takes
 
 

@@ -1,4 +1,4 @@
-"""What planners know of a device: a handful of numbers, so that plans need no device."""
+"""Device profiles for planners: a handful of numbers, so that plans need no device."""
 
 from dataclasses import dataclass, replace
 
@@ -15,8 +15,8 @@ class DeviceProfile:
         registers: 32-bit registers of an SM.
         clock_ghz: of the SMs under load.
         fma_per_clock: float32 multiply-adds of an SM per clock.
-        double_per_clock: float64 multiply-adds likewise.
-        mma_per_clock: float16 multiply-adds of an SM's tensor cores by `mma.sync` likewise; TF32: half of it.
+        double_per_clock: float64 multiply-adds of an SM per clock.
+        mma_per_clock: float16 multiply-adds of an SM's tensor cores by `mma.sync` per clock; TF32: half of it.
         l2_gb_s: bandwidth of the L2 cache, all SMs together.
         exchange_us: from the moment the last block has stored a number until others have it, microseconds.
         cooperative: whether it launches cooperative kernels.

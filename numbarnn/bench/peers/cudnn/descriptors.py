@@ -23,7 +23,7 @@ CLIP_MINMAX = 1  # cudnnRNNClipMode_t
 
 @dataclass(frozen=True)
 class Options:
-    """What one `Rnn` computes, and how. What cuDNN refuses is left to it, to say it in its own words.
+    """Options of one `Rnn`. Nothing is checked here: cuDNN refuses in its own words.
 
     Attributes:
         bias: True or "double", False or "none", "input" (only b_w), "recurrent" (only b_r).

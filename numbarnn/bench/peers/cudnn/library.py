@@ -244,7 +244,7 @@ class Session:
             graph.launch(self._arrays.cuda.Stream.null)
 
     def __str__(self):
-        """What results came from: cuDNN 9.28.0 on NVIDIA H200, CUDA driver 13.0."""
+        """Name the source of results: cuDNN 9.28.0 on NVIDIA H200, CUDA driver 13.0."""
         runtime = self._arrays.cuda.runtime
         name, driver = runtime.getDeviceProperties(0)["name"].decode(errors="replace"), runtime.driverGetVersion()
         return f"cuDNN {self.library.version_text} on {name}, CUDA driver {driver // 1000}.{driver % 1000 // 10}"
