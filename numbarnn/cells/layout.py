@@ -63,7 +63,7 @@ class Constant:
         if wanted not in (None, array.shape) or array.ndim not in (1, 2):
             raise ValueError(
                 f"{self} is of shape {array.shape} for a hidden size of {sizes['H']}; expected "
-                f"{wanted or '(H,), a number per unit, or a matrix'}"
+                f"{wanted or 'a vector of shape (H,), one number per unit, or a matrix'}"
             )
         return array
 

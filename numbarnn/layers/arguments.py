@@ -136,7 +136,9 @@ def every_state(stack, dstates, work, packing):
     if not work.problem.keeps_states:
         raise ValueError("dstates must be None: forward was not asked for output_states")
     if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
-        raise TypeError(f"dstates must be a tuple ({', '.join(names)},), as forward returned it, not {dstates!r}")
+        raise TypeError(
+            f"dstates must be a tuple of gradients ({', '.join(names)},), one per state; got {type(dstates).__name__}"
+        )
     parts = []
     for number, value in enumerate(dstates):
         name, width = f"dstates[{number}]", stack.directions * stack.state_sizes[1 + number][-1]

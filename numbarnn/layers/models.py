@@ -30,8 +30,9 @@ _ARGUMENTS = """
         batch_first: use (B, T, ...) instead of (T, B, ...) for x and y. States keep their shape.
         dropout: probability of dropping an element of a layer's output in training. The last layer drops none.
         bidirectional: add a second direction that runs backward in time. y concatenates both.{options}
-        input_mode: what layer 0 does with x. "linear" multiplies it by W. "skip" adds x itself to each gate, so I must
-            be H. "given" takes x as the product W x: gate after gate, directions side by side, I = D*G*H.
+        input_mode: what layer 0 does with x. "linear" multiplies it by W. "skip" adds x itself to each gate, so
+            input_size must be hidden_size. "given": x already is W x, ordered by direction, then gate, so that
+            input_size is D*G*H for D directions and G gates.
         dtype: "float32", "float64", "float16" or "bfloat16". The last two store arrays in 16 bits; arithmetic, c and
             the gradients of states use float32.
         device: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N" or "sim" (simulator).
@@ -45,7 +46,7 @@ _ARGUMENTS = """
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
-        RuntimeError: the device cannot be used; in calls, the schedule cannot run the problem. The message says why.
+        RuntimeError: the device cannot be used or, in a call, the schedule does not support these sizes or options.
 
     Example:
 {example}"""
@@ -88,10 +89,10 @@ _RNN = """Apply layers of a vanilla RNN, or of any cell, to sequences.
     `RNN(input_size, hidden_size, ...)` is the vanilla RNN (equations: `numbarnn.cells.rnn`); its state is h.
     `RNN(cell, input_size, hidden_size, ...)` runs a `Cell`; its state is h, or the tuple of the cell's states, h first.
 
-    A cell's parameters keep PyTorch's names where they can: weight_ih_l0 stacks the matrices that multiply x,
-    weight_hh_l0 those that multiply anything else, bias_ih_l0 and bias_hh_l0 the biases, and weight_hr_l0 is the
-    projection. Other parameters keep the names of the equations. `layer.named` has all of them by those names. With n
-    heads, R has shape (A*H, H/n): the rows of unit j multiply the units of head j div (H/n)."""
+    Where possible, parameters have PyTorch's names: weight_ih_l0 stacks the matrices that multiply x, weight_hh_l0
+    those that multiply anything else, bias_ih_l0 and bias_hh_l0 the biases, and weight_hr_l0 is the projection. Others
+    keep their names in the equations. `layer.named` holds every parameter under its name in the equations, such as
+    "R.i". With n heads and A gates that read h, R has shape (A*H, H/n): each unit reads its own head's units only."""
 
 
 _Make = TypeVar("_Make", bound=Callable[..., None])

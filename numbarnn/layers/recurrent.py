@@ -164,13 +164,13 @@ class Recurrent:
 
         Args:
             x: the input sequences, (T, B, I), or (B, T, I) with `batch_first`; or a `PackedSequence`.
-            state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. Each is (L*D, B, H),
-                with projection h is (L*D, B, P); if layers' sizes differ, a list of one (D, B, H) per layer. None is
-                zero.
+            state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. Each has shape
+                (L*D, B, H); a projected h has (L*D, B, P). If layer sizes differ, pass a list of one (D, B, H) per
+                layer. None is zero.
             lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
                 length is never read, and the second direction starts at the sequence's last step. None: all are T.
-            resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: steps from t on do
-                not depend on earlier ones, nor, in the second direction, steps before t on later ones.
+            resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: nothing passes
+                between the steps before t and those from t on, in either direction.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
 
@@ -258,15 +258,16 @@ class Recurrent:
         """Compute the gradients of x, the initial state and all parameters.
 
         Args:
-            tape: the result of one `forward` of this layer. Backward uses it up, unless retained.
+            tape: the tape that `forward` of this layer returned last. Backward uses it up, unless retained.
             dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
-            dstate: dL/dstate of the final state, in its form. None is zero, also for one of several states.
+            dstate: dL/dstate of the final state, in its form. None means zero; in a tuple, single entries may be
+                None too.
             dstates: gradients of the cell states at every step, in the form of forward's `states`. It is not read
                 beyond sequences' lengths. None is zero, also for single entries.
-            dw: flat buffer like `weights` to which the parameters' gradients are added, such as an earlier
-                `Gradients.weights`; not the layer's weights. None starts from zero.
-            need: which gradients to compute: "x", "weights" or both. Products for others are skipped. Those of the
-                initial state are always computed.
+            dw: a flat buffer, shaped like `weights`, to which gradients are added, such as an earlier
+                `Gradients.weights`. Do not pass the layer's own weights. None starts from zero.
+            need: which gradients to compute: "x", "weights" or both. Products for others are skipped.
+                Gradients of the initial state are always computed.
             retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
 
         Returns:
@@ -304,9 +305,9 @@ class Recurrent:
     def check(self) -> None:
         """Wait for the device, and raise an error if a call of any layer failed there.
 
-        Calls on a GPU return before they are done. If one fails (a block of a persistent kernel timed out), all of its
-        results become NaN, and a `dw` that it added to. The next call on that device raises. Call `check` before
-        results leave the program, such as before you write a checkpoint. On the CPU calls fail at once.
+        Calls on a GPU return before they are done. If one fails (a block of a persistent kernel timed out), its results
+        become NaN, and so does any `dw` it added to. The next call on that device raises. Call `check` before
+        results leave the program, such as before you write a checkpoint. On the CPU, a failing call raises immediately.
 
         Raises:
             RuntimeError: a call failed. The message names the layer, the pass, what waited for what, and the cure.

@@ -108,8 +108,8 @@ def _layer_cell(layer, where):
     base = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
     if base is None:
         raise TypeError(
-            f"{where} must be a Keras {', '.join(CLASSES)} or a Bidirectional one, not {type_name(layer)}"
-            + (": pass the recurrent ones of its layers" if hasattr(layer, "layers") else "")
+            f"{where} must be a Keras {', '.join(CLASSES)} or Bidirectional layer, not {type_name(layer)}"
+            + (": pass the model's recurrent layers one by one" if hasattr(layer, "layers") else "")
         )
     if config["go_backwards"] and not where.endswith("backward_layer"):
         raise ValueError(f"{where} has go_backwards={config['go_backwards']!r}, but numbarnn has only False")

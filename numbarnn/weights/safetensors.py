@@ -48,5 +48,7 @@ def _options(metadata, path):
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")
     if unknown := [name for name in options if name not in OPTIONS]:
-        raise ValueError(f"the metadata {KEY!r} of {path} must be some of {', '.join(OPTIONS)}, got {unknown}")
+        raise ValueError(
+            f"the metadata {KEY!r} of {path} has unknown options {unknown}; allowed are {', '.join(OPTIONS)}"
+        )
     return options

@@ -225,7 +225,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="dstates must be None: forward was not asked"):
         lstm.backward(tape, y, dstates=(y,))
     y, _, (c,), tape = lstm.forward(x, output_states=True)
-    with pytest.raises(TypeError, match=r"dstates must be a tuple \(c,\)"):
+    with pytest.raises(TypeError, match=r"dstates must be a tuple of gradients \(c,\)"):
         lstm.backward(tape, y, dstates=c)
     with pytest.raises(ValueError, match=r"dstates\[0\] must have shape \(5, 3, 6\), but has \(4, 3, 6\)"):
         lstm.backward(tape, y, dstates=(c[1:],))

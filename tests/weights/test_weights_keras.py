@@ -295,9 +295,9 @@ def test_layers_without_counterpart(keras):
     summed = keras.layers.Bidirectional(keras.layers.LSTM(5), merge_mode="sum")
     with pytest.raises(ValueError, match="layer 1 has merge_mode='sum', but numbarnn has only 'concat'"):
         convert.from_keras([lstm, summed])
-    with pytest.raises(TypeError, match=r"a Keras LSTM, GRU, SimpleRNN or a Bidirectional one, not keras.*Dense$"):
+    with pytest.raises(TypeError, match=r"a Keras LSTM, GRU, SimpleRNN or Bidirectional layer, not keras.*Dense$"):
         convert.from_keras(keras.layers.Dense(5))
-    with pytest.raises(TypeError, match=r"not keras.*Sequential: pass the recurrent ones of its layers"):
+    with pytest.raises(TypeError, match=r"not keras.*Sequential: pass the model's recurrent layers one by one"):
         convert.from_keras(keras.Sequential([keras.layers.LSTM(5)]))
     with pytest.raises(ValueError, match="has 0 arrays: build the layer first"):
         convert.from_keras(keras.layers.LSTM(5))

@@ -1,6 +1,6 @@
 """The object `p` of equations that are traced: parameters, and expressions of them.
 
-`p.a - p.b` may be a vector, one number per unit, or a matrix: which it is, shows where it is used. So what is made of
+`p.a - p.b` may be a vector, one number per unit, or a matrix: only its use shows which. So what is made of
 parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
 derived once per call; anywhere else it is computed unit by unit, as other values are.
 """

@@ -228,7 +228,7 @@ def _fetch_block(zero, at, rows, terms, part):
 
 @plain
 def _copy_columns(zero, shape, source, out):
-    """Copy columns: out (rows, columns) = source; both are (address, bytes between rows)."""
+    """Copy a block of rows and columns; source and out are given as (address, bytes between rows)."""
     for i in range(shape[0]):
         row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
         for j in range(shape[1]):
