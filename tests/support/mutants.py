@@ -146,7 +146,7 @@ def altered(replacements, engine=None):
     forget()  # first: a replacement may call what it replaces
     for (module, name), value in replacements.items():
         original = getattr(module, name)
-        for other in (module, *modules):
+        for other in dict.fromkeys((module, *modules)):
             if other is module or vars(other).get(name) is original:
                 before[other, name] = vars(other).get(name)  # None: the module makes it when asked, as ptx does
                 setattr(other, name, value)
