@@ -20,11 +20,11 @@ def command(extra):
     return f'pip install "numbarnn[{extra}] @ {address}"' if address else f'pip install "numbarnn[{extra}]"'
 
 
-def compiler_lacks(extra="sim"):
+def compiler_lacks():
     """Say that Numba's CUDA compiler is not installed, and the command that installs it; None if it is."""
     if find_spec("numba") and find_spec("numba_cuda"):
         return None
-    return f"numba-cuda, the compiler of kernels, is not installed: {command(extra)}"
+    return f"numba-cuda, the compiler of kernels, is not installed: {command('cuda12')}"
 
 
 def for_gpus():

@@ -107,7 +107,7 @@ def toolchain():
         raise RuntimeError("kernels cannot be compiled in Numba's simulator: unset NUMBA_ENABLE_CUDASIM")
     if named := os.environ.get(TOOLCHAIN):
         return named
-    if lacks := install.compiler_lacks("cuda12"):
+    if lacks := install.compiler_lacks():
         raise RuntimeError(lacks)
     try:
         libraries = _library_versions()

@@ -51,12 +51,8 @@ def with_names(function, names, cells=()):
     namespace = function.__globals__ | {name: names[name] for name in used}
     closure = cells or function.__closure__
     copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, closure)
-    copy.__kwdefaults__, copy.__qualname__, copy.__doc__ = (
-        function.__kwdefaults__,
-        function.__qualname__,
-        function.__doc__,
-    )
-    copy.__module__ = function.__module__
+    for name in ("__kwdefaults__", "__qualname__", "__doc__", "__module__"):
+        setattr(copy, name, getattr(function, name))
     return copy
 
 

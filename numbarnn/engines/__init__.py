@@ -24,7 +24,7 @@ def _gpu_problem():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
         return f"CuPy is not installed: {install.for_gpus()}"
-    if lacks := install.compiler_lacks("cuda12"):
+    if lacks := install.compiler_lacks():
         return lacks
     import cupy
 
