@@ -16,7 +16,7 @@ from numbarnn.common import code_cache, notice
 from numbarnn.common.forks import waited_for_by_forks
 
 _MADE_OF = ("common", "cells", "compile", "engines/cpu", "kernels/arrays")  # folders whose functions get compiled
-_lock = waited_for_by_forks(threading.RLock())  # LLVM's own locks stay held in a fork
+lock = waited_for_by_forks(threading.RLock())  # LLVM's own locks stay held in a fork
 _addresses = {}  # symbol -> address, in this process
 
 
@@ -71,7 +71,7 @@ def address_of(name, label, made_of, write):
         made_of: strings that distinguish it from others of the name, beyond the package's sources.
         write: write(symbol) -> the function of that name as `llvmlite.ir.Module`.
     """
-    with _lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
+    with lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
         key_parts = (*made_of, _sources(), *_known_to_llvm())
         key = hashlib.sha256("\0".join((name, *key_parts)).encode()).hexdigest()
         symbol = f"numbarnn.{name}.{key[:16]}"
@@ -95,7 +95,7 @@ def _code(key, symbol, name, label, write):
 
 def offer_symbol(name, address):
     """Let machine code call a function of C by its name."""
-    with _lock:
+    with lock:
         llvm.add_symbol(name, address)
 
 

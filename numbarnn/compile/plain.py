@@ -125,11 +125,13 @@ class FromPython(Entry):
     def __getattr__(self, name):  # no cached_property, whose lock (up to Python 3.11) a forked process may find held
         if name != "compiled":
             raise AttributeError(name)
-        for known in _OF_PYTHON:
-            native.offer_symbol(known, ctypes.cast(getattr(ctypes.pythonapi, known), ctypes.c_void_p).value)
-        self._method = _MethodDef(self.__name__.encode(), self.address(), _FASTCALL, None)
-        make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p)
-        self.compiled = make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(self._method), None, None)
+        with native.lock:  # made once: Python's function does not keep `_method`, which is part of it
+            if "compiled" not in vars(self):
+                for known in _OF_PYTHON:
+                    native.offer_symbol(known, ctypes.cast(getattr(ctypes.pythonapi, known), ctypes.c_void_p).value)
+                self._method = _MethodDef(self.__name__.encode(), self.address(), _FASTCALL, None)
+                make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p)
+                self.compiled = make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(self._method), None, None)
         return self.compiled
 
     def module(self, symbol, first):

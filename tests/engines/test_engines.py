@@ -173,7 +173,7 @@ def test_forked_process_has_its_own_locks():
 
         def hold():
             with engines._lock, base._lock, stack._lock, layer.engine._memory._lock:
-                with native._lock:
+                with native.lock:
                     held.set()
                     time.sleep(0.5)  # that long it compiles
                 done.wait()
