@@ -217,3 +217,119 @@ OPERATIONS = {
     ),
     "product": (lambda a, b: a @ b, lambda of, g, a, b: g @ of.of(b).T, lambda of, g, a, b: of.of(a).T @ g),
 }
+
+
+# -------------------------------------------------------------------------------------------------------- tangents
+class Dual:
+    """An array and its tangent, a + a' e with e e = 0, for the operations that terms have."""
+
+    __array_ufunc__, __array_priority__ = None, 1000  # arrays leave operations with it to it
+
+    def __init__(self, value, tangent):
+        self.value, self.tangent = value, tangent
+
+    shape, ndim = property(lambda self: self.value.shape), property(lambda self: self.value.ndim)
+    T = property(lambda self: Dual(self.value.T, self.tangent.T))
+
+    def astype(self, dtype, copy=True):
+        return Dual(self.value.astype(dtype, copy=copy), self.tangent.astype(dtype, copy=copy))
+
+    def reshape(self, *shape):
+        return Dual(self.value.reshape(*shape), self.tangent.reshape(*shape))
+
+    def sum(self):
+        return Dual(self.value.sum(), self.tangent.sum())
+
+    def __neg__(self):
+        return Dual(-self.value, -self.tangent)
+
+    def __add__(self, other):
+        other = _dual(other)
+        return Dual(self.value + other.value, self.tangent + other.tangent)
+
+    def __sub__(self, other):
+        return self + -_dual(other)
+
+    def __mul__(self, other):
+        other = _dual(other)
+        return Dual(self.value * other.value, self.tangent * other.value + self.value * other.tangent)
+
+    def __truediv__(self, other):
+        other = _dual(other)
+        ratio = self.value / other.value
+        return Dual(ratio, (self.tangent - ratio * other.tangent) / other.value)
+
+    def __matmul__(self, other):
+        other = _dual(other)
+        return Dual(self.value @ other.value, self.tangent @ other.value + self.value @ other.tangent)
+
+    __radd__, __rmul__ = __add__, __mul__
+    __rsub__ = lambda self, other: _dual(other) - self  # noqa: E731
+    __rtruediv__ = lambda self, other: _dual(other) / self  # noqa: E731
+    __rmatmul__ = lambda self, other: _dual(other) @ self  # noqa: E731
+
+
+def _dual(value):
+    return value if isinstance(value, Dual) else Dual(value, 0 * value)
+
+
+class _DualArrays:
+    """What `Values` needs of a module of arrays."""
+
+    def __init__(self, arrays):
+        self.asarray = arrays.asarray
+
+    def einsum(self, _, a, b):
+        return a * b
+
+
+def _values(space, engine, flat, direction, dtype, place):
+    """Return the `Values` of one layer and direction, of `Dual`s where there is a direction of the weights."""
+    parameters = {name: flat[where].reshape(shape) for name, (_, where, shape) in space.blocks[place].items()}
+    arrays = engine.array_module
+    if direction is not None:
+        arrays = _DualArrays(arrays)
+        parameters = {
+            name: Dual(parameters[name], direction[where].reshape(shape))
+            for name, (_, where, shape) in space.blocks[place].items()
+        }
+    return Values(arrays, parameters, np.dtype(dtype), space.sizes[place])
+
+
+def derived_tangents(space, engine, flat, direction, dtype):
+    """Return the tangents of derived weights, (space.derived_size,), for a direction of the parameters."""
+    made = engine.array_module.zeros(space.derived_size, dtype)
+    for place, kinds in space.derived.items():
+        values = _values(space, engine, flat, direction, dtype, place)
+        for derived in kinds.values():
+            for number, term in enumerate(derived.terms):
+                value = values.of(term)
+                if isinstance(value, Dual):
+                    _put(derived.rows(derived.of(made), number), value.tangent, derived.groups)
+    return made
+
+
+def pulled_back(space, engine, flat, direction, of_derived, t_of_derived, dtype):
+    """Return the gradients of parameters, and of their direction, for those of derived weights and their tangents.
+
+    A gradient that is pulled back as a + b e, b that of the weights and a that of the tangents, is so in both parts.
+    """
+    made = [engine.array_module.zeros(space.size, dtype) for _ in range(2)]
+    for place, kinds in space.derived.items():
+        values, gradients = _values(space, engine, flat, direction, dtype, place), {}
+        for derived in kinds.values():
+            for number, term in enumerate(derived.terms):
+                shape = values.shape(term)
+                g, tg = (
+                    None if one is None else _part(derived.rows(derived.of(one), number), shape, derived.groups)
+                    for one in (of_derived, t_of_derived)
+                )
+                g, tg = (one.reshape(shape) if one is not None and one.ndim == 3 else one for one in (g, tg))
+                values.pull_back(term, g if direction is None else Dual(tg, g), gradients)
+        for name, (_, where, shape) in space.blocks[place].items():
+            if name in gradients:
+                g = gradients[name] if direction is None else _dual(gradients[name]).tangent
+                made[0][where] += g.reshape(-1)
+                if direction is not None:
+                    made[1][where] += _dual(gradients[name]).value.reshape(-1)
+    return made

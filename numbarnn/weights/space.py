@@ -177,6 +177,10 @@ class WeightSpace:
         derived = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
         self.derived_size += derived.size
 
+    def parts(self, layer, direction, kind):
+        """Return the `Parameter`s of a kind of one layer and direction."""
+        return [part for part in self._places[layer, direction] if part.kind == kind]
+
     def views(self, flat):
         """Return name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""
         return {part.name: part.of(flat) for part in self._in_order()}
