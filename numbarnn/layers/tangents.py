@@ -72,14 +72,14 @@ class Tangents:
         self.primal = layers(self.opened.primal, self.opened.inputs, primal)
         self.tangent = layers(self.opened.tangent, self.opened.tangent_inputs, schedule)
 
-    def forward(self, at, along=None, sequences=EVERY_STEP, number=None, tape=True, by_sequence=False):
+    def forward(self, at, along=None, sequences=EVERY_STEP, number=None, tape=True):
         """Return the `Results`, those of the tangents, and what `backward` reads.
 
         Args:
             at: the `Values`. along: the direction, also `Values`; None: there are no tangents.
             sequences: of the call.
             number: of the training call whose random numbers are drawn; None: inference, without any.
-            tape: backward may follow. by_sequence: it returns the gradients of weights of each sequence, (B, ...).
+            tape: backward may follow.
         """
         stack, direction, passes = self.stack, along or Values(), []
         draws = self._draws(at.x, sequences, number)
@@ -91,7 +91,7 @@ class Tangents:
                 if layer and draws["masks"]:
                     x, dx = (one if one is None else one * draws["masks"][layer - 1] for one in (x, dx))
                 own = weights[layer], None if along is None else tangents[layer]
-                one = _Pass(self, layer, *own, draws, sequences, tape, by_sequence)
+                one = _Pass(self, layer, *own, draws, sequences, tape)
                 states = (self._states(part, layer) for part in (at.states, direction.states))
                 x, dx, *final = one.forward(x, dx, *states)
                 found.append(final)
@@ -113,8 +113,7 @@ class Tangents:
                     gy, gty = (one if one is None else one * draws["masks"][layer - 1] for one in (gy, gty))
                 found.insert(0, (*first, t_states, t_weights))
             states, weights, t_states, t_weights = map(list, zip(*found, strict=True))
-            batch = passes[0].B if passes[0].by_sequence else None
-            made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype, batch)
+            made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
         return Values(gy, states, made), Values(gty, t_states, t_made)
 
     def _states(self, states, layer):
@@ -170,13 +169,13 @@ class _Pass:
             (D, G, H), "b_r" (D, A, H), "per_unit" (D, V, H); what is missing is zero. No tangents
             at all: the tangent cell does not run.
         draws: of `Tangents._draws`. sequences: of the call.
-        tape: backward may follow. by_sequence: its gradients of weights are (B, ...), of each sequence.
+        tape: backward may follow.
     """
 
-    def __init__(self, owner, layer, weights, tangents, draws, sequences, tape, by_sequence):
+    def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.linear, tangents = tangents is not None, tangents or {}
         self.opened, self.xp, self.cell, self.dtype = owner.opened, owner.xp, owner.cell, owner.dtype
-        self.sequences, self.tape, self.by_sequence = sequences, tape, by_sequence
+        self.sequences, self.tape = sequences, tape
         self.primal, self.tangent = owner.primal[layer], owner.tangent[layer]
         self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
@@ -380,7 +379,7 @@ class _Pass:
         gx = _total(gx, self._to_x(of_x, read.get("W")))
         self._add(grads, "W", of_x, self.x)
         self._add(grads, "R", of_gates, self.h0)
-        of_recurs = _total(of_recurs, self._products_backward(of_gates, None) if self.by_sequence else more)
+        of_recurs = _total(of_recurs, more)
         if self.projects:
             first = _total(first, _vector_gradient(of_gates, read["R"]))
             initial[0], t_initial[0] = (self._of_first_steps(one) for one in (first, t_first))
@@ -396,12 +395,10 @@ class _Pass:
         if any(one is not None for one in states):
             rest["dstates"] = tuple(one if one is None else self._unflat(one) for one in states)
         g_state = (*g_state, *[None] * (count - self.own)) if count > 1 else g_state[0]
-        need = ("x",) if self.by_sequence else ("x", "weights")
-        found = layer.backward(tape, gy, g_state, need=need, **rest)
+        found = layer.backward(tape, gy, g_state, **rest)
         columns = found.x.reshape(self.T * self.B, self.D, -1, self.H).transpose(1, 0, 2, 3)
         state = list(found.state) if count > 1 else [found.state]
-        of_R = None if self.by_sequence else _unload(layer, found.weights, self.cell.gates_of_ah, self.recurs)
-        return columns, state[: self.own], of_R
+        return columns, state[: self.own], _unload(layer, found.weights, self.cell.gates_of_ah, self.recurs)
 
     def _sorted(self, names, columns, grads, of_known):
         """Return the gradients of W x and of what R multiplies, of all gates, from those of a cell's inputs.
@@ -427,49 +424,27 @@ class _Pass:
             of_gates[:, :, recurrent.index(gate)] = of_x[:, :, gates.index(other)]
         for kind, value in (("b_w", of_x), ("b_r", of_gates), ("per_unit", of_units)):
             if kind in self.weights:
-                grads[kind] = _total(grads.get(kind), self._summed(value))
+                grads[kind] = _total(grads.get(kind), value.sum(axis=1))
         return of_x, of_gates
-
-    def _summed(self, value):
-        """Return (D, T*B, ..) summed over steps and sequences, or by sequence (B, D, ..)."""
-        if self.by_sequence:
-            return value.reshape(self.D, self.T, self.B, *value.shape[2:]).sum(axis=1).swapaxes(0, 1)
-        return value.sum(axis=1)
 
     def _add(self, grads, kind, of_gates, vector):
         """Add to the gradient of a matrix of gates that multiplied a vector."""
         if kind in self.weights and vector is not None:
-            grads[kind] = _total(grads.get(kind), self._matrix_gradient(of_gates, vector, self.weights[kind].shape))
-
-    def _matrix_gradient(self, of_gates, vector, shape):
-        """Return the gradient of a matrix (D, gates, H, width): the sum of products of (D, T*B, gates, H) and
-        (D or 1, T*B, heads * width)."""
-        D, gates, H, width = shape
-        heads = vector.shape[-1] // width
-        g, v = of_gates.reshape(D, -1, gates, heads, H // heads), vector.reshape(len(vector), -1, heads, width)
-        if self.by_sequence:
-            g = g.reshape(D, self.T, self.B, *g.shape[2:]).transpose(2, 0, 4, 3, 5, 1)
-            v = v.reshape(len(v), self.T, self.B, heads, width).transpose(2, 0, 3, 1, 4)
-        else:
-            g, v = g.transpose(0, 3, 2, 4, 1), v.transpose(0, 2, 1, 3)
-        found = g.reshape(*g.shape[:-3], gates * H // heads, -1) @ v
-        found = found.reshape(*found.shape[:-2], gates, H // heads, width)
-        return found.swapaxes(-4, -3).reshape(*found.shape[:-4], gates, H, width)
+            grads[kind] = _total(grads.get(kind), _matrix_gradient(of_gates, vector, self.weights[kind].shape))
 
     def _products_backward(self, of_gates, of_known):
-        """Return the gradient of R, or of its tangent, by what it multiplied.
+        """Return the gradient of the tangent of R, by what it multiplied.
 
         Args:
-            of_known: gets the gradients that come through the tangent of R to the primal cell's values; or None.
+            of_known: gets the gradients that come through the tangent of R to the primal cell's values.
         """
         if self.recurs is None:
             return None
-        outer = (self.B,) if self.by_sequence else ()
-        found = self.xp.zeros((*outer, *self.recurs.shape), self.dtype)
+        found = self.xp.zeros(self.recurs.shape, self.dtype)
         for place, numbers in self.together.items():
             own, shape = of_gates[:, :, numbers], (self.D, len(numbers), *self.recurs.shape[2:])
-            found[..., numbers, :, :] = self._matrix_gradient(own, self.known[place], shape)
-            if of_known is not None and self.d_recurs is not None:
+            found[:, numbers] = _matrix_gradient(own, self.known[place], shape)
+            if self.d_recurs is not None:
                 more = _vector_gradient(own, self.d_recurs[:, numbers], self.cell.heads)
                 of_known[place] = _total(of_known.get(place), more)
         return found
@@ -493,19 +468,12 @@ class _Pass:
             pairs = ((grads, of_y, m), (grads, of_dy, dm), (t_grads, of_dy, m))
             for where, g, vector in pairs:
                 if g is not None and vector is not None:
-                    where["W_hr"] = _total(where.get("W_hr"), self._outer(g, vector))
+                    where["W_hr"] = _total(where.get("W_hr"), g.swapaxes(-1, -2) @ vector)
         gm, last = (
             _total(None if of_y is None else of_y @ P, None if of_dy is None or dP is None else of_dy @ dP)
             for of_y, of_dy in ((self._maybe_flat(gy), self._maybe_flat(gty)), (gh, gth))
         )
         return None if gm is None else self._unflat(gm), last
-
-    def _outer(self, g, vector):
-        """Return the sum of products of (D, N, P) and (D, N, H) over N; by sequence (B, D, P, H)."""
-        if not self.by_sequence:
-            return g.swapaxes(-1, -2) @ vector
-        g, vector = (one.reshape(self.D, -1, self.B, one.shape[-1]).transpose(2, 0, 3, 1) for one in (g, vector))
-        return g @ vector.swapaxes(-1, -2)
 
     def _of_first_steps(self, first):
         """Return the gradient of the initial h, (D, B, P), that `_first_steps` spread."""
@@ -567,6 +535,15 @@ def _vector_gradient(of_gates, matrix, heads=1):
     return (g @ blocks).transpose(0, 2, 1, 3).reshape(D, -1, heads * width)
 
 
+def _matrix_gradient(of_gates, vector, shape):
+    """Return the gradient of a matrix (D, gates, H, width) that multiplied (D or 1, N, heads * width)."""
+    D, gates, H, width = shape
+    heads = vector.shape[-1] // width
+    g = of_gates.reshape(D, -1, gates, heads, H // heads).transpose(0, 3, 2, 4, 1).reshape(D, heads, gates * H // heads, -1)
+    found = g @ vector.reshape(len(vector), -1, heads, width).transpose(0, 2, 1, 3)
+    return found.reshape(D, heads, gates, H // heads, width).swapaxes(1, 2).reshape(D, gates, H, width)
+
+
 def _rows_of(layer, gates):
     """Yield (direction, number of a gate, slice of the flat buffer, shape) of R's parts in a layer."""
     for (_, direction), blocks in layer.stack.space.blocks.items():
@@ -625,36 +602,24 @@ def _by_layer(stack, flat, derived, dtype):
     return found
 
 
-def flat_gradients(stack, flat, direction, grads, t_grads, dtype, batch=None):
+def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
     """Return the flat gradients of the weights and of their tangents, for [layer] -> kind -> array (D, ...).
 
     Args:
-        flat, direction: as of `weights_by_layer`. batch: B, if gradients are by sequence, (B, D, ...): so is the result.
+        flat, direction: as of `weights_by_layer`.
     """
-    space, xp = stack.space, stack.engine.array_module
-    outer = () if batch is None else (batch,)
-    results = []
+    space, results = stack.space, []
     for by_layer in (grads, t_grads):
-        made, of_derived = (xp.zeros((*outer, size), dtype) for size in (space.size, space.derived_size))
+        made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))
         for layer, d in space.sizes:
             derived = space.derived.get((layer, d), {})
             for kind, array in by_layer[layer].items():
                 if array is not None:
                     parts = [derived[kind]] if kind in derived else space.parts(layer, d, kind)
                     where = slice(parts[0].offset, parts[-1].offset + parts[-1].size)
-                    (of_derived if kind in derived else made)[..., where] = array[..., d, *[slice(None)] * _rank(kind)].reshape(*outer, -1)
-        results += [made, of_derived]
+                    (of_derived if kind in derived else made)[where] = array[d].reshape(-1)
+        results.append((made, of_derived))
+    (made, of_derived), (t_made, t_of_derived) = results
     if space.derived_size:
-        made, of_derived, t_made, t_of_derived = results
-        if batch is None:
-            both = pulled_back(space, stack.engine, flat, direction, of_derived, t_of_derived, dtype)
-            made, t_made = made + both[0], t_made + both[1]
-        else:
-            more = [pulled_back(space, stack.engine, flat, None, one, None, dtype)[0] for one in of_derived]
-            made = made + xp.stack(more)
-        return made, t_made
-    return results[0], results[2]
-
-
-def _rank(kind):
-    return {"W": 3, "R": 3, "W_hr": 2}.get(kind, 2)
+        pulled_back(space, stack.engine, flat, direction, (of_derived, t_of_derived), (made, t_made), dtype)
+    return made, t_made

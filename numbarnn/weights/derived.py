@@ -284,16 +284,13 @@ class _DualArrays:
 
 
 def _values(space, engine, flat, direction, dtype, place):
-    """Return the `Values` of one layer and direction, of `Dual`s where there is a direction of the weights."""
-    parameters = {name: flat[where].reshape(shape) for name, (_, where, shape) in space.blocks[place].items()}
-    arrays = engine.array_module
-    if direction is not None:
-        arrays = _DualArrays(arrays)
-        parameters = {
-            name: Dual(parameters[name], direction[where].reshape(shape))
-            for name, (_, where, shape) in space.blocks[place].items()
-        }
-    return Values(arrays, parameters, np.dtype(dtype), space.sizes[place])
+    """Return the `Values` of one layer and direction, `Dual`s with a direction of the weights (None: zero)."""
+    direction = engine.array_module.zeros_like(flat) if direction is None else direction
+    parameters = {
+        name: Dual(flat[where].reshape(shape), direction[where].reshape(shape))
+        for name, (_, where, shape) in space.blocks[place].items()
+    }
+    return Values(_DualArrays(engine.array_module), parameters, np.dtype(dtype), space.sizes[place])
 
 
 def derived_tangents(space, engine, flat, direction, dtype):
@@ -309,27 +306,23 @@ def derived_tangents(space, engine, flat, direction, dtype):
     return made
 
 
-def pulled_back(space, engine, flat, direction, of_derived, t_of_derived, dtype):
-    """Return the gradients of parameters, and of their direction, for those of derived weights and their tangents.
+def pulled_back(space, engine, flat, direction, of_derived, made, dtype):
+    """Add to the gradients of parameters, and of their direction, those that come from derived weights.
 
-    A gradient that is pulled back as a + b e, b that of the weights and a that of the tangents, is so in both parts.
+    With a for the gradient of tangents and b for that of values, a + b e is pulled back: the result is so, too.
+
+    Args:
+        of_derived: the gradients of derived weights, and of their tangents. made: the flat gradients to add to.
     """
-    made = [engine.array_module.zeros(space.size, dtype) for _ in range(2)]
     for place, kinds in space.derived.items():
         values, gradients = _values(space, engine, flat, direction, dtype, place), {}
         for derived in kinds.values():
             for number, term in enumerate(derived.terms):
                 shape = values.shape(term)
-                g, tg = (
-                    None if one is None else _part(derived.rows(derived.of(one), number), shape, derived.groups)
-                    for one in (of_derived, t_of_derived)
-                )
-                g, tg = (one.reshape(shape) if one is not None and one.ndim == 3 else one for one in (g, tg))
-                values.pull_back(term, g if direction is None else Dual(tg, g), gradients)
-        for name, (_, where, shape) in space.blocks[place].items():
+                b, a = (_part(derived.rows(derived.of(one), number), shape, derived.groups) for one in of_derived)
+                values.pull_back(term, Dual(*(one.reshape(shape) if one.ndim == 3 else one for one in (a, b))), gradients)
+        for name, (_, where, _) in space.blocks[place].items():
             if name in gradients:
-                g = gradients[name] if direction is None else _dual(gradients[name]).tangent
-                made[0][where] += g.reshape(-1)
-                if direction is not None:
-                    made[1][where] += _dual(gradients[name]).value.reshape(-1)
-    return made
+                found = _dual(gradients[name])
+                made[0][where] += found.tangent.reshape(-1)
+                made[1][where] += found.value.reshape(-1)
