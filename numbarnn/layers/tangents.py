@@ -11,6 +11,7 @@ Backward goes through the tangent, whose backward gives the gradients of S, and 
 tangent is linear, the gradient of <u, y'> is the derivative of backward with dy = u: a Hessian-vector product.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numbarnn.common.precision import compute_dtype
 from numbarnn.layers import drawn
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
+from numbarnn.programs.backward import ALL
 from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
@@ -90,7 +92,7 @@ class Tangents:
             for layer in range(stack.num_layers):
                 if layer and draws["masks"]:
                     x, dx = (one if one is None else one * draws["masks"][layer - 1] for one in (x, dx))
-                own = weights[layer], None if along is None else tangents[layer]
+                own = weights[layer], None if along is None else tangents[layer] or [{}] * stack.directions
                 one = _Pass(self, layer, *own, draws, sequences, tape)
                 states = (self._states(part, layer) for part in (at.states, direction.states))
                 x, dx, *final = one.forward(x, dx, *states)
@@ -139,8 +141,7 @@ class Tangents:
                 masks = drawn.drop_connect_masks(call, self.dtype.name)
                 names = [[parameter_name("R", layer, d) for d in range(stack.directions)] for layer in range(stack.num_layers)]
                 found["R"] = [
-                    to(np.stack([masks[name].reshape(cell.num_ah, H, -1) for name in own]))
-                    for own, H in zip(names, stack.widths, strict=True)
+                    [to(masks[name]) for name in own] for own in names
                 ]
             if cell.noise:
                 mean = np.array([one.mean for one in cell.noise])[:, None]
@@ -161,176 +162,233 @@ class Tangents:
 
 
 class _Pass:
-    """One layer's part of a call. Its arrays have the axes (D, T*B, ...), gates, H; a matrix of gates is (D, gates, H, ..).
+    """One layer's part of a call. Arrays of all steps have T*B rows, and parts of rows side by side.
 
     Args:
         owner: the `Tangents`. layer: its number.
-        weights, tangents: kind -> what kernels read, "W" (D, G, H, I), "R" (D, A, H, P / heads), "W_hr" (D, P, H), "b_w"
-            (D, G, H), "b_r" (D, A, H), "per_unit" (D, V, H); what is missing is zero. No tangents
-            at all: the tangent cell does not run.
+        weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P / heads), "W_hr" (P, H),
+            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero. tangents None: the tangent cell does
+            not run.
         draws: of `Tangents._draws`. sequences: of the call.
         tape: backward may follow.
     """
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
-        self.linear, tangents = tangents is not None, tangents or {}
-        self.opened, self.xp, self.cell, self.dtype = owner.opened, owner.xp, owner.cell, owner.dtype
-        self.sequences, self.tape = sequences, tape
-        self.primal, self.tangent = owner.primal[layer], owner.tangent[layer]
-        self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
+        self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
+        self.opened, self.sequences, self.tape, self.linear = owner.opened, sequences, tape, tangents is not None
+        self.layers, self.tf32 = (owner.primal[layer], owner.tangent[layer]), owner.stack.allow_tf32 is True
+        self.D, self.H, self.own = owner.stack.directions, owner.stack.widths[layer], owner.opened.num_states
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
         self.noise = draws["noise"][layer] if draws["noise"] else None
-        self.mask = draws["R"][layer] if draws["R"] else None
-        self.weights, self.tangents = (
-            one | {"R": one["R"] * self.mask} if self.mask is not None and "R" in one else one
-            for one in (weights, tangents)
-        )
-        self.projects = "W_hr" in weights
-        self.recurs, self.d_recurs = self._recurring()
-        self.own = self.opened.num_states
-        self.together = {}  # what gates of R multiply -> their numbers
-        for number, gate in enumerate(self.cell.gates_of_ah):
-            if gate in self.opened.operands:
-                self.together.setdefault(self.opened.operands[gate], []).append(number)
+        self.masks = draws["R"][layer] if draws["R"] else None
+        self.weights, self.tangents = self._dropped(weights), self._dropped(tangents or [{}] * self.D)
+        self.projects = "W_hr" in weights[0]
+        both = zip(self.weights, self.tangents, strict=True)
+        self.recurs, self.d_recurs = zip(*(self._recurring(*one) for one in both), strict=True)
+        gates, recurrent, names = self.cell.gates, self.cell.gates_of_ah, (self.opened.inputs, self.opened.tangent_inputs)
+        self.of_x = [_runs([(gates.index(one[2:]), n) for n, one in enumerate(own) if one[0] == "W"]) for own in names]
+        self.of_gates, self.of_operand = [], []  # the same for R; by what R multiplies
+        for own in names:
+            places = {gate: f"W.{self.opened.merged[gate]}" if gate in self.opened.merged else f"Z.{gate}"
+                      for gate in recurrent if gate in self.opened.operands}  # fmt: skip
+            pairs = [(recurrent.index(gate), own.index(one), gate) for gate, one in places.items() if one in own]
+            self.of_gates.append(_runs([pair[:2] for pair in pairs]))
+            operands = {self.opened.operands[gate]: [] for *_, gate in pairs}
+            for gate, column, name in pairs:
+                operands[self.opened.operands[name]].append((gate, column))
+            self.of_operand.append({place: _runs(found) for place, found in operands.items()})
 
-    def _recurring(self):
-        """Return R as it multiplies what a step makes, and its tangent: with a projection R W_hr."""
-        (R, P), (dR, dP) = ([one.get(kind) for kind in ("R", "W_hr")] for one in (self.weights, self.tangents))
+    def _dropped(self, weights):
+        if self.masks is None:
+            return weights
+        return [one | {"R": one["R"] * mask} if "R" in one else one for one, mask in zip(weights, self.masks, strict=True)]
+
+    def _recurring(self, weights, tangents):
+        """Return R as it multiplies what a step makes, and its tangent or None: with a projection R W_hr."""
+        R, P, dR, dP = (one.get(kind) for one in (weights, tangents) for kind in ("R", "W_hr"))
         if P is None or R is None:
             return R, dR
-        P, dP = P[:, None], None if dP is None else dP[:, None]
-        return R @ P, _total(None if dR is None else dR @ P, None if dP is None else R @ dP)
+        return self._times(R, P), _total(self._times(dR, P), self._times(R, dP))
+
+    # ---------------------------------------------------------------- products
+    def _multiply(self, out, a, b, **options):
+        self.engine.multiply(out, a, b, allow_tf32=self.tf32, **options)
+
+    def _times(self, a, b, **options):
+        """Return a b, or with transpose_b a b^T; None if one of them is."""
+        if a is None or b is None:
+            return None
+        out = self.xp.empty((a.shape[0], b.shape[0] if options else b.shape[1]), self.dtype)
+        self._multiply(out, a, b, **options)
+        return out
+
+    def _part(self, array, first, count):
+        return array[:, first * self.H : (first + count) * self.H]
+
+    def _add_products(self, columns, vector, matrix, runs):
+        """Add a matrix of gates times a vector (T*B, width) to columns, in the places that `_runs` tells."""
+        if vector is not None and matrix is not None:
+            for gate, column, count in runs:
+                rows = matrix[gate * self.H : (gate + count) * self.H]
+                self._multiply(self._part(columns, column, count), vector, rows, transpose_b=True, accumulate=True)
+
+    def _vector_gradient(self, columns, matrix, runs, out=None):
+        """Return the gradient of the vector that a matrix of gates multiplied, added to `out`; None without a matrix."""
+        if matrix is None or columns is None:
+            return out
+        if out is None:
+            out = self.xp.zeros((len(columns), matrix.shape[1]), self.dtype)
+        for gate, column, count in runs:
+            rows = matrix[gate * self.H : (gate + count) * self.H]
+            self._multiply(out, self._part(columns, column, count), rows, accumulate=True)
+        return out
+
+    def _matrix_gradient(self, grads, kind, like, columns, vector, runs):
+        """Add to grads[kind] the gradient of a matrix of gates, shaped like `like`, that multiplied a vector."""
+        if like is None or columns is None or vector is None:
+            return
+        if grads.get(kind) is None:
+            grads[kind] = self.xp.zeros(like.shape, self.dtype)
+        for gate, column, count in runs:
+            rows = grads[kind][gate * self.H : (gate + count) * self.H]
+            self._multiply(rows, self._part(columns, column, count), vector, transpose_a=True, accumulate=True)
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
-        """Return y, y', the final state and its tangent: a list of (D, B, ..), h first. x is (T, B, I)."""
+        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I)."""
         self.T, self.B = x.shape[:2]
-        self.x, self.dx = x.reshape(1, -1, x.shape[-1]), None if dx is None else dx.reshape(1, -1, dx.shape[-1])
+        self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
-        columns = self._columns(self.opened.inputs, self._inputs())
-        y, last, states, self.primal_tape = self._run(self.primal, columns, state, True)
-        self.known = {place: self._flat(value) for place, value in enumerate((y, *states))}
-        self.known |= {name: columns[:, :, number] for number, name in enumerate(self.opened.inputs)}
-        self.known["m"], self.known["m_last"] = self.known[0], last[0]
-        dy, d_last = None, [None] * self.own
+        self.columns = self._inputs()
+        self.m, last, self.values, self.primal_tape = self._run(0, self.columns, state)
+        self.dm, y, dy, d_last = None, self.m, None, [None] * self.own
         if self.linear:
-            columns = self._columns(self.opened.tangent_inputs, self._tangent_inputs())
-            dy, d_last, _, self.tangent_tape = self._run(self.tangent, columns, d_state, False)
-            self.known["dm"], self.known["dm_last"] = self._flat(dy), d_last[0]
+            self.dm, d_last, _, self.tangent_tape = self._run(1, self._tangent_inputs(), d_state)
+            dy = self.dm
         if self.projects:
-            P, dP = self.weights["W_hr"], self.tangents.get("W_hr")
-            y, last[0] = self._unflat(_times(self.known["m"], P)), _times(last[0], P)
-            if dy is not None:
-                dy = self._unflat(_total(_times(self.known["dm"], P), _times(self.known["m"], dP)))
-                d_last[0] = _total(_times(d_last[0], P), _times(self.known["m_last"], dP))
+            self.ends = list(last[0]), [None] * self.D if d_last[0] is None else list(d_last[0])
+            y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
+            last[0], d_last[0] = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
         return y, dy, last[: self.own], d_last[: self.own]
 
-    def _run(self, layer, columns, state, every):
-        """Run a layer with given inputs: y, the final states, all private states of each step if wanted, the tape."""
+    def _run(self, number, columns, state):
+        """Run the primal or the tangent layer: y, the final states, the values of the states of each step, the tape."""
+        layer = self.layers[number]
+        stack, others = layer.stack, layer.stack.cell.num_private
         _load(layer, self.recurs, self.cell.gates_of_ah)
-        count, rest = layer.stack.cell.num_states, {}
-        if self.sequences is not EVERY_STEP:
-            rest = {"lengths": self.sequences.lengths, "resets": self.sequences.resets}
-        if every and count > 1:
-            rest["output_states"] = True
-        state = [None if self.projects else state[0], *state[1:], *[None] * (count - self.own)]
-        columns = columns.reshape(self.D, self.T, self.B, -1).transpose(1, 2, 0, 3).reshape(self.T, self.B, -1)
-        arguments = columns, tuple(state) if count > 1 else state[0]
-        y, last, *more = layer.forward(*arguments, **rest) if self.tape else (*layer(*arguments, **rest), None)
-        return y, list(last) if count > 1 else [last], more[0] if len(more) > 1 else (), more[-1]
+        every = number == 0 and others > 0
+        sequences = replace(self.sequences, every_state=True) if every else self.sequences
+        h, c = None if self.projects else state[0], self._side_by_side(state[1:], others, self.B)
+        x = columns.reshape(self.T, self.B, -1)
+        y, h, c, *more, tape = stack.forward(x, h, c, layer.weights, self.tape, False, sequences)
+        private = list(self.xp.split(c, others, axis=-1)) if others else []
+        return y, [h, *private], more[0].reshape(len(columns), -1) if more else None, tape
 
-    def _flat(self, value):
-        """Return (T, B, D*N) as (D, T*B, N)."""
-        return value.reshape(self.T * self.B, self.D, -1).transpose(1, 0, 2)
+    def _side_by_side(self, parts, count, rows):
+        """Return states (D, B, H), and zero for None and for further ones, as one (D, B, count*H); None: all zero."""
+        if not count or all(part is None for part in parts):
+            return None
+        made = self.xp.zeros((self.D, rows, count * self.H), self.dtype)
+        for number, part in enumerate(parts):
+            if part is not None:
+                made[..., number * self.H : (number + 1) * self.H] = part
+        return made
 
-    def _unflat(self, value):
-        """Return (D, T*B, N) as (T, B, D*N)."""
-        return value.transpose(1, 0, 2).reshape(self.T, self.B, -1)
+    def _value(self, place, d, columns):
+        """Return a value of the primal cell at each step, (T*B, H): a state after it, or an input in its columns."""
+        if isinstance(place, str):
+            return self._part(columns, d * len(self.opened.inputs) + self.opened.inputs.index(place), 1)
+        if place == 0:
+            return self._part(self.m.reshape(self.T * self.B, -1), d, 1)
+        return self._part(self.values, d * self.layers[0].stack.cell.num_private + place - 1, 1)
 
-    def _columns(self, names, value):
-        """Return the values of these names side by side, (D, T*B, number, H)."""
-        columns = self.xp.empty((self.D, self.T * self.B, len(names), self.H), self.dtype)
-        for number, name in enumerate(names):
-            one = value(name)
-            columns[:, :, number] = 0 if one is None else one
+    def _direction(self, columns, d):
+        """Return the columns of one direction."""
+        count = columns.shape[1] // self.D
+        return columns[:, d * count : (d + 1) * count]
+
+    def _constant_columns(self, number, weights):
+        """Return the columns of a cell's inputs, of each direction: biases, parameters per unit, else 0."""
+        names = (self.opened.inputs, self.opened.tangent_inputs)[number]
+        row = self.xp.zeros((self.D, len(names), self.H), self.dtype)
+        for one, own in zip(row, weights, strict=True):
+            for kind, runs in (("b_w", self.of_x[number]), ("b_r", self.of_gates[number])):
+                if own.get(kind) is not None:
+                    for gate, column, count in runs:
+                        one[column : column + count] += own[kind].reshape(-1, self.H)[gate : gate + count]
+            for column, name in enumerate(names):
+                if name[0] == "U" and own.get("per_unit") is not None:
+                    one[column] = own["per_unit"].reshape(-1, self.H)[self.cell.per_unit.index(name[2:])]
+        columns = self.xp.empty((self.T * self.B, row.size), self.dtype)
+        columns[...] = row.reshape(-1)
         return columns
 
     def _inputs(self):
-        """Return the function of a name that returns an input of the primal cell."""
-        a, read = self._of_x(self.x, self.weights.get("W")), self.weights
-        recurrent = self._of_gates(read.get("b_r"), (self.h0, read.get("R"), None))
-
-        def of(name):
-            group, _, last = name.partition(".")
-            if group == "N":
-                noise = self.noise[:, :, :, int(last[1:])]
-                return noise.reshape(self.D, -1, self.H)
-            return self._input(group, last, read, [a], recurrent)
-
-        return of
+        """Return the inputs of the primal cell, (T*B, D*number*H)."""
+        columns = self._constant_columns(0, self.weights)
+        for d, weights in enumerate(self.weights):
+            own = self._direction(columns, d)
+            for column, name in enumerate(self.opened.inputs):
+                if name[0] == "N":
+                    self._part(own, column, 1)[...] = self.noise[d, :, :, int(name[3:])].reshape(-1, self.H)
+            self._add_x(own, d, self.x, weights.get("W"), 0)
+            self._add_products(own, _of(self.h0, d), weights.get("R"), self.of_gates[0])
+        return columns
 
     def _tangent_inputs(self):
-        """Return the function of a name that returns an input of the tangent cell."""
-        read, tangents = self.weights, self.tangents
-        parts = [None if self.dx is None else self._of_x(self.dx, read.get("W"))]
-        parts.append(None if tangents.get("W") is None else self._of_x(self.x, tangents["W"]))
-        products = [(self.known[place], self.d_recurs, numbers) for place, numbers in self.together.items()]
-        products += [(self.dh0, read.get("R"), None), (self.h0, tangents.get("R"), None)]
-        recurrent = self._of_gates(tangents.get("b_r"), *products)
+        """Return the inputs of the tangent cell."""
+        columns = self._constant_columns(1, self.tangents)
+        for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
+            own = self._direction(columns, d)
+            for column, name in enumerate(self.opened.tangent_inputs):
+                if name[0] == "S":
+                    self._part(own, column, 1)[...] = self._value(self.opened.sources[name], d, self.columns)
+            self._add_x(own, d, self.dx, weights.get("W"), 1)
+            if self.mode == "linear":
+                self._add_x(own, d, self.x, tangents.get("W"), 1)
+            dR = self._dense(self.d_recurs[d])
+            for place, runs in self.of_operand[1].items():
+                self._add_products(own, self._value(place, d, self.columns), dR, runs)
+            self._add_products(own, _of(self.dh0, d), weights.get("R"), self.of_gates[1])
+            self._add_products(own, _of(self.h0, d), tangents.get("R"), self.of_gates[1])
+        return columns
 
-        def of(name):
-            group, _, last = name.partition(".")
-            if group == "S":
-                return self.known[self.opened.sources[name]]
-            return self._input(group, last, tangents, parts, recurrent)
+    def _add_x(self, columns, d, x, W, number):
+        """Add what stands for W x."""
+        if self.mode == "linear" or x is None:
+            self._add_products(columns, x, W, self.of_x[number])
+            return
+        for gate, column, count in self.of_x[number]:
+            for n in range(count):
+                place = 0 if self.mode == "skip" else d * len(self.cell.gates) + gate + n
+                self._part(columns, column + n, 1)[...] += self._part(x, place, 1)
 
-        return of
+    def _dense(self, R):
+        """Return R with blocks on its diagonal as a whole matrix."""
+        if R is None or self.cell.heads == 1:
+            return R
+        heads, (rows, width) = self.cell.heads, R.shape
+        blocks, made = R.reshape(-1, heads, width, width), self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype)
+        for k in range(heads):
+            made[:, k, :, k] = blocks[:, k]
+        return made.reshape(rows, self.H)
 
-    def _input(self, group, name, read, parts, recurrent):
-        if group == "Z":
-            return recurrent(name)
-        if group == "U":
-            return _row(read.get("per_unit"), self.cell.per_unit.index(name))
-        number = self.cell.gates.index(name)
-        merged = [recurrent(gate) for gate, other in self.opened.merged.items() if other == name]
-        return _total(*(None if part is None else part[:, :, number] for part in parts),
-                      _row(read.get("b_w"), number), *merged)  # fmt: skip
+    def _blocks(self, dense):
+        """Return the blocks on the diagonal of what `_dense` made."""
+        if dense is None or self.cell.heads == 1:
+            return dense
+        heads, width = self.cell.heads, self.H // self.cell.heads
+        apart = dense.reshape(-1, heads, width, heads, width)
+        return self.xp.stack([apart[:, k, :, k] for k in range(heads)], axis=1).reshape(-1, width)
 
-    def _of_x(self, x, W):
-        """Return W x of all gates, (D, T*B, G, H)."""
-        G = len(self.cell.gates)
-        if self.mode == "given":
-            return x.reshape(-1, self.D, G, self.H).transpose(1, 0, 2, 3)
-        if self.mode == "skip":
-            return self.xp.broadcast_to(x[:, :, None], (self.D, x.shape[1], G, self.H))
-        return _times_gates(x, W)
-
-    def _of_gates(self, bias, *products):
-        """Return the function of a gate of R that returns its part of the inputs: bias and products without None.
-
-        Args:
-            products: (what is multiplied, the matrix of all gates, the numbers of the gates that are or None: all).
-        """
-        gates, made = self.cell.gates_of_ah, []
-        for vector, matrix, numbers in products:
-            if vector is not None and matrix is not None:
-                own = list(range(len(gates))) if numbers is None else numbers
-                made.append((own, _times_gates(vector, matrix[:, own])))
-
-        def of(gate):
-            number = gates.index(gate)
-            parts = (value[:, :, own.index(number)] for own, value in made if number in own)
-            return _total(_row(bias, number), *parts)
-
-        return of
-
+    # ---------------------------------------------------------------- projection: y = W_hr m
     def _first_steps(self, h):
-        """Return an initial h that is projected as (D, T*B, P), which R multiplies: 0 but in first steps."""
+        """Return an initial h that is projected as [direction] -> (T*B, P), 0 but in first steps, for R to multiply."""
         if not self.projects or h is None:
             return None
-        found = self.xp.zeros((self.D, self.T * self.B, h.shape[-1]), self.dtype)
+        found = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
         for d, where, there in self._first_places():
-            found[d, where] = h[d] * there
+            found[d][where] = h[d] * there
         return found
 
     def _first_places(self):
@@ -344,159 +402,193 @@ class _Pass:
                 there = there * (1 - self.xp.asarray(resets)[0][:, None])
             yield d, self.xp.asarray(first * self.B + column), there
 
+    def _projected(self, m, dm):
+        """Return W_hr m and its tangent, of lists of rows by direction."""
+        y, dy = [], []
+        for one, other, weights, tangents in zip(m, dm, self.weights, self.tangents, strict=True):
+            P, dP = weights["W_hr"], tangents.get("W_hr")
+            y.append(self._times(one, P, transpose_b=True))
+            dy.append(_total(self._times(other, P, transpose_b=True), self._times(one, dP, transpose_b=True)))
+        return y, dy
+
+    def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
+        """Return the gradients of m and of its tangent, lists of rows by direction, and add those of W_hr.
+
+        Args:
+            rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None.
+        """
+        found, t_found = [], []
+        for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
+            P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
+            for where, one, vector in ((grads, g, m), (grads, tg, dm), (t_grads, tg, m)):
+                if one is not None and vector is not None:
+                    where[d]["W_hr"] = _total(where[d].get("W_hr"), self._outer(one, vector))
+            found.append(_total(self._times(g, P), self._times(tg, dP)))
+            t_found.append(self._times(tg, P))
+        return found, t_found
+
+    def _outer(self, a, b):
+        """Return a^T b."""
+        out = self.xp.empty((a.shape[1], b.shape[1]), self.dtype)
+        self._multiply(out, a, b, transpose_a=True)
+        return out
+
+    def _apart(self, steps):
+        """Return the rows of each direction of (T, B, D*N)."""
+        if steps is None:
+            return [None] * self.D
+        return [self._direction(steps.reshape(self.T * self.B, -1), d) for d in range(self.D)]
+
+    def _joined(self, rows):
+        """Undo `_apart`."""
+        if rows[0] is None:
+            return None
+        made = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
+        return made.reshape(self.T, self.B, -1)
+
     # ---------------------------------------------------------------- backward
     def backward(self, gy, g_state, gty, gt_state):
-        """Return the gradients of x, of the state (a list) and of weights (by kind); then those of their tangents.
+        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
+        tangents.
 
         Args:
             gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
         """
-        grads, t_grads, of_known, gx, gtx, t_initial = {}, {}, {}, None, None, [None] * self.own
-        first, t_first, of_recurs, t_of_recurs = None, None, None, None
-        g_state, gt_state, read, tangents = list(g_state), list(gt_state), self.weights, self.tangents
+        grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
+        g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
         if self.projects:
-            gy, g_state[0] = self._projection_backward(grads, t_grads, gy, gty, g_state[0], gt_state[0])
-            gty, gt_state[0] = (None if one is None else one @ read["W_hr"] for one in (self._maybe_flat(gty), gt_state[0]))
-            gty = None if gty is None else self._unflat(gty)
+            rows = self._apart(self.m), self._apart(self.dm)
+            gy, gty = map(self._joined, self._projected_backward(grads, t_grads, rows, *map(self._apart, (gy, gty))))
+            pair = ([None] * self.D if one is None else list(one) for one in (g_state[0], gt_state[0]))
+            pair = self._projected_backward(grads, t_grads, self.ends, *pair)
+            g_state[0], gt_state[0] = (None if one[0] is None else self.xp.stack(one) for one in pair)
+        count = self.layers[0].stack.cell.num_private
+        first, t_first = [None] * self.D, [None] * self.D
+        of_states, of_inputs = None, []
         if self.linear and any(one is not None for one in (gty, *gt_state)):
-            columns, t_initial, of_recurs = self._run_backward(self.tangent, self.tangent_tape, gty, gt_state, {})
-            of_x, of_gates = self._sorted(self.opened.tangent_inputs, columns, t_grads, of_known)
-            gtx, gx = self._to_x(of_x, read.get("W")), self._to_x(of_x, tangents.get("W"), linear=True)
-            self._add(t_grads, "W", of_x, self.x)
-            self._add(grads, "W", of_x, self.dx)
-            t_of_recurs = self._products_backward(of_gates, of_known)
-            self._add(t_grads, "R", of_gates, self.h0)
-            self._add(grads, "R", of_gates, self.dh0)
+            columns, t_initial, of_recurs = self._run_backward(1, self.tangent_tape, gty, gt_state, None)
+            of_states = self.xp.zeros((self.T * self.B, self.D * (count + 1), self.H), self.dtype)
+            for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
+                own = self._direction(columns, d)
+                self._sum_columns(1, own, t_grads[d])
+                gtx, gx = self._to_x(gtx, own, d, weights.get("W"), 1), self._to_x(gx, own, d, tangents.get("W"), 1, False)
+                W, R = weights.get("W"), weights.get("R")
+                self._matrix_gradient(t_grads[d], "W", W, own, self.x, self.of_x[1])
+                self._matrix_gradient(grads[d], "W", W, own, self.dx, self.of_x[1])
+                dR, of_dR = self._dense(self.d_recurs[d]), {}
+                for place, runs in self.of_operand[1].items():
+                    vector = self._value(place, d, self.columns)
+                    self._matrix_gradient(of_dR, "R", self._dense(self.recurs[d]), own, vector, runs)
+                    if dR is not None:
+                        self._to_value(place, d, self._vector_gradient(own, dR, runs), of_states, of_inputs)
+                for column, name in enumerate(self.opened.tangent_inputs):
+                    if name[0] == "S":
+                        self._to_value(self.opened.sources[name], d, self._part(own, column, 1), of_states, of_inputs)
+                self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], self._blocks(of_dR.get("R")))
+                for where, vector in ((t_grads, self.h0), (grads, self.dh0)):
+                    if vector is not None:
+                        self._matrix_gradient(where[d], "R", R, own, vector[d], self.of_gates[1])
+                if self.projects:
+                    t_first[d] = self._vector_gradient(own, R, self.of_gates[1])
+                    first[d] = self._vector_gradient(own, tangents.get("R"), self.of_gates[1])
+        columns, initial, of_recurs = self._run_backward(0, self.primal_tape, gy, g_state, of_states)
+        for column, value in of_inputs:
+            self._part(columns, column, 1)[...] += value
+        for d, weights in enumerate(self.weights):
+            own, R = self._direction(columns, d), weights.get("R")
+            self._sum_columns(0, own, grads[d])
+            gx = self._to_x(gx, own, d, weights.get("W"), 0)
+            self._matrix_gradient(grads[d], "W", weights.get("W"), own, self.x, self.of_x[0])
+            self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], None)
+            if self.h0 is not None:
+                self._matrix_gradient(grads[d], "R", R, own, self.h0[d], self.of_gates[0])
             if self.projects:
-                t_first = _vector_gradient(of_gates, read["R"])
-                first = _vector_gradient(of_gates, tangents.get("R"))
-        gy = _total(gy, None if (more := of_known.pop(0, None)) is None else self._unflat(more))
-        columns, initial, more = self._run_backward(self.primal, self.primal_tape, gy, g_state, of_known)
-        for name, value in of_known.items():
-            if isinstance(name, str):
-                columns[:, :, self.opened.inputs.index(name)] += value
-        of_x, of_gates = self._sorted(self.opened.inputs, columns, grads, {})
-        gx = _total(gx, self._to_x(of_x, read.get("W")))
-        self._add(grads, "W", of_x, self.x)
-        self._add(grads, "R", of_gates, self.h0)
-        of_recurs = _total(of_recurs, more)
+                first[d] = self._vector_gradient(own, R, self.of_gates[0], first[d])
+            for where in (grads[d], t_grads[d]):
+                if self.masks is not None and where.get("R") is not None:
+                    where["R"] *= self.masks[d]
         if self.projects:
-            first = _total(first, _vector_gradient(of_gates, read["R"]))
-            initial[0], t_initial[0] = (self._of_first_steps(one) for one in (first, t_first))
-        self._recurring_backward(grads, t_grads, of_recurs, t_of_recurs)
-        shape = self.T, self.B, -1
-        gx, gtx = (None if one is None else one.reshape(shape) for one in (gx, gtx))
+            initial[0], t_initial[0] = self._of_first_steps(first), self._of_first_steps(t_first)
+        gx, gtx = (None if one is None else one.reshape(self.T, self.B, -1) for one in (gx, gtx))
         return gx, initial, grads, gtx, t_initial, t_grads
 
-    def _run_backward(self, layer, tape, gy, g_state, of_known):
-        """Return the gradients of a layer's inputs (D, T*B, number, H), of its first own states, and of R."""
-        count, rest = layer.stack.cell.num_states, {}
-        states = [of_known.get(place) for place in range(1, count)]
-        if any(one is not None for one in states):
-            rest["dstates"] = tuple(one if one is None else self._unflat(one) for one in states)
-        g_state = (*g_state, *[None] * (count - self.own)) if count > 1 else g_state[0]
-        found = layer.backward(tape, gy, g_state, **rest)
-        columns = found.x.reshape(self.T * self.B, self.D, -1, self.H).transpose(1, 0, 2, 3)
-        state = list(found.state) if count > 1 else [found.state]
-        return columns, state[: self.own], _unload(layer, found.weights, self.cell.gates_of_ah, self.recurs)
-
-    def _sorted(self, names, columns, grads, of_known):
-        """Return the gradients of W x and of what R multiplies, of all gates, from those of a cell's inputs.
+    def _run_backward(self, number, tape, gy, g_state, of_states):
+        """Return the gradients of a layer's inputs (T*B, D*number*H), of its own states at first, and [direction] of R.
 
         Args:
-            grads: gets those of biases and of parameters per unit. of_known: gets those of the primal cell's values.
+            of_states: gradients of the states of each step, (T*B, D*number, H), h's behind the others; None: zero.
         """
-        gates, recurrent = self.cell.gates, self.cell.gates_of_ah
-        of_x, of_gates = (self.xp.zeros((*columns.shape[:2], len(one), self.H), self.dtype) for one in (gates, recurrent))
-        of_units = self.xp.zeros((*columns.shape[:2], len(self.cell.per_unit), self.H), self.dtype)
-        for number, name in enumerate(names):
-            group, _, last = name.partition(".")
-            if group == "W":
-                of_x[:, :, gates.index(last)] = columns[:, :, number]
-            elif group == "Z":
-                of_gates[:, :, recurrent.index(last)] = columns[:, :, number]
-            elif group == "U":
-                of_units[:, :, self.cell.per_unit.index(last)] = columns[:, :, number]
-            elif group == "S":
-                place = self.opened.sources[name]
-                of_known[place] = _total(of_known.get(place), columns[:, :, number])
-        for gate, other in self.opened.merged.items():
-            of_gates[:, :, recurrent.index(gate)] = of_x[:, :, gates.index(other)]
-        for kind, value in (("b_w", of_x), ("b_r", of_gates), ("per_unit", of_units)):
-            if kind in self.weights:
-                grads[kind] = _total(grads.get(kind), value.sum(axis=1))
-        return of_x, of_gates
+        layer, d_states = self.layers[number], None
+        stack, others = layer.stack, layer.stack.cell.num_private
+        if of_states is not None:
+            both = of_states.reshape(self.T, self.B, self.D, -1)
+            split = others * self.H
+            gy = _total(gy, both[..., split:].reshape(self.T, self.B, -1))
+            d_states = both[..., :split].reshape(self.T, self.B, -1) if others else None
+        gy = None if gy is None else self.xp.ascontiguousarray(gy)
+        h = None if g_state[0] is None else self.xp.ascontiguousarray(g_state[0])
+        c = self._side_by_side(g_state[1:], others, self.B)
+        dx, dh, dc = stack.backward_data(tape, gy, h, c, None, False, ALL, d_states)
+        states = [dh, *(self.xp.split(dc, others, axis=-1) if others else [])][: self.own]
+        like = self.recurs[0]
+        return dx.reshape(self.T * self.B, -1), states, _unload(layer, tape.dw, self.cell.gates_of_ah, like, self.D)
 
-    def _add(self, grads, kind, of_gates, vector):
-        """Add to the gradient of a matrix of gates that multiplied a vector."""
-        if kind in self.weights and vector is not None:
-            grads[kind] = _total(grads.get(kind), _matrix_gradient(of_gates, vector, self.weights[kind].shape))
+    def _to_value(self, place, d, g, of_states, of_inputs):
+        """Add the gradient of a value of the primal cell, see `_value`."""
+        if isinstance(place, str):
+            of_inputs.append((d * len(self.opened.inputs) + self.opened.inputs.index(place), g))
+        else:
+            count = self.layers[0].stack.cell.num_private
+            of_states[:, d * (count + 1) + (place - 1 if place else count)] += g
 
-    def _products_backward(self, of_gates, of_known):
-        """Return the gradient of the tangent of R, by what it multiplied.
+    def _sum_columns(self, number, columns, grads):
+        """Set the gradients of biases and of parameters per unit from those of a cell's inputs; add to what there is."""
+        total = columns.sum(axis=0).reshape(-1, self.H)
+        for kind, runs, size in (("b_w", self.of_x[number], len(self.cell.gates)),
+                                 ("b_r", self.of_gates[number], len(self.cell.gates_of_ah))):  # fmt: skip
+            if kind in self.weights[0]:
+                made = grads.setdefault(kind, self.xp.zeros((size, self.H), self.dtype))
+                for gate, column, count in runs:
+                    made[gate : gate + count] += total[column : column + count]
+        names = (self.opened.inputs, self.opened.tangent_inputs)[number]
+        if "per_unit" in self.weights[0]:
+            made = grads.setdefault("per_unit", self.xp.zeros((len(self.cell.per_unit), self.H), self.dtype))
+            for column, name in enumerate(names):
+                if name[0] == "U":
+                    made[self.cell.per_unit.index(name[2:])] += total[column]
 
-        Args:
-            of_known: gets the gradients that come through the tangent of R to the primal cell's values.
-        """
-        if self.recurs is None:
-            return None
-        found = self.xp.zeros(self.recurs.shape, self.dtype)
-        for place, numbers in self.together.items():
-            own, shape = of_gates[:, :, numbers], (self.D, len(numbers), *self.recurs.shape[2:])
-            found[:, numbers] = _matrix_gradient(own, self.known[place], shape)
-            if self.d_recurs is not None:
-                more = _vector_gradient(own, self.d_recurs[:, numbers], self.cell.heads)
-                of_known[place] = _total(of_known.get(place), more)
-        return found
-
-    def _to_x(self, of_x, W, linear=False):
-        """Return the gradient of x, (T*B, I), from those of W x; linear: W is a tangent, of which there may be none."""
-        if self.mode == "given":
-            return None if linear else of_x.transpose(1, 0, 2, 3).reshape(self.T * self.B, -1)
-        if self.mode == "skip":
-            return None if linear else of_x.sum(axis=(0, 2))
-        return None if W is None else _vector_gradient(of_x, W).sum(axis=0)
-
-    def _maybe_flat(self, value):
-        return None if value is None else self._flat(value)
-
-    def _projection_backward(self, grads, t_grads, gy, gty, gh, gth):
-        """Return the gradients of m, (T, B, D*H), and of its last value, for those of y = W_hr m and of tangents."""
-        P, dP, known = self.weights["W_hr"], self.tangents.get("W_hr"), self.known
-        for of_y, of_dy, m, dm in ((self._maybe_flat(gy), self._maybe_flat(gty), known["m"], known.get("dm")),
-                                   (gh, gth, known["m_last"], known.get("dm_last"))):  # fmt: skip
-            pairs = ((grads, of_y, m), (grads, of_dy, dm), (t_grads, of_dy, m))
-            for where, g, vector in pairs:
-                if g is not None and vector is not None:
-                    where["W_hr"] = _total(where.get("W_hr"), g.swapaxes(-1, -2) @ vector)
-        gm, last = (
-            _total(None if of_y is None else of_y @ P, None if of_dy is None or dP is None else of_dy @ dP)
-            for of_y, of_dy in ((self._maybe_flat(gy), self._maybe_flat(gty)), (gh, gth))
-        )
-        return None if gm is None else self._unflat(gm), last
+    def _to_x(self, gx, columns, d, W, number, given=True):
+        """Return the gradient of x, (T*B, I), added to what there is; given: also where x is given in place of W x."""
+        if self.mode == "linear":
+            return self._vector_gradient(columns, W, self.of_x[number], gx)
+        if not given:
+            return gx
+        gx = self.xp.zeros(self.x.shape, self.dtype) if gx is None else gx
+        for gate, column, count in self.of_x[number]:
+            for n in range(count):
+                place = 0 if self.mode == "skip" else d * len(self.cell.gates) + gate + n
+                self._part(gx, place, 1)[...] += self._part(columns, column + n, 1)
+        return gx
 
     def _of_first_steps(self, first):
         """Return the gradient of the initial h, (D, B, P), that `_first_steps` spread."""
-        if first is None:
+        if first[0] is None:
             return None
-        return self.xp.stack([first[d, where] * there for d, where, there in self._first_places()])
+        return self.xp.stack([first[d][where] * there for d, where, there in self._first_places()])
 
-    def _recurring_backward(self, grads, t_grads, of_recurs, t_of_recurs):
-        """Add the gradients of R and its tangent as they multiply, see `_recurring`."""
-        if self.recurs is None:
+    def _recurring_backward(self, grads, t_grads, d, g, tg):
+        """Add the gradients of R and its tangent for those of R as it multiplies, see `_recurring`."""
+        if not self.projects:
+            for where, one in ((grads, g), (t_grads, tg)):
+                if one is not None:
+                    where["R"] = _total(where.get("R"), one)
             return
-        if self.projects:
-            R, P, dR, dP = (one.get(kind) for one in (self.weights, self.tangents) for kind in ("R", "W_hr"))
-            for where, g, matrix, tangent in ((grads, of_recurs, P, R), (grads, t_of_recurs, dP, dR), (t_grads, t_of_recurs, P, R)):
-                if g is not None and matrix is not None:
-                    where["R"] = _total(where.get("R"), g @ matrix[:, None].swapaxes(-1, -2))
-                if g is not None and tangent is not None:
-                    where["W_hr"] = _total(where.get("W_hr"), (tangent.swapaxes(-1, -2) @ g).sum(axis=-3))
-        else:
-            grads["R"], t_grads["R"] = of_recurs, t_of_recurs
-        for where in (grads, t_grads):
-            if self.mask is not None and where.get("R") is not None:
-                where["R"] = where["R"] * self.mask
+        R, P, dR, dP = (one[d].get(kind) for one in (self.weights, self.tangents) for kind in ("R", "W_hr"))
+        for where, one, matrix, other in ((grads, g, P, R), (grads, tg, dP, dR), (t_grads, tg, P, R)):
+            if one is not None:
+                where["R"] = _total(where.get("R"), self._times(one, matrix, transpose_b=True))
+                if other is not None:
+                    where["W_hr"] = _total(where.get("W_hr"), self._outer(other, one))
 
 
 # ---------------------------------------------------------------------------------------------------- small parts
@@ -506,42 +598,19 @@ def _total(*parts):
     return sum(parts[1:], parts[0]) if parts else None
 
 
-def _row(array, number):
-    """Return (D, 1, H) of (D, gates, H), or None of None."""
-    return None if array is None else array[:, number, None]
+def _of(by_direction, d):
+    return None if by_direction is None else by_direction[d]
 
 
-def _times(vector, matrix):
-    """Return a matrix (D, P, H) times (D, N, H), or None."""
-    return None if vector is None or matrix is None else vector @ matrix.swapaxes(-1, -2)
-
-
-def _times_gates(vector, matrix):
-    """Return a matrix (D, gates, H, width) times (D or 1, N, heads * width): (D, N, gates, H)."""
-    D, gates, H, width = matrix.shape
-    heads = vector.shape[-1] // width
-    blocks = matrix.reshape(D, gates, heads, H // heads, width).transpose(0, 2, 4, 1, 3).reshape(D, heads, width, -1)
-    found = vector.reshape(len(vector), -1, heads, width).transpose(0, 2, 1, 3) @ blocks
-    return found.reshape(D, heads, -1, gates, H // heads).transpose(0, 2, 3, 1, 4).reshape(D, -1, gates, H)
-
-
-def _vector_gradient(of_gates, matrix, heads=1):
-    """Return the gradient of what a matrix of gates multiplied, (D, N, heads * width); None without a matrix."""
-    if matrix is None:
-        return None
-    D, gates, H, width = matrix.shape
-    blocks = matrix.reshape(D, gates, heads, H // heads, width).transpose(0, 2, 1, 3, 4).reshape(D, heads, -1, width)
-    g = of_gates.reshape(D, -1, gates, heads, H // heads).transpose(0, 3, 1, 2, 4).reshape(D, heads, -1, gates * H // heads)
-    return (g @ blocks).transpose(0, 2, 1, 3).reshape(D, -1, heads * width)
-
-
-def _matrix_gradient(of_gates, vector, shape):
-    """Return the gradient of a matrix (D, gates, H, width) that multiplied (D or 1, N, heads * width)."""
-    D, gates, H, width = shape
-    heads = vector.shape[-1] // width
-    g = of_gates.reshape(D, -1, gates, heads, H // heads).transpose(0, 3, 2, 4, 1).reshape(D, heads, gates * H // heads, -1)
-    found = g @ vector.reshape(len(vector), -1, heads, width).transpose(0, 2, 1, 3)
-    return found.reshape(D, heads, gates, H // heads, width).swapaxes(1, 2).reshape(D, gates, H, width)
+def _runs(pairs):
+    """Return (first gate, first column, count) of consecutive (gate, column) pairs."""
+    found = []
+    for gate, column in sorted(pairs):
+        if found and (gate, column) == (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]):
+            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        else:
+            found.append((gate, column, 1))
+    return found
 
 
 def _rows_of(layer, gates):
@@ -553,28 +622,26 @@ def _rows_of(layer, gates):
 
 
 def _load(layer, R, gates):
-    """Set a layer's R, (D, A, H, width)."""
+    """Set a layer's R, [direction] -> (A*H, width)."""
     layer.weights[...] = 0
     for direction, gate, where, shape in _rows_of(layer, gates):
-        layer.weights[where].reshape(shape)[...] = R[direction, gate]
+        layer.weights[where].reshape(shape)[...] = R[direction][gate * shape[0] : (gate + 1) * shape[0]]
 
 
-def _unload(layer, gradient, gates, like):
-    """Return the gradient of R, (D, A, H, width), in that of a layer's weights."""
-    if like is None:
-        return None
-    found = layer.engine.array_module.zeros_like(like)
+def _unload(layer, gradient, gates, like, directions):
+    """Return the gradient of R, [direction] -> (A*H, width) or None, in that of a layer's weights."""
+    found = [None if like is None else layer.engine.array_module.zeros_like(like) for _ in range(directions)]
     for direction, gate, where, shape in _rows_of(layer, gates):
-        found[direction, gate] = gradient[where].reshape(shape)
+        found[direction][gate * shape[0] : (gate + 1) * shape[0]] = gradient[where].reshape(shape)
     return found
 
 
 # ----------------------------------------------------------------------------------------------------------- weights
 def weights_by_layer(stack, flat, direction, dtype):
-    """Return [layer] -> kind -> what kernels read (D, ...), see `_Pass`; and its tangent in a direction.
+    """Return [layer][direction] -> kind -> what kernels read, see `_Pass`; and its tangent.
 
     Args:
-        flat, direction: flat buffers; no direction: there are no tangents ({}).
+        flat, direction: flat buffers, of the weights and of their tangent, or None.
     """
     space, engine = stack.space, stack.engine
     read = stack.kernel_weights.of(flat)
@@ -583,27 +650,20 @@ def weights_by_layer(stack, flat, direction, dtype):
     tangents = None if direction is None or derived is None else derived_tangents(space, engine, flat, direction, dtype)
     weights = _by_layer(stack, read.flat, derived, dtype)
     if direction is None:
-        return weights, [{} for _ in weights]
+        return weights, [None] * len(weights)
     return weights, _by_layer(stack, direction, tangents, dtype)
 
 
 def _by_layer(stack, flat, derived, dtype):
-    found = []
-    for layer in range(stack.num_layers):
-        places = [stack.space.pseudo_layer(flat, layer, d, derived) for d in range(stack.directions)]
-        H, one = stack.widths[layer], {}
-        for kind in places[0]:
-            arrays = stack.engine.array_module.stack([place[kind] for place in places]).astype(dtype, copy=False)
-            if kind != "W_hr":
-                rest = arrays.shape[2:] if kind in ("W", "R") else ()
-                arrays = arrays.reshape(stack.directions, -1, H, *rest)
-            one[kind] = arrays
-        found.append(one)
-    return found
+    places = {place: stack.space.pseudo_layer(flat, *place, derived) for place in stack.space.sizes}
+    return [
+        [{kind: one.astype(dtype, copy=False) for kind, one in places[layer, d].items()} for d in range(stack.directions)]
+        for layer in range(stack.num_layers)
+    ]
 
 
 def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
-    """Return the flat gradients of the weights and of their tangents, for [layer] -> kind -> array (D, ...).
+    """Return the flat gradients of the weights and of their tangents, for [layer][direction] -> kind -> array.
 
     Args:
         flat, direction: as of `weights_by_layer`.
@@ -613,11 +673,11 @@ def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
         made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))
         for layer, d in space.sizes:
             derived = space.derived.get((layer, d), {})
-            for kind, array in by_layer[layer].items():
+            for kind, array in by_layer[layer][d].items():
                 if array is not None:
                     parts = [derived[kind]] if kind in derived else space.parts(layer, d, kind)
                     where = slice(parts[0].offset, parts[-1].offset + parts[-1].size)
-                    (of_derived if kind in derived else made)[where] = array[d].reshape(-1)
+                    (of_derived if kind in derived else made)[where] = array.reshape(-1)
         results.append((made, of_derived))
     (made, of_derived), (t_made, t_of_derived) = results
     if space.derived_size:

@@ -136,6 +136,9 @@ def opened(traced):
         return states[node.data] if node.op == "state" else None
 
     saved_as = {node: f"S.s{number}" for number, node in enumerate(saved)}
+    units = [f"U.{name}" for name in structure.per_unit]
+    order = [f"W.{name}" for name in structure.gates] + [f"Z.{gate}" for gate in recurrent if gate not in merged]
+    of_primal_only = [f"N.n{number}" for number in range(len(structure.noise))]
 
     def of_tangent(trace, p, x, states, node, args):
         if node in saved_as:
@@ -146,8 +149,8 @@ def opened(traced):
             return None
         return states[node.data] if isinstance(node.data, int) else _named(p, node.data) @ x
 
-    made = _cell(f"{traced.name}_opened", traced.states, own + len(exposed), [*outputs, *exposed], (), of_primal)
-    tangent = _cell(f"{traced.name}_tangent", traced.states, own, new, saved_as, of_tangent)
+    made = _cell(f"{traced.name}_opened", traced.states, own + len(exposed), [*outputs, *exposed], (), of_primal, order + units + of_primal_only)
+    tangent = _cell(f"{traced.name}_tangent", traced.states, own, new, saved_as, of_tangent, order + units + list(sources))
     inputs = (tuple(node.data for node in one.structure.gates.values()) for one in (made, tangent))
     return Opened(made, tangent, *inputs, merged, operands, sources, own)
 
@@ -220,18 +223,21 @@ def _product(trace, p, gate, vector, heads):
     return (matrix._with(heads=heads) if heads > 1 else matrix) @ vector
 
 
-def _cell(name, states, count, outputs, stop, replaced):
+def _cell(name, states, count, outputs, stop, replaced, order):
     """Make a cell that computes nodes of another one's graph.
 
     Args:
         states: names of the first states. count: how many states it has.
         outputs: the nodes. stop: nodes whose arguments are not looked at.
         replaced: function (trace, p, x, states, node, its arguments) -> what stands in place of a node, or None.
+        order: names of inputs, in the order that its gates are to have.
     """
 
     def equations(x, *values):
         *states, p = values
         trace, made = x._trace, {}
+        for one in order:  # nodes are numbered as they are made
+            _named(p, one) @ x
         for node in reachable(outputs, stop=stop):
             args = [made[part] for part in node.args if part in made]
             value = replaced(trace, p, x, states, node, args)
