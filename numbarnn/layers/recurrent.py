@@ -254,6 +254,7 @@ class Recurrent:
     def backward(
         self, tape: Tape, dy: Array | None = None, dstate: State | None = None, *, dw: Array | None = None,
         dstates: tuple[Array | None, ...] | None = None, need: Iterable[str] = NEEDED, retain: bool = False,
+        per_sequence: bool = False,
     ) -> Gradients:  # fmt: skip
         """Compute the gradients of x, the initial state and all parameters.
 
@@ -269,6 +270,8 @@ class Recurrent:
             need: which gradients to compute: "x", "weights" or both. Products for others are skipped.
                 Gradients of the initial state are always computed.
             retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
+            per_sequence: do not add up the gradients of parameters over sequences: `Gradients.weights` is (B, size),
+                and each entry of `params` has B in front of its shape. Not with `dw` or `checkpoint_every`.
 
         Returns:
             a `Gradients`. What `need` leaves out is None.
@@ -281,7 +284,11 @@ class Recurrent:
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
-        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"))
+        apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
+        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
+        if apart and (dw is not None or tape.calls is not None and tape.calls.has_checkpoints):
+            what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
+            raise ValueError(f"per_sequence cannot go with {what}")
         work, packing = tape.forward, tape.packing
         if dy is not None:
             width = self.stack.directions * self.stack.output_sizes[-1]

@@ -50,8 +50,11 @@ class Parameter:
         return math.prod(self.shape)
 
     def of(self, flat):
-        """Return its view of the flat buffer, NumPy's or CuPy's."""
-        return flat[self.offset : self.offset + self.size].reshape(self.shape)
+        """Return its view of the flat buffer, NumPy's or CuPy's, or of several, (B, size)."""
+        where = slice(self.offset, self.offset + self.size)
+        if flat.ndim == 1:
+            return flat[where].reshape(self.shape)
+        return flat[:, where].reshape((len(flat), *self.shape))
 
 
 # Properties of cells that are written as equations: A (None: G), the names of per-unit parameters, the number of heads
