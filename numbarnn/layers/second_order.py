@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numbarnn.common.precision import known_dtype
@@ -45,21 +45,21 @@ def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
     if dx is not None:
         dx = arguments.sequence(stack, dx, "dx", layer.input_size, batch_first, (steps, batch))
     of_x = [_exchanged(one, batch_first) for one in (x, dx)]
-    states = [_by_layer(stack, one, name, batch) for one, name in ((state, "state"), (dstate, "dstate"))]
+    states = [_checked_state(stack, one, name, batch) for one, name in ((state, "state"), (dstate, "dstate"))]
     if weights is not None:
         weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
     about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
-    number = stack._next_call() if checks.flag(training, "training") else None
+    draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
     at = Values(of_x[0], states[0], layer.weights)
     results, tangents, kept = tangents_of(stack).forward(
-        at, Values(of_x[1], states[1], weights), about, number, checks.flag(tape, "tape")
+        at, Values(of_x[1], states[1], weights), about, draws, checks.flag(tape, "tape")
     )
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
             y = _exchanged(arguments.output(stack, one.y.astype(known_dtype(stack.dtype), copy=False)), batch_first)
             found.append(y if packing is None else arguments.packed(layer.engine, packing, y))
-        final = (_as_state(stack, one.states) for one in (results, tangents))
+        final = (arguments.as_state(stack, *joined(stack, one.states)) for one in (results, tangents))
     made = (*found, *final)
     return (*made, TangentTape(layer, kept, steps, batch, packing)) if tape else made
 
@@ -83,7 +83,7 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
             value = _exchanged(arguments.output_gradient(stack, value), batch_first)
         of_y.append(value)
     for value, name in ((dstate, "dstate"), (ddstate, "ddstate")):
-        of_states.append(_by_layer(stack, value, name, tape.batch))
+        of_states.append(_checked_state(stack, value, name, tape.batch))
     tape.used, own = True, tangents_of(stack)
     of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
     with_tangents = Results(of_y[1], of_states[1]), Results(of_y[0], of_states[0])
@@ -93,7 +93,7 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
             dtype = known_dtype(stack.dtype)
             gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)
             gx = gx if packed is None else arguments.packed(layer.engine, packed, gx)
-            found.append(Gradients(gx, _as_state(stack, values.states), values.weights.astype(dtype), stack.space))
+            found.append(Gradients(gx, arguments.as_state(stack, *joined(stack, values.states)), values.weights.astype(dtype), stack.space))
     return found[1], found[0]
 
 
@@ -109,30 +109,31 @@ def _exchanged(array, batch_first):
     return array.swapaxes(0, 1).copy() if batch_first and array is not None else array
 
 
-def _by_layer(stack, state, name, batch):
+def _checked_state(stack, state, name, batch):
     """Return a state as `Values` has it; tangents and gradients, too, are zero for units that callers do not see."""
-    h, c = arguments.states(stack, state, name, batch, gradients=name != "state")
+    return by_layer(stack, *arguments.states(stack, state, name, batch, gradients=name != "state"))
+
+
+def by_layer(stack, h, c):
+    """Return [layer] -> [h, the other states] of states as engines have them; None if both are None."""
     if h is None and c is None:
         return None
-    D, found = stack.directions, []
+    D, others, found = stack.directions, stack.cell.num_private, []
     for layer in range(stack.num_layers):
-        parts = [None if one is None else one[layer] if isinstance(one, list) else one[layer * D : (layer + 1) * D]
-                 for one in (h, c)]  # fmt: skip
-        others = stack.cell.num_private
-        own = [None] * others if parts[1] is None else private.split(parts[1], others) if others else []
-        found.append([parts[0], *own])
+        own_h, own_c = (None if one is None else one[layer] if isinstance(one, list) else one[layer * D : (layer + 1) * D]
+                        for one in (h, c))  # fmt: skip
+        rest = [None] * others if own_c is None else private.split(own_c, others) if others else []
+        found.append([own_h, *rest])
     return found
 
 
-def _as_state(stack, by_layer):
-    """Return [layer] -> [h, the other states] in the form of callers."""
+def joined(stack, states):
+    """Undo `by_layer`, for states that are all there: h and c, which is None without other states."""
     xp, dtype = stack.engine.array_module, known_dtype(stack.dtype)
 
-    def joined(parts):
-        equal = len({part.shape for part in parts}) == 1
+    def whole(parts):
         parts = [part.astype(dtype, copy=False) for part in parts]
-        return xp.concatenate(parts) if equal else parts
+        return xp.concatenate(parts) if len({part.shape for part in parts}) == 1 else parts
 
-    h = joined([states[0] for states in by_layer])
-    c = joined([xp.concatenate(states[1:], axis=2) for states in by_layer]) if stack.cell.num_private else None
-    return arguments.as_state(stack, h, c)
+    h = whole([one[0] for one in states])
+    return h, whole([xp.concatenate(one[1:], axis=2) for one in states]) if stack.cell.num_private else None

@@ -74,17 +74,17 @@ class Tangents:
         self.primal = layers(self.opened.primal, self.opened.inputs, primal)
         self.tangent = layers(self.opened.tangent, self.opened.tangent_inputs, schedule)
 
-    def forward(self, at, along=None, sequences=EVERY_STEP, number=None, tape=True):
+    def forward(self, at, along=None, sequences=EVERY_STEP, draws=None, tape=True):
         """Return the `Results`, those of the tangents, and what `backward` reads.
 
         Args:
             at: the `Values`. along: the direction, also `Values`; None: there are no tangents.
             sequences: of the call.
-            number: of the training call whose random numbers are drawn; None: inference, without any.
+            draws: (seed, number) of the training call whose random numbers are drawn; None: inference, without any.
             tape: backward may follow.
         """
         stack, direction, passes = self.stack, along or Values(), []
-        draws = self._draws(at.x, sequences, number)
+        draws = self._draws(at.x, sequences, draws)
         with stack.engine.activate():
             weights, tangents = weights_by_layer(stack, at.weights, direction.weights, self.dtype)
             x, dx = self._ready(at.x, sequences), self._ready(direction.x, sequences)
@@ -124,15 +124,15 @@ class Tangents:
             return [None] * self.opened.num_states
         return [part if part is None else part.astype(self.dtype, copy=False) for part in states[layer]]
 
-    def _draws(self, x, sequences, number):
+    def _draws(self, x, sequences, key):
         """Return the random numbers of a call: masks between layers, and by layer masks of R and noise."""
-        stack, cell, training = self.stack, self.cell, number is not None
+        stack, cell, training = self.stack, self.cell, key is not None
         found, (steps, batch) = {"masks": [], "R": [], "noise": []}, x.shape[:2]
         if not (stack.dropout or cell.noise or any(cell.drop_connect)):
             return found
         ends = sequences.lengths is not None, sequences.resets is not None
         planned = stack._planned(Shape(steps, batch, *ends), training)
-        call, to = planned.call(stack.engine.zeros(stack.space.size, stack.dtype), stack.seed, number or 0), stack.engine.from_host
+        call, to = planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0))), stack.engine.from_host
         with stack.engine.activate():
             if planned.problem.dropping:
                 masks = drawn.dropout_masks(call, self.dtype.name, stack.output_widths)
