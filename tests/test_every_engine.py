@@ -1,5 +1,5 @@
-"""What layers do besides computing, on the engines that this process has: gradients asked for in parts, states of every
-step, few states kept, arrays that change, recorded results. What cells compute, and how to run both on other engines:
+"""What layers do besides computing, on every engine: gradients asked for in parts, states of every step, few states
+kept, arrays that change, recorded results. What cells compute, and how to run both on other engines:
 test_conformance.py.
 """
 
@@ -31,8 +31,9 @@ def in_turn(values):
     """Parameters (engine, schedule, value): by each schedule, in the simulator by one in turn, as kernels are slow
     there."""
     for number, value in enumerate(values):
-        for turn, (name, schedule) in enumerate(point.values for point in BY_SCHEDULE):
-            marks = [*MARKS.get(name, []), *([full] if name == "sim" and (number + turn) % 3 else [])]
+        for name, schedule in (point.values for point in BY_SCHEDULE):
+            turn = number + matrix.SCHEDULES[name].index(schedule)
+            marks = [*MARKS.get(name, []), *([full] if name == "sim" and turn % 3 else [])]
             yield pytest.param(name, schedule, value, marks=marks, id=f"{name}-{schedule}-{value}")
 
 
@@ -42,9 +43,9 @@ def test_gradients_asked_for_in_parts_and_again_are_the_same_bits(engine, schedu
     needs.check_needs(name, engine, schedule, CALLS[engine])
 
 
-@pytest.mark.parametrize("engine, schedule", BY_SCHEDULE[:1], indirect=["engine"])
-def test_so_they_are_with_few_states_kept(engine, schedule):
-    needs.check_needs("dropped", engine, schedule, CALLS[engine], checkpoint_every=2)
+@on_engines
+def test_so_they_are_with_few_states_kept(engine):
+    needs.check_needs("dropped", engine, "stepwise", CALLS[engine], checkpoint_every=2)
 
 
 SEQUENCES = dict(lengths=(3, 0, 2), resets=True, padding_value=0.5)
