@@ -1,6 +1,6 @@
 """The float64 reference: against finite differences, against scalar arithmetic, and its contract.
 
-Its options are in test_reference_options.py, PyTorch in test_reference_pytorch.py.
+Its options are in test_reference_options.py; PyTorch, onnxruntime and cuDNN, as recorded, in test_vectors.py.
 """
 
 import ast
