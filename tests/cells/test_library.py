@@ -117,7 +117,7 @@ def second_output(name):
     """y (H,) of the second step of a layer whose parameters, x and states are simple numbers."""
     made = getattr(library, name)
     H = 8 if name == "delta_rule" else 4
-    layer = numbarnn.RNN(made if isinstance(made, cells.Cell) else made(), 4, H, dtype="float64", device="cpu")
+    layer = numbarnn.RNN(made if isinstance(made, cells.Cell) else made(), 4, H, dtype="float64", device=NumpyEngine())
 
     def numbers(shape):
         return (np.sin(np.arange(1.0, 1 + np.prod(shape))) / 2).reshape(shape)
