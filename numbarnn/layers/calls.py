@@ -198,5 +198,7 @@ class BackwardCall:
         if pulls:
             if self.dw is None:  # kernels read no parameter as it is
                 self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
-            tape.read.pull_back(self.dw, d_derived, dw is not None)
+            pairs = zip(self.dw, d_derived, strict=True) if self.need.by_sequence else [(self.dw, d_derived)]
+            for own, of_derived in pairs:
+                tape.read.pull_back(own, of_derived, dw is not None)
         return run, program

@@ -32,7 +32,7 @@ class Named(Mapping[str, Any]):
 
     def _view(self, part, where, shape):
         """Return the view of a parameter."""
-        return self._flat[where].reshape(shape)
+        return self._flat[..., where].reshape((*self._flat.shape[:-1], *shape))
 
     def _full(self, name):
         """Return the name with its prefix."""

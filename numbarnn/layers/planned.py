@@ -176,6 +176,8 @@ class PlannedCalls:
         return plan
 
     def _prepares_backward(self, need):
+        if need.by_sequence:
+            return False
         return not self.has_checkpoints and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
     def _prepared(self, call, state, kind=None):

@@ -254,6 +254,7 @@ class Recurrent:
     def backward(
         self, tape: Tape, dy: Array | None = None, dstate: State | None = None, *, dw: Array | None = None,
         dstates: tuple[Array | None, ...] | None = None, need: Iterable[str] = NEEDED, retain: bool = False,
+        per_sequence: bool = False,
     ) -> Gradients:  # fmt: skip
         """Compute the gradients of x, the initial state and all parameters.
 
@@ -269,6 +270,8 @@ class Recurrent:
             need: which gradients to compute: "x", "weights" or both. Products for others are skipped.
                 Gradients of the initial state are always computed.
             retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
+            per_sequence: do not add up the gradients of parameters over sequences: `Gradients.weights` is (B, size),
+                and each entry of `params` has B in front of its shape. Not with `dw` or `checkpoint_every`.
 
         Returns:
             a `Gradients`. What `need` leaves out is None.
@@ -281,7 +284,11 @@ class Recurrent:
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
-        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"))
+        apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
+        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
+        if apart and (dw is not None or tape.calls is not None and tape.calls.has_checkpoints):
+            what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
+            raise ValueError(f"per_sequence cannot go with {what}")
         work, packing = tape.forward, tape.packing
         if dy is not None:
             width = self.stack.directions * self.stack.output_sizes[-1]
@@ -301,6 +308,65 @@ class Recurrent:
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)
         return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space)
+
+    def jvp(
+        self, x: Array, dx: Array | None = None, state: State | None = None, dstate: State | None = None, *,
+        weights: Array | None = None, lengths: Any = None, resets: Any = None, training: bool = False,
+        tape: bool = False,
+    ) -> Results:  # fmt: skip
+        """Compute outputs and their derivative in one direction (a Jacobian-vector product, forward mode).
+
+        The direction is what x, the initial state and the parameters move by: dx, dstate, weights. None is zero.
+        float16 and bfloat16 are computed in float32 and rounded once.
+
+        Args:
+            x, state, lengths, resets: as calls of the layer take them. y is 0 beyond a sequence's length.
+            dx: tangent of x, in its shape (packed if x is).
+            dstate: tangent of the initial state, in its form.
+            weights: tangent of all parameters, a flat buffer in the layout of the layer's `weights`.
+            training: draw dropout and the cell's random numbers, as `forward` would in place of this call.
+            tape: also return what `hvp` needs.
+
+        Returns:
+            y, dy, state, dstate: the outputs, their tangent, the final state and its tangent; with `tape` also a tape.
+
+        Raises:
+            ValueError, TypeError: an argument does not fit.
+            NotImplementedError: the cell was written as functions; only cells made of equations have tangents.
+
+        Example:
+            >>> layer = numbarnn.GRU(8, 16, device="cpu")
+            >>> x, dx = numpy.ones((2, 5, 3, 8), "float32")
+            >>> y, dy, h, dh = layer.jvp(x, dx)
+            >>> dy.shape
+            (5, 3, 16)
+        """
+        from numbarnn.layers import second_order  # traces cells
+
+        return second_order.jvp(self, x, dx, state, dstate, weights, lengths, resets, training, tape)
+
+    def hvp(
+        self, tape: Any, dy: Array | None = None, dstate: State | None = None, *, ddy: Array | None = None,
+        ddstate: State | None = None,
+    ) -> tuple[Gradients, Gradients]:  # fmt: skip
+        """Compute the gradients of a loss and their derivative in the direction of a `jvp` (a Hessian-vector product).
+
+        Args:
+            tape: what `jvp(..., tape=True)` of this layer returned last. It is used up.
+            dy, dstate: the loss' gradients dL/dy and dL/dstate, as `backward` takes them.
+            ddy, ddstate: how these change in the direction: of L = sum(l(y)), ddy is l''(y) times jvp's dy. None is
+                zero: the loss is linear in y.
+
+        Returns:
+            (grads, hvp): the gradients as `backward` returns them, and the Hessian times the direction in the same
+            form.
+
+        Raises:
+            ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
+        """
+        from numbarnn.layers import second_order
+
+        return second_order.hvp(self, tape, dy, dstate, ddy, ddstate)
 
     def check(self) -> None:
         """Wait for the device, and raise an error if a call of any layer failed there.

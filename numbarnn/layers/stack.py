@@ -134,6 +134,7 @@ class Stack:
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
         self.prepared = PreparedCalls(self.engine)
+        self.tangents = None  # the `numbarnn.layers.tangents.Tangents`, once there has been a call for them
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:
             self._widened = self._widened_to_float32()

@@ -23,12 +23,14 @@ class Need(NamedTuple):
             own; otherwise they overwrite what the cell saved.
         frozen: (layer, direction) pairs whose parameters' gradients nobody reads. What stands for them in dw is not
             specified: plans may leave their tasks out (`Plan.without_weights`).
+        by_sequence: the gradients of parameters are those of each sequence, (B, ...), not their sum.
     """
 
     x: bool = True
     weights: bool = True
     again: bool = False
     frozen: frozenset = frozenset()
+    by_sequence: bool = False
 
 
 ALL = Need()
@@ -144,10 +146,10 @@ class Backward(Builder):
         self.dx = {layer: self.new(("dx", layer), (*outer, width)) for layer, width in enumerate(inputs)}
         self.dx_copy = self.new("dx_copy", (*major, p.input_size)) if self.need.x and p.batch_major else None
         whole = spec.forward.whole or p
-        make = self.input if spec.adds else self.new
-        self.dw, self.d_derived = make("dw", (whole.space.size,)), None
+        make, each = self.input if spec.adds else self.new, (p.batch,) if self.need.by_sequence else ()
+        self.dw, self.d_derived = make("dw", (*each, whole.space.size)), None
         if whole.space.derived_size:
-            self.d_derived = self.input("d_derived", (whole.space.derived_size,))
+            self.d_derived = self.input("d_derived", (*each, whole.space.derived_size))
 
     def _make_gates(self):
         p, cell, tape, B = self.problem, self.problem.cell, self.tape, self.problem.batch
@@ -257,7 +259,7 @@ class Backward(Builder):
         dx, mode = rows(self.dx[layer][when]), self.tape.input_mode(layer)
         for direction in range(self.problem.directions):
             gates, options = self.problem.cell.num_gates, {"accumulate": direction > 0}
-            dax = self._columns(self.dax[layer, direction][when], layer, gates)
+            dax = self._columns(rows(self.dax[layer, direction][when]), layer, gates)
             if mode == "given":
                 self.emit("copy", dx[:, direction * dax.shape[1] :][:, : dax.shape[1]], dax)
                 continue
@@ -279,18 +281,31 @@ class Backward(Builder):
 
     def do_weights(self, task):
         """The gradients of the parameters of one layer and direction."""
+        tape, place, problem = self.tape, (task.layer, task.direction), self.problem
+        if problem.resets:
+            h_before = tape.h[task.layer][2 * task.direction :][: problem.steps]
+            P, step_mask = problem.output_sizes[task.layer], tape.step_mask[task.direction][1:-1]
+            h_before = h_before[:, :, task.direction * P : (task.direction + 1) * P]
+            self.emit("select", self.h_before[place], h_before, step_mask, RESET, 0.0)
+        if not self.need.by_sequence:
+            self._weight_gradients(task, self.dw, self.d_derived, rows, problem.batch)
+            return
+        for number in range(problem.batch):
+            d_derived = None if self.d_derived is None else self.d_derived[number]
+            self._weight_gradients(task, self.dw[number], d_derived, lambda view, number=number: view[:, number], 1)
+
+    def _weight_gradients(self, task, dw, d_derived, rows, batch):
+        """The gradients of parameters from some sequences: `rows` of a view (T, B, N) are theirs, (T*batch, N)."""
         tape, place, direction, problem = self.tape, (task.layer, task.direction), task.direction, self.problem
         P, h, cell = problem.output_sizes[task.layer], tape.h[task.layer], problem.cell
         spec = self.spec.forward
         h_before, columns = h[2 * direction :][: problem.steps], slice(direction * P, (direction + 1) * P)
-        dax = self._columns(self.dax[place], task.layer, cell.num_gates)
-        dah = self._columns(self.dah[place], task.layer, cell.num_ah)
+        dax = self._columns(rows(self.dax[place]), task.layer, cell.num_gates)
+        dah = self._columns(rows(self.dah[place]), task.layer, cell.num_ah)
         space = (spec.whole or problem).space
-        dw = space.pseudo_layer(self.dw, spec.first_layer + task.layer, spec.direction + direction, self.d_derived)
+        dw = space.pseudo_layer(dw, spec.first_layer + task.layer, spec.direction + direction, d_derived)
         x = rows(tape.layer_input(task.layer))
         if problem.resets:
-            step_mask = tape.step_mask[direction][1:-1]
-            self.emit("select", self.h_before[place], h_before[:, :, columns], step_mask, RESET, 0.0)
             h_before, columns = self.h_before[place], slice(None)
         plain, h_before = dict(dw), rows(h_before)[:, columns]
         if "W" in dw and problem.copied_gates[task.layer]:  # nobody asks for the gradients of an identity
@@ -300,10 +315,10 @@ class Backward(Builder):
             plain.pop("R", None)
         elif cell.num_products:  # their rows of R multiplied something else
             plain["R"] = dw["R"][: cell.num_recurrent * problem.hidden_sizes[task.layer]]
-        rows_of_h = self._rows_of_h(direction)
+        rows_of_h = self._rows_of_h(direction, batch)
         options = {"accumulate": self.accumulate, "allow_tf32": problem.allow_tf32}
         self.emit("weight_gradients", plain, dax, dah, x, h_before, rows_of_h=rows_of_h, **options)
-        self._recurrent_gradients(dw, dah, h_before, place, options)
+        self._recurrent_gradients(dw, dah, h_before, rows, place, options)
         if cell.per_unit:
             if not self.accumulate:
                 self.emit("zero", dw["per_unit"])
@@ -313,15 +328,14 @@ class Backward(Builder):
             m = rows(tape.m[task.layer][1:-1])[:, direction * H : (direction + 1) * H]
             self.emit("multiply", dw["W_hr"], rows(self.dht[place]), m, transpose_a=True, **options)
 
-    def _rows_of_h(self, direction):
-        """Which rows of h before each step, (T * B, P), may be other than zero: without an initial h not those of the
-        direction's first step."""
-        batch = self.problem.batch
+    def _rows_of_h(self, direction, batch):
+        """Which rows of h before each step, (T * batch, P), may be other than zero: without an initial h not those of
+        the direction's first step."""
         if not self.tape.spec.from_zero:
             return EVERY_ROW
         return slice(batch, None) if direction == 0 else slice(0, batch * (self.problem.steps - 1))
 
-    def _recurrent_gradients(self, dw, dah, h_before, place, options):
+    def _recurrent_gradients(self, dw, dah, h_before, rows, place, options):
         """The gradients of those rows of R that are not one product with h: of stages, or all of them where steps
         multiply with another R."""
         cell, H, recurrent = self.problem.cell, self.problem.hidden_sizes[place[0]], self.tape.recurrent
@@ -336,8 +350,8 @@ class Backward(Builder):
             recurrent.gradient(self.emit, dw["R"], self.dR.get(place), dah, per_unit, place, **options)
 
     def _columns(self, gradient, layer, gates):
-        """(T * B, gates * H) of pre-activation gradients, whose rows may be longer."""
-        return rows(gradient)[:, : gates * self.problem.hidden_sizes[layer]]
+        """(T * B, gates * H) of rows of pre-activation gradients, which may be longer."""
+        return gradient[:, : gates * self.problem.hidden_sizes[layer]]
 
     # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):

@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 from numbarnn.layers.private import split_steps
 from numbarnn.programs.backward import Need
 from numbarnn.programs.states import with_each
-from numbarnn.torch import core, transformed
-from numbarnn.torch.arrays import gradients_of
+from numbarnn.torch import core, second_order, transformed
+from numbarnn.torch.arrays import gradients_of, tensor_of
 from numbarnn.torch.operators import autocast_dtype
 from numbarnn.torch.transformed import TransformedForward, inmost
 
@@ -65,7 +65,7 @@ def call(network, about, x, h, private, weights, checked=True):
     The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
     """
     x, hx, cx, weights = _cast(x, h, private, weights)
-    by_operators = goes_by_operators(x, weights)
+    by_operators = goes_by_operators(x, weights) or is_in_forward_mode()
     if not checked and not by_operators:
         core.check_tensors(network, about, x, hx, cx, weights)
     if torch.compiler.is_compiling() and _is_differentiated_inside():
@@ -202,16 +202,14 @@ class Recurrence(torch.autograd.Function):
         y, hy, cy, states, reserve = core.forward_tensors(network, prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
-        has_checkpoints = prepared.calls.has_checkpoints
-        copied = shape.batch_major or shape.padded  # x into the reserve, and y out of it
-        x = x if has_checkpoints or (not copied and any(ctx.needs_input_grad[5:])) else None
+        copied = shape.batch_major or shape.padded or prepared.calls.has_checkpoints  # y out of the reserve
         # Writing into y may be writing into the reserve. As y is saved, PyTorch notices it.
-        ctx.save_for_backward(x, reserve, None if copied or has_checkpoints else y, *weights)
+        ctx.save_for_backward(reserve, None if copied else y, x, hx, cx, *weights)
         return y, hy, cy, states
 
     @staticmethod
     def backward(ctx, dy, dhy, dcy, d_states):
-        x, reserve, _, *weights = ctx.saved_tensors
+        reserve, _, x, hx, cx, *weights = ctx.saved_tensors
         network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
@@ -230,25 +228,23 @@ class Recurrence(torch.autograd.Function):
         )
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
         if torch.is_grad_enabled():  # create_graph
-            gradients = Once.apply(gradients, dy, dhy, dcy, d_states, x, *weights)
+            about, ends = second_order.About(network.key, prepared.calls.shape.batch_major), _ends(prepared, seed)
+            tensors = dy, dhy, dcy, x, hx, cx, *weights
+            gradients = second_order.Backward.apply(about, gradients, *ends, None, d_states, *tensors)
         return None, None, *gradients
 
-    @staticmethod
-    def jvp(ctx, *_):
-        raise NotImplementedError(core.NO_FORWARD_MODE)
+
+def _ends(prepared, seed):
+    """Return lengths, resets and seed of a call as tensors, as operators take them."""
+    lengths, resets, seq = None, None, prepared.sequences
+    if seq.lengths is not None:
+        lengths = torch.from_numpy(seq.lengths)
+    if seq.resets is not None:
+        resets = tensor_of(seq.resets)
+        resets = resets.T if prepared.calls.shape.batch_major else resets
+    return lengths, resets, seed
 
 
 # `apply` without its work for calls under functorch's transformations, which do not come here.
 recurrence = super(torch.autograd.Function, Recurrence).apply
 
-
-class Once(torch.autograd.Function):
-    """Passes a tuple of gradients on, and refuses further gradients of the tensors behind them."""
-
-    @staticmethod
-    def forward(ctx, gradients, *tensors):
-        return gradients
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise NotImplementedError(core.NO_SECOND_ORDER)

@@ -14,14 +14,16 @@ from numbarnn.programs.states import with_each
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weights_of
 from numbarnn.torch.networks import computes_in
 
-NO_SECOND_ORDER = (
-    "numbarnn computes first derivatives only, not gradients of gradients (create_graph=True): use torch.nn's module "
-    "for those"
+NO_THIRD_ORDER = (
+    "numbarnn computes first and second derivatives, and this is a derivative of a second one, or a second one in "
+    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or go back to torch.nn's modules with "
+    "numbarnn.torch.restore(model)"
 )
-NO_FORWARD_MODE = (
-    "numbarnn has no derivatives in forward mode (torch.func.jvp, jacfwd, autograd.forward_ad): use reverse "
-    "mode (torch.func.jacrev), or torch.nn's module"
+NO_SECOND_IN_PROGRAMS = (
+    "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the module "
+    "itself for them"
 )
+NO_SECOND_OF_STATES = "second derivatives by the cell states of every step (output_states) are not computed: leave them out"
 
 
 class About(NamedTuple):
@@ -116,10 +118,10 @@ def forward_tensors(network, prepared, x, hx, cx):
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
         if network.uneven:
-            x, hx, cx = array_of(x), *_apart(network, array_of(hx), array_of(cx))
+            x, hx, cx = array_of(x), *apart(network, array_of(hx), array_of(cx))
         (y, hy, cy, *more), reserve = calls.forward(call, x, (hx, cx), sequences)
         if network.uneven:
-            hy, cy = _joined(calls, hy), _joined(calls, cy)
+            hy, cy = (joined_layers(network.stack, calls.engine, one) for one in (hy, cy))
         results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
         return *_rounded(results, dtype), tensor_of(reserve)
 
@@ -143,10 +145,10 @@ def backward_tensors(network, prepared, x, weights, reserve, gradients, need, ne
             call = calls.call(flat, call.seed)
         if network.uneven:
             x, reserve, dy, dhy, dcy, d_states = map(array_of, (x, reserve, *gradients))
-            gradients = dy, *_apart(network, dhy, dcy), d_states
+            gradients = dy, *apart(network, dhy, dcy), d_states
         dx, *states, dw = calls.backward(call, x, reserve, Given(*gradients), need)
         if network.uneven:
-            states = [_joined(calls, one) for one in states]
+            states = [joined_layers(network.stack, calls.engine, one) for one in states]
         dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]
         return _rounded((tensor_of(dx), dhx, dcx, tensor_of(dw)), dtype)
 
@@ -160,7 +162,7 @@ def joined_state_shapes(network, batch):
     return [(stack.num_layers * D, batch, width) for width in (stack.output_widths[0], N * stack.widths[0])]
 
 
-def _apart(network, h, c):
+def apart(network, h, c):
     """Split arrays of h and of all cell states, side by side, into the engines' form: lists of one per layer."""
     states = []
     for state, widths in (
@@ -173,14 +175,14 @@ def _apart(network, h, c):
     return states
 
 
-def _joined(calls, state):
-    """Join one state's layers, the reverse of `_apart`.
+def joined_layers(stack, engine, state):
+    """Join one state's layers, the reverse of `apart`.
     It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
     if state is None:
         return None
     if type(state) is not list:
-        state = calls.engine.array_module.split(state, len(state) // calls.problem.directions)
-    return calls.engine.array_module.concatenate(state, axis=2)
+        state = engine.array_module.split(state, len(state) // stack.directions)
+    return engine.array_module.concatenate(state, axis=2)
 
 
 def check_tensors(network, about, x, hx, cx, weights):

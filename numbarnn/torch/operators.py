@@ -130,21 +130,21 @@ def save_call(ctx, inputs, output):
     """Save a call of `rnn_forward`, its inputs and results, for `gradients`."""
     x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
     ctx.set_materialize_grads(False)
-    shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
-    keeps_x = not (keep and (shape.batch_major or shape.padded)) or Network.of_key(network).stack.checkpoint_every
-    ctx.network, ctx.shape, ctx.keep, ctx.padding_value = network, shape, keep, padding_value
-    others = (None, None, None, None) if keep else (hx, cx, lengths, resets)
-    ctx.save_for_backward(x if keeps_x else None, output[4], seed, *others, *weights)
+    ctx.shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
+    ctx.network, ctx.keep, ctx.padding_value = network, keep, padding_value
+    ctx.save_for_backward(output[4], lengths, resets, seed, x, hx, cx, *weights)
     ctx.mark_non_differentiable(output[4])
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """Return dx, dhx, dcx and the list of the weights' gradients, by `rnn_backward` or a function with its arguments.
+    """Return dx, dhx, dcx and the list of the weights' gradients.
 
     Args:
-        results: the gradients of y, hy, cy and all cell states. needs_weights: a bool for each, or for all.
+        backward: function (lengths, resets, seed, reserve, the gradients of y, hy, cy and all cell states, x, hx, cx,
+            weights, options) of `rnn_backward`'s results.
+        results: these gradients. needs_weights: a bool for each, or for all.
     """
-    x, reserve, seed, hx, cx, lengths, resets, *weights = ctx.saved_tensors
+    reserve, lengths, resets, seed, x, hx, cx, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that batched tensors have gradients: run it again
         options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
@@ -152,20 +152,22 @@ def gradients(ctx, backward, results, needs_x, needs_weights):
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
     if not isinstance(needs_weights, list | tuple):  # none of the weights may have gradients
         needs_weights = [needs_weights] * len(weights)
-    reads_x = any(needs_weights) or network.stack.checkpoint_every
-    x, of_call = x if reads_x else None, (ctx.network, *shape, needs_x, list(needs_weights))
-    dx, dhx, dcx, dw = backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, *of_call)
+    ends, of_results = (lengths, resets, seed), (dy, dhy, dcy, d_states)
+    dx, dhx, dcx, dw = backward(*ends, reserve, of_results, (x, hx, cx), weights, (*shape, needs_x, list(needs_weights)))
     return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
 
 
 def _backward(ctx, *results):
+    def call(lengths, resets, seed, reserve, of_results, values, weights, options):
+        return torch.ops.numbarnn.rnn_backward(*of_results, values[0], weights, reserve, seed, ctx.network, *options)
+
     needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
-    dx, dhx, dcx, dw = gradients(ctx, torch.ops.numbarnn.rnn_backward, results[:4], needs_x, needs_weights)
+    dx, dhx, dcx, dw = gradients(ctx, call, results[:4], needs_x, needs_weights)
     return dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None, dw, *[None] * 8
 
 
 def _refuse(ctx, *_):
-    raise NotImplementedError(core.NO_SECOND_ORDER)
+    raise NotImplementedError(core.NO_SECOND_IN_PROGRAMS)
 
 
 rnn_forward.register_autograd(_backward, setup_context=save_call)

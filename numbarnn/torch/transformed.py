@@ -6,7 +6,7 @@ These call the operators.
 
 import torch
 
-from numbarnn.torch import core, operators
+from numbarnn.torch import core, operators, second_order
 
 # of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
 _VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
@@ -60,41 +60,27 @@ class TransformedForward(torch.autograd.Function):
         lengths, resets, seed, network, padding_value, batch_first, every_state, x, hx, cx, *weights = inputs
         options = network, padding_value, batch_first, every_state, True
         operators.save_call(ctx, (x, hx, cx, weights, lengths, resets, seed, *options), output)
-        ctx.given = hx is not None, cx is not None
+        ctx.save_for_forward(output[4], lengths, resets, seed, x, hx, cx, *weights)
 
     @staticmethod
     def backward(ctx, *results):
-        dx, dhx, dcx, dw = operators.gradients(ctx, _backward, results[:4], True, True)
-        return *[None] * 7, dx, *(one if given else None for one, given in zip((dhx, dcx), ctx.given, strict=True)), *dw
+        about = second_order.About(ctx.network, ctx.shape.batch_major)
+
+        def call(lengths, resets, seed, reserve, of_results, values, weights, options):
+            *of_results, d_states = of_results
+            ends = lengths, resets, seed, reserve, d_states
+            return second_order.Backward.apply(about, options, *ends, *of_results, *values, *weights)
+
+        dx, dhx, dcx, dw = operators.gradients(ctx, call, results[:4], True, True)
+        hx, cx = ctx.saved_tensors[5:7]
+        return *[None] * 7, dx, *(None if one is None else d_one for one, d_one in ((hx, dhx), (cx, dcx))), *dw
 
     @staticmethod
-    def jvp(ctx, *_):
-        raise NotImplementedError(core.NO_FORWARD_MODE)
-
-
-def _backward(*arguments):
-    """Call `rnn_backward` through `TransformedBackward`."""
-    results, (x, weights, reserve, seed, network), options = arguments[:4], arguments[4:9], arguments[9:]
-    return TransformedBackward.apply(network, options, *results, x, reserve, seed, *weights)
-
-
-class TransformedBackward(torch.autograd.Function):
-    """dx, dhx, dcx and the flat dw, as `operators.rnn_backward` returns them; no further gradients.
-
-    Args of apply: the network's key, further options; dy, dhy, dcy, d_states, x, the reserve, seed, the parameters.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(network, options, dy, dhy, dcy, d_states, x, reserve, seed, *weights):
-        tensors = dy, dhy, dcy, d_states, x, list(weights), reserve, seed
-        return torch.ops.numbarnn.rnn_backward(*tensors, network, *options)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise NotImplementedError(core.NO_SECOND_ORDER)
+    def jvp(ctx, *tangents):
+        if ctx.shape.keeps_states:
+            raise NotImplementedError(core.NO_SECOND_OF_STATES)
+        _, *saved = ctx.saved_tensors
+        about = second_order.About(ctx.network, ctx.shape.batch_major)
+        made = second_order.Tangents.apply(about, *saved, *tangents[7:])
+        like = made[0].new_zeros(0)  # of results that are not there: None is only for integers
+        return *(like if one is None else one for one in made), like, None

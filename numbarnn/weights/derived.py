@@ -217,3 +217,112 @@ OPERATIONS = {
     ),
     "product": (lambda a, b: a @ b, lambda of, g, a, b: g @ of.of(b).T, lambda of, g, a, b: of.of(a).T @ g),
 }
+
+
+# -------------------------------------------------------------------------------------------------------- tangents
+class Dual:
+    """An array and its tangent, a + a' e with e e = 0, for the operations that terms have."""
+
+    __array_ufunc__, __array_priority__ = None, 1000  # arrays leave operations with it to it
+
+    def __init__(self, value, tangent):
+        self.value, self.tangent = value, tangent
+
+    shape, ndim = property(lambda self: self.value.shape), property(lambda self: self.value.ndim)
+    T = property(lambda self: Dual(self.value.T, self.tangent.T))
+
+    def astype(self, dtype, copy=True):
+        return Dual(self.value.astype(dtype, copy=copy), self.tangent.astype(dtype, copy=copy))
+
+    def reshape(self, *shape):
+        return Dual(self.value.reshape(*shape), self.tangent.reshape(*shape))
+
+    def sum(self):
+        return Dual(self.value.sum(), self.tangent.sum())
+
+    def __neg__(self):
+        return Dual(-self.value, -self.tangent)
+
+    def __add__(self, other):
+        other = _dual(other)
+        return Dual(self.value + other.value, self.tangent + other.tangent)
+
+    def __sub__(self, other):
+        return self + -_dual(other)
+
+    def __mul__(self, other):
+        other = _dual(other)
+        return Dual(self.value * other.value, self.tangent * other.value + self.value * other.tangent)
+
+    def __truediv__(self, other):
+        other = _dual(other)
+        ratio = self.value / other.value
+        return Dual(ratio, (self.tangent - ratio * other.tangent) / other.value)
+
+    def __matmul__(self, other):
+        other = _dual(other)
+        return Dual(self.value @ other.value, self.tangent @ other.value + self.value @ other.tangent)
+
+    __radd__, __rmul__ = __add__, __mul__
+    __rsub__ = lambda self, other: _dual(other) - self  # noqa: E731
+    __rtruediv__ = lambda self, other: _dual(other) / self  # noqa: E731
+    __rmatmul__ = lambda self, other: _dual(other) @ self  # noqa: E731
+
+
+def _dual(value):
+    return value if isinstance(value, Dual) else Dual(value, 0 * value)
+
+
+class _DualArrays:
+    """What `Values` needs of a module of arrays."""
+
+    def __init__(self, arrays):
+        self.asarray = arrays.asarray
+
+    def einsum(self, _, a, b):
+        return a * b
+
+
+def _values(space, engine, flat, direction, dtype, place):
+    """Return the `Values` of one layer and direction, `Dual`s with a direction of the weights (None: zero)."""
+    direction = engine.array_module.zeros_like(flat) if direction is None else direction
+    parameters = {
+        name: Dual(flat[where].reshape(shape), direction[where].reshape(shape))
+        for name, (_, where, shape) in space.blocks[place].items()
+    }
+    return Values(_DualArrays(engine.array_module), parameters, np.dtype(dtype), space.sizes[place])
+
+
+def derived_tangents(space, engine, flat, direction, dtype):
+    """Return the tangents of derived weights, (space.derived_size,), for a direction of the parameters."""
+    made = engine.array_module.zeros(space.derived_size, dtype)
+    for place, kinds in space.derived.items():
+        values = _values(space, engine, flat, direction, dtype, place)
+        for derived in kinds.values():
+            for number, term in enumerate(derived.terms):
+                value = values.of(term)
+                if isinstance(value, Dual):
+                    _put(derived.rows(derived.of(made), number), value.tangent, derived.groups)
+    return made
+
+
+def pulled_back(space, engine, flat, direction, of_derived, made, dtype):
+    """Add to the gradients of parameters, and of their direction, those that come from derived weights.
+
+    With a for the gradient of tangents and b for that of values, a + b e is pulled back: the result is so, too.
+
+    Args:
+        of_derived: the gradients of derived weights, and of their tangents. made: the flat gradients to add to.
+    """
+    for place, kinds in space.derived.items():
+        values, gradients = _values(space, engine, flat, direction, dtype, place), {}
+        for derived in kinds.values():
+            for number, term in enumerate(derived.terms):
+                shape = values.shape(term)
+                b, a = (_part(derived.rows(derived.of(one), number), shape, derived.groups) for one in of_derived)
+                values.pull_back(term, Dual(*(one.reshape(shape) if one.ndim == 3 else one for one in (a, b))), gradients)
+        for name, (_, where, _) in space.blocks[place].items():
+            if name in gradients:
+                found = _dual(gradients[name])
+                made[0][where] += found.tangent.reshape(-1)
+                made[1][where] += found.value.reshape(-1)

@@ -50,8 +50,11 @@ class Parameter:
         return math.prod(self.shape)
 
     def of(self, flat):
-        """Return its view of the flat buffer, NumPy's or CuPy's."""
-        return flat[self.offset : self.offset + self.size].reshape(self.shape)
+        """Return its view of the flat buffer, NumPy's or CuPy's, or of several, (B, size)."""
+        where = slice(self.offset, self.offset + self.size)
+        if flat.ndim == 1:
+            return flat[where].reshape(self.shape)
+        return flat[:, where].reshape((len(flat), *self.shape))
 
 
 # Properties of cells that are written as equations: A (None: G), the names of per-unit parameters, the number of heads
@@ -176,6 +179,10 @@ class WeightSpace:
             constant.of(self.sizes[place])  # raises unless it fits
         derived = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
         self.derived_size += derived.size
+
+    def parts(self, layer, direction, kind):
+        """Return the `Parameter`s of a kind of one layer and direction."""
+        return [part for part in self._places[layer, direction] if part.kind == kind]
 
     def views(self, flat):
         """Return name -> view of a flat buffer (NumPy or CuPy), in the order of PyTorch's state_dict."""

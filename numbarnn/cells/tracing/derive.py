@@ -102,6 +102,11 @@ RULES = {
     "elu": _rectifier,
     "softsign": _softsign,
     "softplus": lambda make, node, g: [(0, g, make("neg", make("expm1", make("neg", node))))],
+    # what the rules above make, for the backward of a tangent
+    "d_sigmoid": lambda make, node, g: [(0, g, make("sub", make("const", 1), make("add", *node.args * 2)))],
+    "d_tanh": lambda make, node, g: [(0, g, make("neg", make("add", *node.args * 2)))],
+    "expm1": lambda make, node, g: [(0, g, make("exp", node.args[0]))],
+    "inside": lambda make, node, g: [(3, make("inside", *node.args[:3], g), None)],
 }
 
 

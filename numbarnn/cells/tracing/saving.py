@@ -25,7 +25,16 @@ def values_to_save(outputs, needed, choice):
         choice: "gates": functions such as sigmoid are not computed again, unless from states alone; "minimal": they are
             where fewer values are saved then.
     """
-    given = _given(outputs, needed)
+    return smallest_cut(needed, _given(outputs, needed), choice, ("input", "product"))
+
+
+def smallest_cut(needed, given, choice, sources):
+    """Return the fewest nodes from which all needed ones can be computed, by number.
+
+    Args:
+        needed: nodes. given: the nodes that are there anyway. choice: as of `values_to_save`.
+        sources: operations that cannot be computed again, so that their results are among those saved, if need be.
+    """
     capacities = {}
 
     def connect(a, b, capacity):
@@ -36,7 +45,7 @@ def values_to_save(outputs, needed, choice):
         if node in given:
             continue
         connect((node, 0), (node, 1), _MANY if node.op in COMPARISONS else 1)
-        if node.op in ("input", "product") or (choice == "gates" and node.op in _FUNCTIONS):
+        if node.op in sources or (choice == "gates" and node.op in _FUNCTIONS):
             connect("source", (node, 0), _MANY)
         else:
             for part in node.args:

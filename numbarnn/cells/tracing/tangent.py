@@ -1,0 +1,266 @@
+"""Take a cell apart for derivatives of higher order: its equations with all inputs open, and their tangent.
+
+The tangent of a step is linear in the tangents of its inputs, with factors that the step itself computes. So two cells
+give every derivative that backward gives of one, and their own derived backward gives the second ones:
+
+    primal    the equations, which also return the values that the factors are made of
+    tangent   the derivative of each new state in the direction of given tangents, with those values as inputs
+
+Both get what does not depend on earlier steps as W x of a layer with input_mode="given": W x + b itself, biases inside
+of gates, parameters per unit, random numbers. R is their only parameter.
+"""
+
+import inspect
+from functools import cache
+from typing import NamedTuple
+
+from numbarnn.cells import lstm
+from numbarnn.cells.definition import CELLS, Cell
+from numbarnn.cells.tracing.decorator import TracedCell, cell
+from numbarnn.cells.tracing.derive import RULES
+from numbarnn.cells.tracing.graph import COMPARISONS, consumers, is_const, reachable
+from numbarnn.cells.tracing.saving import smallest_cut
+from numbarnn.cells.tracing.values import Value
+
+_COMPUTED_BEFORE = ("input", "product", "state", "noise", "vector", "row_sum", "row_max")
+
+
+class Opened(NamedTuple):
+    """A cell taken apart. Inputs have names: of the gates of W x "W.i", of biases of other products "Z.n", of
+    parameters per unit "U.peep", of random numbers "N.n0", of values that the primal cell computes "S.s0".
+
+    Attributes:
+        primal: the `Cell` with all inputs open. Behind its own states it returns what `exposed` lists.
+        tangent: the `Cell` of the tangents; its inputs are the tangents of "W", "Z" and "U", and the values "S".
+        inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
+        merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
+        operands: gate of R -> what it multiplies, as `sources` has it.
+        sources: "S.s0", ... -> where the value comes from: a number, the state of the primal cell; or the name of one of
+            its inputs.
+        num_states: how many states are the cell's own.
+    """
+
+    primal: TracedCell
+    tangent: TracedCell
+    inputs: tuple
+    tangent_inputs: tuple
+    merged: dict
+    operands: dict
+    sources: dict
+    num_states: int
+
+
+def equations_of(known, clip=None, propagate_nan=True):
+    """Return the `TracedCell` with the equations of a cell.
+
+    Args:
+        known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
+
+    Raises:
+        NotImplementedError: the cell was written as functions, so that its equations are not known.
+    """
+    if isinstance(known, TracedCell):
+        return known
+    from numbarnn.cells import library  # traces its cells
+
+    if clip:
+        return _clipped(*clip, propagate_nan)
+    if CELLS.get(known.name) is known:
+        return getattr(library, known.name)
+    raise NotImplementedError(
+        f"cell {known.name} is written as functions: derivatives of higher order need equations, "
+        "@numbarnn.cell def ...(x, h, p)"
+    )
+
+
+@cache
+def _clipped(low, high, propagate_nan):
+    from numbarnn.cells import library
+    from numbarnn.cells.functions import sigmoid, tanh, where
+
+    def limited(c):
+        if propagate_nan:
+            return where(c < low, low, where(c > high, high, c))
+        return where(c >= low, where(c > high, high, c), low)
+
+    @cell(name="lstm_clip")
+    def clipped(x, h, c, p):
+        i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+        f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
+        g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+        o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+        c_new = f * limited(c) + i * g
+        return o * tanh(limited(c_new)), c_new
+
+    assert clipped.gates == lstm.LSTM.gates == library.lstm.gates
+    return clipped
+
+
+@cache
+def opened(traced):
+    """Return the `Opened` of a `TracedCell`."""
+    structure = traced.structure
+    graph, outputs = structure.graph, structure.outputs
+    nodes = reachable(outputs)
+    recurrent, merged = structure.all_recurrent, _merged(structure, nodes)
+    names = {node: f"W.{name}" for name, node in structure.gates.items()}
+    names |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
+    names |= {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
+    tangents = _tangents(structure, nodes, names, merged)
+    new = [tangents[node] for node in outputs]
+    primal = set(nodes)
+    needed = {node for node in reachable(new, stop=primal) if node in primal} - _without_inputs(nodes)
+    saved = smallest_cut(needed, _without_inputs(nodes), "gates", _COMPUTED_BEFORE)
+    own, exposed = len(outputs), []
+
+    def place(node):
+        """Return where a value is found: the number of a state of the primal cell, or the name of its input."""
+        if node.op in ("vector", "noise", "input"):
+            return names[node]
+        if node in outputs:
+            return outputs.index(node)
+        if node not in exposed:
+            exposed.append(node)
+        return own + exposed.index(node)
+
+    sources = {f"S.s{number}": place(node) for number, node in enumerate(saved)}
+    operands = {gate: place(node.args[0]) for gate, node in recurrent.items()}
+    gate_of, heads = {node: gate for gate, node in recurrent.items()}, structure.heads
+
+    def of_primal(trace, p, x, states, node, args):
+        if node in names:
+            return _named(p, names[node]) @ x
+        if node.op == "product":
+            product = _product(trace, p, gate_of[node], args[0], heads)
+            return product if gate_of[node] in merged else product + _named(p, f"Z.{gate_of[node]}") @ x
+        return states[node.data] if node.op == "state" else None
+
+    saved_as = {node: f"S.s{number}" for number, node in enumerate(saved)}
+    units = [f"U.{name}" for name in structure.per_unit]
+    order = [f"W.{name}" for name in structure.gates] + [f"Z.{gate}" for gate in recurrent if gate not in merged]
+    of_primal_only = [f"N.n{number}" for number in range(len(structure.noise))]
+
+    def of_tangent(trace, p, x, states, node, args):
+        if node in saved_as:
+            return _named(p, saved_as[node]) @ x
+        if node.op == "product":
+            return _product(trace, p, node.data[1], args[0], heads)
+        if node.op != "tangent":
+            return None
+        return states[node.data] if isinstance(node.data, int) else _named(p, node.data) @ x
+
+    made = _cell(f"{traced.name}_opened", traced.states, own + len(exposed), [*outputs, *exposed], (), of_primal, order + units + of_primal_only)
+    tangent = _cell(f"{traced.name}_tangent", traced.states, own, new, saved_as, of_tangent, order + units + list(sources))
+    inputs = (tuple(node.data for node in one.structure.gates.values()) for one in (made, tangent))
+    return Opened(made, tangent, *inputs, merged, operands, sources, own)
+
+
+def _merged(structure, nodes):
+    """Return gate of R -> gate of W x, where one sum of both is the only use of either."""
+    users, gates = consumers(nodes), {node: name for name, node in structure.gates.items()}
+    found = {}
+    for gate, node in structure.all_recurrent.items():
+        if len(users[node]) == 1 and users[node][0].op == "add" and node not in structure.outputs:
+            other = next((part for part in users[node][0].args if part is not node), None)
+            if other in gates and len(users[other]) == 1 and other not in structure.outputs:
+                found[gate] = gates[other]
+    return found
+
+
+def _without_inputs(nodes):
+    """Return the nodes that are the same in every call: constants, the number of units, and what is made of these."""
+    found = set()
+    for node in nodes:
+        made = node.args and node.op not in ("product", "row_sum", "row_max") and found.issuperset(node.args)
+        if made or node.op in ("const", "units"):
+            found.add(node)
+    return found
+
+
+def _tangents(structure, nodes, names, merged):
+    """Return node -> the node of its tangent, by the rules of the backward: each is linear in what it passes on."""
+    graph, gate_of = structure.graph, {node: gate for gate, node in structure.all_recurrent.items()}
+    zero, found = graph.const(0), {}
+
+    def make(op, *args):
+        return graph.const(*args) if op == "const" else graph.make(op, *args)
+
+    for node in nodes:
+        graph.place, total = node.place, zero
+        if node.op == "state":
+            total = graph.leaf("tangent", node.data)
+        elif node.op == "product":
+            gate = gate_of[node]
+            if not is_const(found[node.args[0]], 0):
+                total = graph.product(("tangent", gate), found[node.args[0]])
+            if gate not in merged:
+                total = make("add", total, graph.leaf("tangent", f"Z.{gate}"))
+        elif node.op == "input" or (node.op == "vector" and node.data not in structure.terms):
+            total = graph.leaf("tangent", names[node])
+        elif node.op == "row_sum":
+            inner = found[node.args[0]]
+            total = zero if is_const(inner, 0) else make("row_sum", inner)
+        elif node.op in RULES:
+            for number, part in enumerate(node.args):
+                tangent = found[part]
+                if node.op not in COMPARISONS and not is_const(tangent, 0):
+                    for place, a, b in RULES[node.op](make, node, tangent):
+                        if place == number:
+                            total = make("add", total, a if b is None else make("mul", a, b))
+        found[node] = total
+    return found
+
+
+def _named(p, name):
+    """Return the parameter of a name such as "W.i"."""
+    group, _, last = name.partition(".")
+    return getattr(getattr(p, group), last)
+
+
+def _product(trace, p, gate, vector, heads):
+    """Return the product of a gate of R with a value; blocks on the diagonal where the cell has heads."""
+    matrix = getattr(p.R, gate)
+    return (matrix._with(heads=heads) if heads > 1 else matrix) @ vector
+
+
+def _cell(name, states, count, outputs, stop, replaced, order):
+    """Make a cell that computes nodes of another one's graph.
+
+    Args:
+        states: names of the first states. count: how many states it has.
+        outputs: the nodes. stop: nodes whose arguments are not looked at.
+        replaced: function (trace, p, x, states, node, its arguments) -> what stands in place of a node, or None.
+        order: names of inputs, in the order that its gates are to have.
+    """
+
+    def equations(x, *values):
+        *states, p = values
+        trace, made = x._trace, {}
+        for one in order:  # nodes are numbered as they are made
+            _named(p, one) @ x
+        for node in reachable(outputs, stop=stop):
+            args = [made[part] for part in node.args if part in made]
+            value = replaced(trace, p, x, states, node, args)
+            if value is None and node.op == "const":
+                value = Value(trace, trace.graph.const(node.data))
+            elif value is None and node.op == "units":
+                value = trace.units()
+            elif value is None:
+                value = Value(trace, trace.graph.make(node.op, *(one._node for one in args)))
+            if node.name and node.op != "const":
+                value._name_it(node.name)
+            made[node] = value
+        results = [made[node] for node in outputs]
+        if not any(one.op == "product" for one in trace.graph.nodes):  # a layer needs a parameter
+            results[0] = results[0] + p.b.none
+        return results
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own = [*states[:count], *(f"exposed_{number}" for number in range(count - len(states)))]
+    equations.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in ("x", *own, "p")])
+    return cell(equations, name=name)
+
+
+def has_equations(known: Cell):
+    """Whether derivatives of higher order can be made of a cell."""
+    return isinstance(known, TracedCell) or CELLS.get(known.name) is known or known.name.startswith("lstm_clip")

@@ -1,0 +1,139 @@
+"""The calls of layers that go beyond backward: tangents (`jvp`) and Hessian-vector products (`hvp`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numbarnn.common.precision import known_dtype
+from numbarnn.layers import arguments, array_checks, checks, private, sequences
+from numbarnn.layers.parameters import Gradients
+from numbarnn.layers.tangents import Results, Tangents, Values
+
+
+@dataclass
+class TangentTape:
+    """What `jvp` keeps for one `hvp`.
+
+    Attributes:
+        layer: whose it is. kept: what `Tangents.backward` reads. steps, batch: T, B.
+        packing: of a packed x. used: an `hvp` has been computed.
+    """
+
+    layer: Any
+    kept: Any
+    steps: int
+    batch: int
+    packing: Any = None
+    used: bool = False
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a tape cannot be copied or pickled: it is good for one hvp of the layer that made it")
+
+
+def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
+    """See `Recurrent.jvp`."""
+    stack, packing, batch_first, of_x = layer.stack, None, layer.batch_first, []
+    if sequences.is_packed(x):
+        if lengths is not None:
+            raise ValueError("lengths must be None with a packed x, which has its own")
+        packing, x = arguments.unpacked(stack, x, "x", layer.input_size)
+        dx = dx if dx is None else arguments.unpacked(stack, dx, "dx", layer.input_size, packing)[1]
+        lengths, batch_first = packing.lengths, False
+    x = arguments.sequence(stack, x, "x", layer.input_size, batch_first)
+    steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
+    if dx is not None:
+        dx = arguments.sequence(stack, dx, "dx", layer.input_size, batch_first, (steps, batch))
+    of_x = [_exchanged(one, batch_first) for one in (x, dx)]
+    states = [_checked_state(stack, one, name, batch) for one, name in ((state, "state"), (dstate, "dstate"))]
+    if weights is not None:
+        weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
+    about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
+    draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
+    at = Values(of_x[0], states[0], layer.weights)
+    results, tangents, kept = tangents_of(stack).forward(
+        at, Values(of_x[1], states[1], weights), about, draws, checks.flag(tape, "tape")
+    )
+    found = []
+    with layer.engine.activate():
+        for one in (results, tangents):
+            y = _exchanged(arguments.output(stack, one.y.astype(known_dtype(stack.dtype), copy=False)), batch_first)
+            found.append(y if packing is None else arguments.packed(layer.engine, packing, y))
+        final = (arguments.as_state(stack, *joined(stack, one.states)) for one in (results, tangents))
+    made = (*found, *final)
+    return (*made, TangentTape(layer, kept, steps, batch, packing)) if tape else made
+
+
+def hvp(layer, tape, dy, dstate, ddy, ddstate):
+    """See `Recurrent.hvp`."""
+    stack = layer.stack
+    if not isinstance(tape, TangentTape):
+        raise TypeError(f"tape must be what jvp(..., tape=True) returned last, not a {type(tape).__qualname__}")
+    if tape.layer is not layer:
+        raise ValueError("tape was made by another layer: call hvp on the layer whose jvp made it")
+    if tape.used:
+        raise ValueError("tape was already used: each needs a jvp of its own, as hvp overwrites it")
+    width, packed = stack.directions * stack.output_sizes[-1], tape.packing
+    batch_first = layer.batch_first and packed is None
+    of_y, of_states = [], []
+    for value, name in ((dy, "dy"), (ddy, "ddy")):
+        if value is not None:
+            value = value if packed is None else arguments.unpacked(stack, value, name, width, packed)[1]
+            value = arguments.sequence(stack, value, name, width, batch_first, (tape.steps, tape.batch))
+            value = _exchanged(arguments.output_gradient(stack, value), batch_first)
+        of_y.append(value)
+    for value, name in ((dstate, "dstate"), (ddstate, "ddstate")):
+        of_states.append(_checked_state(stack, value, name, tape.batch))
+    tape.used, own = True, tangents_of(stack)
+    of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
+    with_tangents = Results(of_y[1], of_states[1]), Results(of_y[0], of_states[0])
+    found = []
+    for values in own.backward(tape.kept, *with_tangents):
+        with layer.engine.activate():
+            dtype = known_dtype(stack.dtype)
+            gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)
+            gx = gx if packed is None else arguments.packed(layer.engine, packed, gx)
+            found.append(Gradients(gx, arguments.as_state(stack, *joined(stack, values.states)), values.weights.astype(dtype), stack.space))
+    return found[1], found[0]
+
+
+def tangents_of(stack):
+    """Return the `Tangents` of a stack, made at the first call."""
+    if stack.tangents is None:
+        stack.tangents = Tangents(stack)
+    return stack.tangents
+
+
+def _exchanged(array, batch_first):
+    """Return an array with the axes of time and batch exchanged, contiguous, or as it is."""
+    return array.swapaxes(0, 1).copy() if batch_first and array is not None else array
+
+
+def _checked_state(stack, state, name, batch):
+    """Return a state as `Values` has it; tangents and gradients, too, are zero for units that callers do not see."""
+    return by_layer(stack, *arguments.states(stack, state, name, batch, gradients=name != "state"))
+
+
+def by_layer(stack, h, c):
+    """Return [layer] -> [h, the other states] of states as engines have them; None if both are None."""
+    if h is None and c is None:
+        return None
+    D, others, found = stack.directions, stack.cell.num_private, []
+    for layer in range(stack.num_layers):
+        own_h, own_c = (None if one is None else one[layer] if isinstance(one, list) else one[layer * D : (layer + 1) * D]
+                        for one in (h, c))  # fmt: skip
+        rest = [None] * others if own_c is None else private.split(own_c, others) if others else []
+        found.append([own_h, *rest])
+    return found
+
+
+def joined(stack, states):
+    """Undo `by_layer`, for states that are all there: h and c, which is None without other states."""
+    xp, dtype = stack.engine.array_module, known_dtype(stack.dtype)
+
+    def whole(parts):
+        parts = [part.astype(dtype, copy=False) for part in parts]
+        return xp.concatenate(parts) if len({part.shape for part in parts}) == 1 else parts
+
+    h = whole([one[0] for one in states])
+    return h, whole([xp.concatenate(one[1:], axis=2) for one in states]) if stack.cell.num_private else None

@@ -1,0 +1,260 @@
+"""`numbarnn::rnn_tangents`: second derivatives and derivatives in forward mode, as one operator and autograd functions.
+
+The tangents y' of a call are its derivative in one direction u of (x, hx, cx, weights). Everything follows from them,
+as y' is linear in u (`numbarnn.layers.tangents`):
+
+    forward mode                       y'
+    gradient of <dy, y'>               by u: backward of dy; by x, ...: backward's derivative in the direction u
+    gradient of <u, backward of dy>    by dy: y'; by x, ...: the same derivative
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from numbarnn.layers.second_order import by_layer, joined, tangents_of
+from numbarnn.layers.sequences import checked
+from numbarnn.layers.tangents import Results, Values
+from numbarnn.torch import core
+from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
+from numbarnn.torch.networks import HALVES, Network
+
+
+@custom_op("numbarnn::rnn_tangents", mutates_args=())
+def rnn_tangents(
+    values: Sequence[Tensor | None],
+    direction: Sequence[Tensor | None],
+    of_tangents: Sequence[Tensor | None],
+    of_results: Sequence[Tensor | None],
+    lengths: Tensor | None,
+    resets: Tensor | None,
+    seed: Tensor | None,
+    network: str,
+    batch_first: bool,
+    backward: bool,
+) -> list[Tensor]:
+    """Return the tangents of y, hy, cy; with `backward` also the gradients of values, and those of the direction.
+
+    Args:
+        values: x, hx, cx, the flat weights. direction: what they move by; None is zero.
+        of_tangents, of_results: the gradients of the tangents of y, hy, cy, and of y, hy, cy themselves.
+        lengths, resets, seed, network, batch_first: as of `operators.rnn_forward`.
+    """
+    net, x = Network.of_key(network), values[0]
+    arguments = values, direction, of_tangents, of_results
+    if x.dtype in HALVES:
+        arguments = [[one if one is None else one.float() for one in part] for part in arguments]
+    values, direction, of_tangents, of_results = arguments
+    stack, dtype = net.stack_for(values[0], seed is not None), x.dtype
+    with stream_of(x):
+        at, along = (_values(net, part, batch_first) for part in (values, direction))
+        about = core.About(lengths, resets, batch_first=batch_first)
+        sequences = _sequences(stack, about, x)
+        draws = None if seed is None else (int(seed.item()), 0)
+        _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, backward)
+        made = [_results(net, stack, tangents.y, tangents.states, batch_first)]
+        if backward:
+            pair = (Results(*_values(net, part, batch_first)[:2]) for part in (of_results, of_tangents))
+            found = tangents_of(stack).backward(tape, *pair)
+            made += [[*_results(net, stack, one.x, one.states, batch_first), one.weights] for one in found]
+        like = x.new_empty(0)
+        return [like.clone() if one is None else tensor_of(one).to(dtype) for part in made for one in part]
+
+
+def _sequences(stack, about, x):
+    lengths, resets = about.lengths, about.resets
+    lengths = lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    resets = array_of(resets) if isinstance(resets, Tensor) else resets
+    steps, batch = x.shape[1::-1] if about.batch_first else x.shape[:2]
+    return checked(stack.engine, lengths, resets, about.padding_value, steps, batch, about.batch_first)
+
+
+def _values(net, tensors, batch_first):
+    """Return `Values` of x (or y), hx, cx and the flat weights, if these are there; None is zero."""
+    x, hx, cx, *weights = tensors
+    x = x if x is None or not batch_first else x.transpose(0, 1)
+    h, c = array_of(hx), array_of(cx)
+    if net.uneven:
+        h, c = core.apart(net, h, c)
+    return Values(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
+
+
+def _results(net, stack, y, states, batch_first):
+    h, c = joined(stack, states)
+    if net.uneven:
+        h, c = (core.joined_layers(stack, stack.engine, one) for one in (h, c))
+    return [y.swapaxes(0, 1).copy() if batch_first else y, h, c]
+
+
+@rnn_tangents.register_fake
+def _(values, direction, of_tangents, of_results, lengths, resets, seed, network, batch_first, backward):
+    net, x = Network.of_key(network), values[0]
+    of_h, of_c = core.joined_state_shapes(net, x.shape[0 if batch_first else 1])
+    states = [x.new_empty(of_h), x.new_empty(of_c if net.private else 0)]
+    made = [x.new_empty((*x.shape[:2], net.stack.directions * net.stack.output_widths[-1])), *states]
+    for _ in range(2 * backward):
+        made += [x.new_empty(x.shape), *(torch.empty_like(one) for one in states), x.new_empty(net.size)]
+    return made
+
+
+def _one_after_another(info, in_dims, *arguments):
+    """Call the operator for each of a batch, one after another."""
+
+    def select(argument, dim, number):
+        if isinstance(argument, list | tuple):
+            dims = dim if isinstance(dim, list | tuple) else [dim] * len(argument)
+            return [select(*pair, number) for pair in zip(argument, dims, strict=True)]
+        return argument.select(dim, number) if isinstance(dim, int) else argument
+
+    calls = [
+        rnn_tangents(*[select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
+        for number in range(info.batch_size)
+    ]
+    results = [torch.stack(one) for one in zip(*calls, strict=True)]
+    return results, [0] * len(results)
+
+
+rnn_tangents.register_vmap(_one_after_another)
+
+
+class About(NamedTuple):
+    """A call's arguments that are no tensors: the network's key, and batch_first."""
+
+    network: str
+    batch_first: bool
+
+    def run(self, ends, values, direction, of_tangents=(None,) * 3, of_results=(None,) * 3, backward=True):
+        """Call the operator.
+
+        Args:
+            ends: lengths, resets and seed. values, direction: x, hx, cx and the weights, or their tangents.
+
+        Returns:
+            lists: the tangents of y, hy, cy; with `backward` the gradients of values, and those of the direction.
+        """
+        arguments = self._joined(values), self._joined(direction), list(of_tangents), list(of_results)
+        found = torch.ops.numbarnn.rnn_tangents(*arguments, *ends, *self, backward)
+        found = [one if one.numel() else None for one in found]
+        parts = found[:3], found[3:7], found[7:]
+        return parts[0], *(self._apart(part, len(values) - 3) for part in parts[1:] if part)
+
+    def _joined(self, tensors):
+        """Return x, hx, cx and the flat weights; where some weights have no tangent, it is zero."""
+        *others, first = *tensors[:3], tensors[3:]
+        others = [one if one is None or one.numel() else None for one in others]
+        there = [one for one in first if one is not None and one.numel()]
+        if not there:
+            return [*others, None]
+        if len(there) < len(first):
+            parts = Network.of_key(self.network).parts
+            first = [there[0].new_zeros(part.shape) if one is None else one for one, part in zip(first, parts, strict=True)]
+        return [*others, gathered(Network.of_key(self.network), first).contiguous()]
+
+    def _apart(self, gradients, count):
+        """Return the gradients of x, hx, cx and of each of the weights, or of the flat one."""
+        *others, dw = gradients
+        if count == 1:
+            return [*others, dw]
+        places = Network.of_key(self.network).places
+        return [*others, *(None if dw is None else dw.as_strided(*place) for place in places)]
+
+
+class Tangents(torch.autograd.Function):
+    """The tangents of y, hy, cy. Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(about, lengths, resets, seed, *tensors):
+        half = len(tensors) // 2
+        return tuple(about.run((lengths, resets, seed), tensors[:half], tensors[half:], backward=False)[0])
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.about, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx, *of_tangents):
+        ends, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        half = len(tensors) // 2
+        _, of_values, of_direction = ctx.about.run(ends, tensors[:half], tensors[half:], of_tangents)
+        return None, None, None, None, *_once([*of_values, *of_direction], tensors)
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+
+class Backward(torch.autograd.Function):
+    """dx, dhx, dcx and the weights' gradients, for which there is a further gradient.
+
+    Args of apply: an `About`; what the call of `rnn_backward` is to be, or the gradients, if they are known; lengths,
+        resets, seed, the reserve, d_states; dy, dhy, dcy; x, hx, cx, weights. The operator returns one flat dw.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(about, known, lengths, resets, seed, reserve, d_states, *tensors):
+        if reserve is None:
+            return known
+        (dy, dhy, dcy, x, _, _), weights = tensors[:6], list(tensors[6:])
+        return torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, about.network, *known)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.about, _, lengths, resets, seed, _, d_states, *tensors = inputs
+        ctx.has_states = d_states is not None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(lengths, resets, seed, *tensors)
+        ctx.save_for_forward(lengths, resets, seed, *tensors)
+
+    @staticmethod
+    def backward(ctx, *direction):
+        ends, gradients, values = _parts(ctx)
+        of_dy, of_values, _ = ctx.about.run(ends, values, direction, gradients)
+        return *[None] * 7, *_once([*of_dy, *of_values], (*gradients, *values))
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        ends, gradients, values = _parts(ctx)
+        _, found, _ = ctx.about.run(ends, values, tangents[10:], gradients, tangents[7:10])
+        dx, dhx, dcx, *dw = found
+        like = values[0].new_empty(0)
+        flat = gathered(Network.of_key(ctx.about.network), dw)
+        return tuple(like if one is None else one for one in (dx, dhx, dcx, flat))
+
+
+def _parts(ctx):
+    """Return lengths, resets, seed; the gradients of results; and the values of a `Backward`."""
+    if ctx.has_states:
+        raise NotImplementedError(core.NO_SECOND_OF_STATES)
+    saved = ctx.saved_tensors
+    return saved[:3], saved[3:6], saved[6:]
+
+
+class Once(torch.autograd.Function):
+    """Passes gradients on, and refuses further gradients of the tensors behind them."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+
+def _once(gradients, tensors):
+    """Return the gradients of those tensors that there are; they have no further ones."""
+    gradients = [one if tensor is not None else None for one, tensor in zip(gradients, tensors, strict=True)]
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return gradients
+    there = [one for one in gradients if one is not None]
+    passed = iter(Once.apply(len(there), *there, *tensors))
+    return [one if one is None else next(passed) for one in gradients]
