@@ -286,7 +286,7 @@ class Recurrent:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
         asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
-        if apart and (dw is not None or tape.calls is not None and tape.calls.has_checkpoints):
+        if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
             what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
             raise ValueError(f"per_sequence cannot go with {what}")
         work, packing = tape.forward, tape.packing

@@ -93,7 +93,14 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
             dtype = known_dtype(stack.dtype)
             gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)
             gx = gx if packed is None else arguments.packed(layer.engine, packed, gx)
-            found.append(Gradients(gx, arguments.as_state(stack, *joined(stack, values.states)), values.weights.astype(dtype), stack.space))
+            found.append(
+                Gradients(
+                    gx,
+                    arguments.as_state(stack, *joined(stack, values.states)),
+                    values.weights.astype(dtype),
+                    stack.space,
+                )
+            )
     return found[1], found[0]
 
 
@@ -120,8 +127,10 @@ def by_layer(stack, h, c):
         return None
     D, others, found = stack.directions, stack.cell.num_private, []
     for layer in range(stack.num_layers):
-        own_h, own_c = (None if one is None else one[layer] if isinstance(one, list) else one[layer * D : (layer + 1) * D]
-                        for one in (h, c))  # fmt: skip
+        of_layer = slice(layer * D, (layer + 1) * D)
+        own_h, own_c = (
+            None if one is None else one[layer] if isinstance(one, list) else one[of_layer] for one in (h, c)
+        )
         rest = [None] * others if own_c is None else private.split(own_c, others) if others else []
         found.append([own_h, *rest])
     return found

@@ -25,6 +25,7 @@ from numbarnn.programs.backward import ALL
 from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
+
 class Values(NamedTuple):
     """What a call is a function of, or its tangents or gradients; what is None is zero.
 
@@ -60,7 +61,9 @@ class Tangents:
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:
-            raise NotImplementedError(f"cell {self.cell.name} has heads and a projection, of which there are no tangents")
+            raise NotImplementedError(
+                f"cell {self.cell.name} has heads and a projection, of which there are no tangents"
+            )
         arguments = stack._arguments_here()
         options = {name: arguments[name] for name in ("device", "allow_tf32")} | {"dtype": self.dtype.name}
         options |= {"bidirectional": D == 2, "input_mode": "given", "seed": 0}
@@ -132,17 +135,21 @@ class Tangents:
             return found
         ends = sequences.lengths is not None, sequences.resets is not None
         planned = stack._planned(Shape(steps, batch, *ends), training)
-        call, to = planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0))), stack.engine.from_host
+        call, to = (
+            planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0))),
+            stack.engine.from_host,
+        )
         with stack.engine.activate():
             if planned.problem.dropping:
                 masks = drawn.dropout_masks(call, self.dtype.name, stack.output_widths)
                 found["masks"] = [to(mask) for mask in masks]
             if training and any(cell.drop_connect):
                 masks = drawn.drop_connect_masks(call, self.dtype.name)
-                names = [[parameter_name("R", layer, d) for d in range(stack.directions)] for layer in range(stack.num_layers)]
-                found["R"] = [
-                    [to(masks[name]) for name in own] for own in names
+                names = [
+                    [parameter_name("R", layer, d) for d in range(stack.directions)]
+                    for layer in range(stack.num_layers)
                 ]
+                found["R"] = [[to(masks[name]) for name in own] for own in names]
             if cell.noise:
                 mean = np.array([one.mean for one in cell.noise])[:, None]
                 shapes = [(stack.directions, steps, batch, len(mean), H) for H in stack.widths]
@@ -185,7 +192,11 @@ class _Pass:
         self.projects = "W_hr" in weights[0]
         both = zip(self.weights, self.tangents, strict=True)
         self.recurs, self.d_recurs = zip(*(self._recurring(*one) for one in both), strict=True)
-        gates, recurrent, names = self.cell.gates, self.cell.gates_of_ah, (self.opened.inputs, self.opened.tangent_inputs)
+        gates, recurrent, names = (
+            self.cell.gates,
+            self.cell.gates_of_ah,
+            (self.opened.inputs, self.opened.tangent_inputs),
+        )
         self.of_x = [_runs([(gates.index(one[2:]), n) for n, one in enumerate(own) if one[0] == "W"]) for own in names]
         self.of_gates, self.of_operand = [], []  # the same for R; by what R multiplies
         for own in names:
@@ -201,7 +212,9 @@ class _Pass:
     def _dropped(self, weights):
         if self.masks is None:
             return weights
-        return [one | {"R": one["R"] * mask} if "R" in one else one for one, mask in zip(weights, self.masks, strict=True)]
+        return [
+            one | {"R": one["R"] * mask} if "R" in one else one for one, mask in zip(weights, self.masks, strict=True)
+        ]
 
     def _recurring(self, weights, tangents):
         """Return R as it multiplies what a step makes, and its tangent or None: with a projection R W_hr."""
@@ -233,7 +246,7 @@ class _Pass:
                 self._multiply(self._part(columns, column, count), vector, rows, transpose_b=True, accumulate=True)
 
     def _vector_gradient(self, columns, matrix, runs, out=None):
-        """Return the gradient of the vector that a matrix of gates multiplied, added to `out`; None without a matrix."""
+        """Return the gradient of what a matrix of gates multiplied, added to `out`; None without a matrix."""
         if matrix is None or columns is None:
             return out
         if out is None:
@@ -368,7 +381,10 @@ class _Pass:
         if R is None or self.cell.heads == 1:
             return R
         heads, (rows, width) = self.cell.heads, R.shape
-        blocks, made = R.reshape(-1, heads, width, width), self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype)
+        blocks, made = (
+            R.reshape(-1, heads, width, width),
+            self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype),
+        )
         for k in range(heads):
             made[:, k, :, k] = blocks[:, k]
         return made.reshape(rows, self.H)
@@ -471,7 +487,10 @@ class _Pass:
             for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
                 own = self._direction(columns, d)
                 self._sum_columns(1, own, t_grads[d])
-                gtx, gx = self._to_x(gtx, own, d, weights.get("W"), 1), self._to_x(gx, own, d, tangents.get("W"), 1, False)
+                gtx, gx = (
+                    self._to_x(gtx, own, d, weights.get("W"), 1),
+                    self._to_x(gx, own, d, tangents.get("W"), 1, False),
+                )
                 W, R = weights.get("W"), weights.get("R")
                 self._matrix_gradient(t_grads[d], "W", W, own, self.x, self.of_x[1])
                 self._matrix_gradient(grads[d], "W", W, own, self.dx, self.of_x[1])
@@ -542,7 +561,7 @@ class _Pass:
             of_states[:, d * (count + 1) + (place - 1 if place else count)] += g
 
     def _sum_columns(self, number, columns, grads):
-        """Set the gradients of biases and of parameters per unit from those of a cell's inputs; add to what there is."""
+        """Add to the gradients of biases and of parameters per unit those of a cell's inputs."""
         total = columns.sum(axis=0).reshape(-1, self.H)
         for kind, runs, size in (("b_w", self.of_x[number], len(self.cell.gates)),
                                  ("b_r", self.of_gates[number], len(self.cell.gates_of_ah))):  # fmt: skip
@@ -657,7 +676,10 @@ def weights_by_layer(stack, flat, direction, dtype):
 def _by_layer(stack, flat, derived, dtype):
     places = {place: stack.space.pseudo_layer(flat, *place, derived) for place in stack.space.sizes}
     return [
-        [{kind: one.astype(dtype, copy=False) for kind, one in places[layer, d].items()} for d in range(stack.directions)]
+        [
+            {kind: one.astype(dtype, copy=False) for kind, one in places[layer, d].items()}
+            for d in range(stack.directions)
+        ]
         for layer in range(stack.num_layers)
     ]
 

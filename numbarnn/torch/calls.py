@@ -247,4 +247,3 @@ def _ends(prepared, seed):
 
 # `apply` without its work for calls under functorch's transformations, which do not come here.
 recurrence = super(torch.autograd.Function, Recurrence).apply
-

@@ -20,10 +20,12 @@ NO_THIRD_ORDER = (
     "numbarnn.torch.restore(model)"
 )
 NO_SECOND_IN_PROGRAMS = (
-    "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the module "
-    "itself for them"
+    "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the "
+    "module itself for them"
 )
-NO_SECOND_OF_STATES = "second derivatives by the cell states of every step (output_states) are not computed: leave them out"
+NO_SECOND_OF_STATES = (
+    "second derivatives by the cell states of every step (output_states) are not computed: leave them out"
+)
 
 
 class About(NamedTuple):

@@ -153,7 +153,9 @@ def gradients(ctx, backward, results, needs_x, needs_weights):
     if not isinstance(needs_weights, list | tuple):  # none of the weights may have gradients
         needs_weights = [needs_weights] * len(weights)
     ends, of_results = (lengths, resets, seed), (dy, dhy, dcy, d_states)
-    dx, dhx, dcx, dw = backward(*ends, reserve, of_results, (x, hx, cx), weights, (*shape, needs_x, list(needs_weights)))
+    dx, dhx, dcx, dw = backward(
+        *ends, reserve, of_results, (x, hx, cx), weights, (*shape, needs_x, list(needs_weights))
+    )
     return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
 
 

@@ -9,7 +9,6 @@ as y' is linear in u (`numbarnn.layers.tangents`):
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -120,57 +119,122 @@ def _one_after_another(info, in_dims, *arguments):
 rnn_tangents.register_vmap(_one_after_another)
 
 
-class About(NamedTuple):
-    """A call's arguments that are no tensors: the network's key, and batch_first."""
+class About:
+    """A call's arguments that are no tensors.
 
-    network: str
-    batch_first: bool
+    Attributes:
+        network: its key. batch_first: of x. options: of `rnn_backward`, behind the key.
+    """
 
-    def run(self, ends, values, direction, of_tangents=(None,) * 3, of_results=(None,) * 3, backward=True):
-        """Call the operator.
+    def __init__(self, network, batch_first, options=()):
+        self.network, self.batch_first, self.options = network, batch_first, options
+
+    def run(self, ends, values, direction, of_tangents=(None,) * 3, of_results=(None,) * 3):
+        """Call `Second`.
 
         Args:
             ends: lengths, resets and seed. values, direction: x, hx, cx and the weights, or their tangents.
 
         Returns:
-            lists: the tangents of y, hy, cy; with `backward` the gradients of values, and those of the direction.
+            lists: the tangents of y, hy, cy; the gradients of values, and those of the direction.
         """
-        arguments = self._joined(values), self._joined(direction), list(of_tangents), list(of_results)
-        found = torch.ops.numbarnn.rnn_tangents(*arguments, *ends, *self, backward)
-        found = [one if one.numel() else None for one in found]
-        parts = found[:3], found[3:7], found[7:]
-        return parts[0], *(self._apart(part, len(values) - 3) for part in parts[1:] if part)
+        guarded = [one if one is None else Guarded.apply(one) for one in (*self.joined(values), *of_tangents)]
+        arguments = *guarded[:4], *self.joined(direction), *guarded[4:], *of_results
+        found = [one if one.numel() else None for one in Second.apply(self, *ends, *arguments)]
+        return found[:3], *(self._apart(part, len(values) - 3) for part in (found[3:7], found[7:]))
 
-    def _joined(self, tensors):
+    def joined(self, tensors):
         """Return x, hx, cx and the flat weights; where some weights have no tangent, it is zero."""
-        *others, first = *tensors[:3], tensors[3:]
+        *others, weights = *tensors[:3], tensors[3:]
         others = [one if one is None or one.numel() else None for one in others]
-        there = [one for one in first if one is not None and one.numel()]
+        there = [one for one in weights if one is not None and one.numel()]
         if not there:
             return [*others, None]
-        if len(there) < len(first):
-            parts = Network.of_key(self.network).parts
-            first = [there[0].new_zeros(part.shape) if one is None else one for one, part in zip(first, parts, strict=True)]
-        return [*others, gathered(Network.of_key(self.network), first).contiguous()]
+        network = Network.of_key(self.network)
+        if len(there) < len(weights):
+            parts = zip(weights, network.parts, strict=True)
+            weights = [there[0].new_zeros(part.shape) if one is None else one for one, part in parts]
+        return [*others, gathered(network, weights)]
 
     def _apart(self, gradients, count):
         """Return the gradients of x, hx, cx and of each of the weights, or of the flat one."""
         *others, dw = gradients
         if count == 1:
             return [*others, dw]
-        places = Network.of_key(self.network).places
-        return [*others, *(None if dw is None else dw.as_strided(*place) for place in places)]
+        parts = Network.of_key(self.network).parts
+        return [*others, *(dw[one.offset : one.offset + one.size].view(one.shape) for one in parts)]
 
 
-class Tangents(torch.autograd.Function):
-    """The tangents of y, hy, cy. Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents."""
+class Guarded(torch.autograd.Function):
+    """A tensor by which there are no further gradients: it raises if one is asked for, and not before."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor):
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+    @staticmethod
+    def jvp(ctx, _):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+
+class Second(torch.autograd.Function):
+    """The results of `rnn_tangents` with its gradients, as a tuple. They have gradients by the direction and by the
+    gradients of results, in which they are linear; the other arguments are `Guarded`.
+
+    Args of apply: an `About`; lengths, resets, seed; the four values, the direction's four, and the gradients of the
+        tangents of y, hy, cy and of y, hy, cy.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(about, lengths, resets, seed, *tensors):
-        half = len(tensors) // 2
-        return tuple(about.run((lengths, resets, seed), tensors[:half], tensors[half:], backward=False)[0])
+        parts = [list(tensors[first:last]) for first, last in ((0, 4), (4, 8), (8, 11), (11, 14))]
+        options = lengths, resets, seed, about.network, about.batch_first, True
+        return tuple(torch.ops.numbarnn.rnn_tangents(*parts, *options))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.about, *tensors = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        ends, values, of_tangents = ctx.saved_tensors[:3], ctx.saved_tensors[3:7], ctx.saved_tensors[11:14]
+        of_results, of_direction, _ = ctx.about.run(ends, values, gradients[3:7], of_tangents, gradients[:3])
+        found = _there([*of_direction, *of_results], (*ctx.saved_tensors[7:11], *ctx.saved_tensors[14:]))
+        return *[None] * 8, *found[:4], None, None, None, *found[4:]
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+
+class Tangents(torch.autograd.Function):
+    """The tangents of y, hy, cy.
+
+    Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(about, lengths, resets, seed, *tensors):
+        half, none = len(tensors) // 2, [None] * 3
+        both = [about.joined(part) for part in (tensors[:half], tensors[half:])]
+        options = lengths, resets, seed, about.network, about.batch_first, False
+        return tuple(torch.ops.numbarnn.rnn_tangents(*both, none, none, *options))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -183,7 +247,7 @@ class Tangents(torch.autograd.Function):
         ends, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         half = len(tensors) // 2
         _, of_values, of_direction = ctx.about.run(ends, tensors[:half], tensors[half:], of_tangents)
-        return None, None, None, None, *_once([*of_values, *of_direction], tensors)
+        return *[None] * 4, *_there([*of_values, *of_direction], tensors)
 
     @staticmethod
     def jvp(ctx, *_):
@@ -191,20 +255,21 @@ class Tangents(torch.autograd.Function):
 
 
 class Backward(torch.autograd.Function):
-    """dx, dhx, dcx and the weights' gradients, for which there is a further gradient.
+    """dx, dhx, dcx and the weights' gradients, which have gradients in turn.
 
-    Args of apply: an `About`; what the call of `rnn_backward` is to be, or the gradients, if they are known; lengths,
-        resets, seed, the reserve, d_states; dy, dhy, dcy; x, hx, cx, weights. The operator returns one flat dw.
+    Args of apply: an `About`; the gradients, if they are known, or None; lengths, resets, seed, the reserve, d_states;
+        dy, dhy, dcy; x, hx, cx, weights. If `rnn_backward` computes them, dw is one flat tensor.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(about, known, lengths, resets, seed, reserve, d_states, *tensors):
-        if reserve is None:
+        if known is not None:
             return known
         (dy, dhy, dcy, x, _, _), weights = tensors[:6], list(tensors[6:])
-        return torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, seed, about.network, *known)
+        arguments = dy, dhy, dcy, d_states, x, weights, reserve, seed, about.network
+        return torch.ops.numbarnn.rnn_backward(*arguments, *about.options)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -217,17 +282,15 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *direction):
         ends, gradients, values = _parts(ctx)
-        of_dy, of_values, _ = ctx.about.run(ends, values, direction, gradients)
-        return *[None] * 7, *_once([*of_dy, *of_values], (*gradients, *values))
+        of_gradients, of_values, _ = ctx.about.run(ends, values, direction, gradients)
+        return *[None] * 7, *_there([*of_gradients, *of_values], (*gradients, *values))
 
     @staticmethod
     def jvp(ctx, *tangents):
         ends, gradients, values = _parts(ctx)
         _, found, _ = ctx.about.run(ends, values, tangents[10:], gradients, tangents[7:10])
-        dx, dhx, dcx, *dw = found
-        like = values[0].new_empty(0)
-        flat = gathered(Network.of_key(ctx.about.network), dw)
-        return tuple(like if one is None else one for one in (dx, dhx, dcx, flat))
+        like, flat = values[0].new_zeros(0), gathered(Network.of_key(ctx.about.network), found[3:])
+        return tuple(like if one is None else one for one in (*found[:3], flat))
 
 
 def _parts(ctx):
@@ -238,23 +301,6 @@ def _parts(ctx):
     return saved[:3], saved[3:6], saved[6:]
 
 
-class Once(torch.autograd.Function):
-    """Passes gradients on, and refuses further gradients of the tensors behind them."""
-
-    @staticmethod
-    def forward(ctx, count, *tensors):
-        return tensors[:count]
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise NotImplementedError(core.NO_THIRD_ORDER)
-
-
-def _once(gradients, tensors):
-    """Return the gradients of those tensors that there are; they have no further ones."""
-    gradients = [one if tensor is not None else None for one, tensor in zip(gradients, tensors, strict=True)]
-    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        return gradients
-    there = [one for one in gradients if one is not None]
-    passed = iter(Once.apply(len(there), *there, *tensors))
-    return [one if one is None else next(passed) for one in gradients]
+def _there(gradients, tensors):
+    """Return the gradients of those tensors that there are."""
+    return [one if tensor is not None else None for one, tensor in zip(gradients, tensors, strict=True)]

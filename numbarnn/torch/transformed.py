@@ -64,12 +64,11 @@ class TransformedForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *results):
-        about = second_order.About(ctx.network, ctx.shape.batch_major)
-
         def call(lengths, resets, seed, reserve, of_results, values, weights, options):
             *of_results, d_states = of_results
+            about = second_order.About(ctx.network, ctx.shape.batch_major, options)
             ends = lengths, resets, seed, reserve, d_states
-            return second_order.Backward.apply(about, options, *ends, *of_results, *values, *weights)
+            return second_order.Backward.apply(about, None, *ends, *of_results, *values, *weights)
 
         dx, dhx, dcx, dw = operators.gradients(ctx, call, results[:4], True, True)
         hx, cx = ctx.saved_tensors[5:7]

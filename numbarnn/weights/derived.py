@@ -320,7 +320,9 @@ def pulled_back(space, engine, flat, direction, of_derived, made, dtype):
             for number, term in enumerate(derived.terms):
                 shape = values.shape(term)
                 b, a = (_part(derived.rows(derived.of(one), number), shape, derived.groups) for one in of_derived)
-                values.pull_back(term, Dual(*(one.reshape(shape) if one.ndim == 3 else one for one in (a, b))), gradients)
+                values.pull_back(
+                    term, Dual(*(one.reshape(shape) if one.ndim == 3 else one for one in (a, b))), gradients
+                )
         for name, (_, where, _) in space.blocks[place].items():
             if name in gradients:
                 found = _dual(gradients[name])

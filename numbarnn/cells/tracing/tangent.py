@@ -14,8 +14,7 @@ import inspect
 from functools import cache
 from typing import NamedTuple
 
-from numbarnn.cells import lstm
-from numbarnn.cells.definition import CELLS, Cell
+from numbarnn.cells.definition import CELLS
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.derive import RULES
 from numbarnn.cells.tracing.graph import COMPARISONS, consumers, is_const, reachable
@@ -35,8 +34,8 @@ class Opened(NamedTuple):
         inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
         merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
         operands: gate of R -> what it multiplies, as `sources` has it.
-        sources: "S.s0", ... -> where the value comes from: a number, the state of the primal cell; or the name of one of
-            its inputs.
+        sources: "S.s0", ... -> where the value comes from: the number of a state of the primal cell, or the name of one
+            of its inputs.
         num_states: how many states are the cell's own.
     """
 
@@ -75,7 +74,6 @@ def equations_of(known, clip=None, propagate_nan=True):
 
 @cache
 def _clipped(low, high, propagate_nan):
-    from numbarnn.cells import library
     from numbarnn.cells.functions import sigmoid, tanh, where
 
     def limited(c):
@@ -92,7 +90,6 @@ def _clipped(low, high, propagate_nan):
         c_new = f * limited(c) + i * g
         return o * tanh(limited(c_new)), c_new
 
-    assert clipped.gates == lstm.LSTM.gates == library.lstm.gates
     return clipped
 
 
@@ -100,7 +97,7 @@ def _clipped(low, high, propagate_nan):
 def opened(traced):
     """Return the `Opened` of a `TracedCell`."""
     structure = traced.structure
-    graph, outputs = structure.graph, structure.outputs
+    outputs = structure.outputs
     nodes = reachable(outputs)
     recurrent, merged = structure.all_recurrent, _merged(structure, nodes)
     names = {node: f"W.{name}" for name, node in structure.gates.items()}
@@ -149,8 +146,10 @@ def opened(traced):
             return None
         return states[node.data] if isinstance(node.data, int) else _named(p, node.data) @ x
 
-    made = _cell(f"{traced.name}_opened", traced.states, own + len(exposed), [*outputs, *exposed], (), of_primal, order + units + of_primal_only)
-    tangent = _cell(f"{traced.name}_tangent", traced.states, own, new, saved_as, of_tangent, order + units + list(sources))
+    name, count, returned = f"{traced.name}_opened", own + len(exposed), [*outputs, *exposed]
+    made = _cell(name, traced.states, count, returned, (), of_primal, order + units + of_primal_only)
+    name = f"{traced.name}_tangent"
+    tangent = _cell(name, traced.states, own, new, saved_as, of_tangent, order + units + list(sources))
     inputs = (tuple(node.data for node in one.structure.gates.values()) for one in (made, tangent))
     return Opened(made, tangent, *inputs, merged, operands, sources, own)
 
@@ -259,8 +258,3 @@ def _cell(name, states, count, outputs, stop, replaced, order):
     own = [*states[:count], *(f"exposed_{number}" for number in range(count - len(states)))]
     equations.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in ("x", *own, "p")])
     return cell(equations, name=name)
-
-
-def has_equations(known: Cell):
-    """Whether derivatives of higher order can be made of a cell."""
-    return isinstance(known, TracedCell) or CELLS.get(known.name) is known or known.name.startswith("lstm_clip")
