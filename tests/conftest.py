@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(config, items):
 
 # ----------------------------------------------------------------------------------------------------- several workers
 # Tests that start processes of their own, or take long: first, so that no worker waits for them at the end.
-LONG = ("test_simulator.py", "test_emulated.py", "test_conformance.py", "test_notebooks.py", "test_kernels.py")
-ALONE = LONG[:2]  # what one of their tests compiles is nothing to the next one
+LONG = ("test_emulated.py", "test_conformance.py", "test_notebooks.py", "test_kernels.py")
+ALONE = LONG[:1]  # what one of its tests compiles is nothing to the next one
 
 
 def is_long(nodeid):
