@@ -8,13 +8,13 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, packing, panels, products
+from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
 from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
+from numbarnn.engines.cpu.vectors import LINE, VECTOR_BYTES
 from numbarnn.programs.backward import EVERY_ROW
 
 # Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
@@ -33,11 +33,7 @@ SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
 # The same limit if R has at least so many numbers: it then lies in the L3 cache, and each thread reads all of it in
 # each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
-# Sequences of a step's share from which it multiplies its own x, and most bytes of its ax, which must stay in the L2
-# cache until the cell reads it. Fewer sequences read W too often; with AVX2, 16 sequences make 3 low tiles, which cost
-# more than they gain.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
-FEW_BY_STEPS = 4  # least sequences if there are too few units to share x Wᵀ of all steps evenly
+CHUNK_ROWS = 64  # rows of x to multiply together: as many as stay in the L2 cache until the cell reads their x Wᵀ
 
 
 def packed_from(size, backward):
@@ -55,16 +51,6 @@ def _by_rows(batch, threads, R):
     elif threads > 1 and R.nbytes < SMALL_R:
         least = ROWS_OF_SMALL
     return batch >= threads * least
-
-
-def _x_by_steps(call, threads):
-    """Return whether each step multiplies its own x.
-    If threads share units, a step reads all of W again for few sequences. This pays only if all steps' ax share memory,
-    which training rules out."""
-    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
-    few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
-    least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
-    return (call.by_rows or not call.save) and rows >= least and ax <= AX_BY_STEPS
 
 
 class CpuEngine(HostEngine):
@@ -219,14 +205,14 @@ class CpuEngine(HostEngine):
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
-        return self._steps(forward.forward_loop, buffers, call, packing.pack_rows, buffers.x)
+        return self._steps(forward.forward_loop, buffers, call, panels.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
         call = self._compiled(buffers).new_call("backward")
         backward_call(call, buffers)
-        return self._steps(backward.backward_loop, buffers, call, packing.pack_columns)
+        return self._steps(backward.backward_loop, buffers, call, panels.pack_columns)
 
-    def _steps(self, loop, buffers, call, pack_panel, x=None):
+    def _steps(self, loop, buffers, call, pack_panels, x=None):
         """Return the `joined.Steps` f(first, last) that runs a compiled loop."""
         p, dtype, kept, lent = buffers.parameters, buffers.states.h.dtype, [buffers], []  # kept: must live as long
         threads = self._share_steps(call, p, x)
@@ -237,23 +223,24 @@ class CpuEngine(HostEngine):
 
         if buffers.options.chances is not None:
             call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
-        call.panel_row = panels.PANEL_ROW
+        rows = -(-call.batch // threads) if call.by_rows else call.batch  # of a thread
         packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from(p.R.size, call.backward)
-        if packs and not KNOWN and call.batch > panels.FEW_ROWS:
-            call.product = self._function(products.blas_steps, dtype)
-        elif packs:
-            if (-(-call.batch // threads) if call.by_rows else call.batch) <= panels.FEW_ROWS:
-                call.panel_row = panels.GEMV_ROW
+        call.panel_row = panels.GEMV_ROW if packs and rows <= panels.FEW_ROWS else panels.PANEL_ROW
+        if packs:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
-            call.pack_panel = self._function(pack_panel, dtype)
+            call.pack_panels = self._function(pack_panels, dtype)
             lent = self._panels(call, p)
         else:
             by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        if call.x and _x_by_steps(call, threads):
-            call.x_by_steps = True
-            if not call.save:  # else ax holds what the cell saves
-                call.ax_slot = 0
+        if not call.backward:
+            call.chunk = min(max(1, call.steps), max(1, CHUNK_ROWS // max(1, rows)))
+            width, line, slots = call.panel_row // dtype.itemsize, LINE // dtype.itemsize, call.batch * call.chunk
+            apart = -(-call.hidden // width) * width  # see `sharing.own_products`
+            call.own_ah = scratch((call.batch, call.ah_gates * apart + threads * line))
+            if call.x:
+                call.own_ax = scratch((slots, call.gates * apart + threads * line))
+                call.own_x = scratch((1 if call.by_rows else threads, slots, call.inputs))
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
             call.totals = scratch((threads, call.batch, call.sums_count))
@@ -269,8 +256,11 @@ class CpuEngine(HostEngine):
         for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
             if getattr(call, name):
                 weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row
-                shape = packing.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
-                yield shape, weights.dtype, f"{name}_panels"
+                (rows, columns), width = weights.shape, panel_row // weights.itemsize
+                columns, terms = (columns, rows) if call.backward else (rows, columns)
+                if call.stages_count:  # each gate begins a new panel of R
+                    columns += columns // max(1, units) * (call.panel_row // weights.itemsize)
+                yield (-(-columns // width), terms, width), weights.dtype, f"{name}_panels"
 
     def _addresses_of(self, chances, kept):
         """Return the addresses of a problem's `Chances` as rows for compiled code; append the rows to `kept`."""

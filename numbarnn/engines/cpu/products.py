@@ -121,18 +121,6 @@ def blas_product(zero, address):
     _multiply_in_calls(zero, product_at(address))
 
 
-@by_address
-def blas_steps(zero, address):
-    """Compute a step's `records.Product`, and its `more` others, with unpacked weights by OpenBLAS; changes the record.
-    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds."""
-    at = product_at(address)
-    _set_calls(at, at, 0)
-    for _ in range(at.more + 1):
-        _multiply_in_calls(zero, at)
-        at.b += at.b_next
-        at.out += at.out_next
-
-
 def choose_pieces(product, dtype, has_small):
     """Decide whether OpenBLAS gets a `records.Product` in small pieces, as it has few columns (`narrow`)."""
     rows, columns, terms = product.rows, product.columns, product.terms

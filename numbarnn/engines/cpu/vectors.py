@@ -18,7 +18,6 @@ Addresses are in bytes. A first argument `zero` carries the dtype.
 from itertools import chain
 
 import llvmlite.binding as llvm
-import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
@@ -36,16 +35,12 @@ def _vector_bytes():
 
 VECTOR_BYTES = _vector_bytes()
 _IS_ARM = llvm.get_default_triple().startswith(("aarch64", "arm64"))  # 128 bits and fused multiply-adds, all of them
-KNOWN = _IS_ARM or bool(host_features())  # whether LLVM knows this processor's features
 LINE = 64  # bytes of a cache line
 # A tile of 6 x 2 sums, 2 vectors of the panel and a factor take 15 of 16 registers. AVX-512 has 32, but 12 rows are
 # no faster there than 8, and take longer to compile.
 MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
-
-
-def panel_width(dtype):
-    """Return the columns of a panel: two vectors."""
-    return 2 * VECTOR_BYTES // np.dtype(dtype).itemsize
+# Terms to multiply without a branch while one cache line of the next panel is prefetched.
+UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
 def description():
@@ -53,9 +48,7 @@ def description():
     features, text = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
     if features.get("fma") or _IS_ARM:
         text += ", fused multiply-add"
-    if not KNOWN:
-        text += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
-    elif VECTOR_BYTES == 16 and not _IS_ARM:
+    if VECTOR_BYTES == 16 and not _IS_ARM:
         text += ", slower, as this processor has no AVX"
     return text
 
@@ -159,23 +152,9 @@ class Vectors:
         for place, vector in zip(sums, vectors, strict=True):
             self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
 
-    def put_sums(self, sums, out, add, other=None):
-        """Store sums, rows of variables, in out; with `add` store other + sums.
-
-        Args:
-            out, other: (address, bytes between rows); other: None: out itself.
-        """
-        builder = self.builder
-        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
-            for place, address in self._places(sums, other or out):
-                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
-        for place, address in self._places(sums, out):
-            self.store(builder.load(place), address)
-
-    def _places(self, sums, matrix):
-        """Return (variable, its address in a matrix) for each of the sums."""
-        first, row_bytes = matrix
-        rows = [self.moved(first, i, row_bytes) for i in range(len(sums))]
+    def places(self, sums, out, out_row):
+        """Return (variable, its address in out) for each of the sums."""
+        rows = [self.moved(out, i, out_row) for i in range(len(sums))]
         return [
             (place, self.moved(first, j, VECTOR_BYTES))
             for row, first in zip(sums, rows, strict=True)
@@ -200,54 +179,66 @@ class Vectors:
         return place
 
 
-def tile_product(rows, panels, accumulators=1):
-    """Return a function for compiled code: out = a panels, or +=.
+def tile_product(most, vectors):
+    """Return a function for compiled code: out = a panel, or +=, for 1 to `most` rows of a: the micro-kernel.
 
     Args:
-        rows: rows of out. panels: number of panels, whose columns are those of out.
-        accumulators: number of partial sums, which take the terms in turn: the rounding error is that of a sum with
-            so many times fewer terms.
+        vectors: vectors of the panel per term.
 
     Args of the function:
+        rows: number of rows.
         a, a_row: address of the rows (rows, terms), and bytes between them.
-        panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
-            between two terms of one.
-        terms, out, out_row, add: see `packed_tile.packed_tile`.
+        panel, term_bytes: address of the panel's first term, and bytes between two terms.
+        ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
+            and large weights lie in the L3 cache.
+        terms, out, out_row: number of terms; address of the result, and bytes between its rows.
+        add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
-        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(accumulators)]
-
-        def add_products(term, accumulator):
-            b = []
-            for p in range(panels):
-                first = v.moved(v.moved(panel, p, panel_bytes), term, term_bytes)
-                b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
-            for i in range(rows):
-                v.add_products(sums[accumulator][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
-
-        done = INT(0)
-        if accumulators > 1:
-            groups = builder.sdiv(terms, INT(accumulators))
-            with cgutils.for_range(builder, groups) as loop:
-                for accumulator in range(accumulators):
-                    add_products(builder.add(builder.mul(loop.index, INT(accumulators)), INT(accumulator)), accumulator)
-            done = builder.mul(groups, INT(accumulators))
-        with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
-            add_products(builder.add(done, loop.index), 0)
-        for place, *others in zip(*(chain(*of_turn) for of_turn in sums), strict=True):
-            for other in others:
-                builder.store(builder.fadd(builder.load(place), builder.load(other)), place)
-        v.put_sums(sums[0], (out, out_row), add)
+        _, rows, *operands = arguments
+        for count in cgutils.each_of(builder, rows, range(1, most + 1)):
+            _write_tile(v, (count, vectors), *operands)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 8, types.boolean), generate
+    def product(typing_context, zero, rows, a, a_row, panel, term_bytes, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 9, types.boolean), generate
 
     return product
+
+
+def _write_tile(v, shape, a, a_row, panel, term_bytes, ahead, terms, out, out_row, add):
+    """Write `tile_product`'s instructions for a tile of a shape (rows, vectors)."""
+    builder, (rows, vectors) = v.builder, shape
+    sums = [[v.variable() for _ in range(vectors)] for _ in range(rows)]
+    starts = [v.moved(a, i, a_row) for i in range(rows)]
+    for place in chain(*sums):
+        builder.store(ir.Constant(v.type, None), place)
+    for i in range(rows):  # fetch the sums to add to: a store would wait for their line
+        for line in range(0, vectors * VECTOR_BYTES, LINE):
+            v.fetch(builder.add(v.moved(out, i, out_row), INT(line)))
+
+    def add_products(term):
+        first = v.moved(panel, term, term_bytes)
+        b = [v.load(v.moved(first, j, VECTOR_BYTES)) for j in range(vectors)]
+        for row, start in zip(sums, starts, strict=True):
+            v.add_products(row, v.same(v.moved(start, term, v.bytes)), b)
+
+    groups = builder.sdiv(terms, INT(UNROLLED))
+    with cgutils.for_range(builder, groups) as loop:
+        v.fetch(v.moved(ahead, loop.index, LINE))
+        for number in range(UNROLLED):
+            add_products(builder.add(builder.mul(loop.index, INT(UNROLLED)), INT(number)))
+    done = builder.mul(groups, INT(UNROLLED))
+    with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
+        add_products(builder.add(done, loop.index))
+    with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+        for place, address in v.places(sums, out, out_row):
+            builder.store(builder.fadd(v.load(address), builder.load(place)), place)
+    for place, address in v.places(sums, out, out_row):
+        v.store(builder.load(place), address)
 
 
 def dot_tiles(most, columns, fetches=False):
@@ -311,6 +302,49 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         for i in range(rows):
             first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
             v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
+
+
+@intrinsic
+def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
+    """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes.
+    Only the first `rows` of the source are read; the last of them is repeated."""
+
+    def generate(context, builder, signature, arguments):
+        v = Vectors(context, builder, signature.args[0])
+        _, source, source_row, count, out, out_row = arguments
+        last = builder.sub(count, INT(1))
+        numbers = [builder.select(builder.icmp_signed("<", INT(i), last), INT(i), last) for i in range(v.length)]
+        rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
+        _exchange(builder, rows)
+        for i, row in enumerate(rows):
+            v.store(row, v.moved(out, i, out_row))
+        return context.get_dummy_value()
+
+    return types.void(zero, *[types.intp] * 5), generate
+
+
+def _exchange(builder, rows):
+    """Swap a row's number with the high part of a number's position in it; the low part stays."""
+    width = len(rows) // 2
+    while width:  # swap halves of pairs of rows, quarters of pairs, and so on
+        for i in range(len(rows)):
+            if not i & width:
+                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
+        width //= 2
+
+
+def _swapped(builder, first, second, width):
+    """Return two rows after exchanging the first one's odd blocks with the second one's even blocks."""
+    length = first.type.count
+    even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
+    mask_type = ir.VectorType(ir.IntType(32), length)
+    results = []
+    for start in (0, width):
+        places = [0] * length
+        for i in even:
+            places[i], places[i + width] = i + start, length + i + start
+        results.append(builder.shuffle_vector(first, second, ir.Constant(mask_type, places)))
+    return results
 
 
 @intrinsic
