@@ -11,9 +11,11 @@ from numbarnn.common.philox import philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile.specialise import specialise
 from numbarnn.reference.philox import philox4x32
+from trace_cases import FUNCTIONS
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
-ALL_CELLS = cells.CELLS | CLIPPED | {name: WRITTEN[name] for name in ("blend", "chain", "light", "peephole")}
+ALL_CELLS = cells.CELLS | CLIPPED | {name: WRITTEN[name] for name in ("blend", "chain", "light", "peephole", "normed")}
+ALL_CELLS |= {name: cells.tracing.cell(FUNCTIONS[name]) for name in ("every_smooth_function", "every_kinked_function")}
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 
