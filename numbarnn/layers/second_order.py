@@ -50,10 +50,11 @@ def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
         weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
     about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
     draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
-    at = Values(of_x[0], states[0], layer.weights)
-    results, tangents, kept = tangents_of(stack).forward(
-        at, Values(of_x[1], states[1], weights), about, draws, checks.flag(tape, "tape")
-    )
+    at = [of_x[0], states[0], layer.weights], [of_x[1], states[1], weights]
+    if checks.flag(tape, "tape"):  # the caller may change these before hvp
+        with layer.engine.activate():
+            at = [[one if one is None or n == 1 else one.copy() for n, one in enumerate(part)] for part in at]
+    results, tangents, kept = tangents_of(stack).forward(*(Values(*part) for part in at), about, draws, tape)
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
@@ -88,7 +89,8 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
     of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
     with_tangents = Results(of_y[1], of_states[1]), Results(of_y[0], of_states[0])
     found = []
-    for values in own.backward(tape.kept, *with_tangents):
+    kept, tape.kept = tape.kept, None  # a tape that is used up takes no memory
+    for values in own.backward(kept, *with_tangents):
         with layer.engine.activate():
             dtype = known_dtype(stack.dtype)
             gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)

@@ -11,14 +11,17 @@ Backward goes through the tangent, whose backward gives the gradients of S, and 
 tangent is linear, the gradient of <u, y'> is the derivative of backward with dy = u: a Hessian-vector product.
 """
 
+import threading
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from numbarnn.cells.tracing.tangent import equations_of, opened
 from numbarnn.common.precision import compute_dtype
 from numbarnn.layers import drawn
+from numbarnn.layers.kernel_weights import ReadWeights
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.programs.backward import ALL
@@ -56,7 +59,7 @@ class Tangents:
     def __init__(self, stack):
         from numbarnn.layers.models import RNN
 
-        self.stack, self.cell = stack, stack.cell
+        self._stack, self.cell = ref(stack), stack.cell
         self.opened = opened(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
@@ -76,6 +79,9 @@ class Tangents:
 
         self.primal = layers(self.opened.primal, self.opened.inputs, primal)
         self.tangent = layers(self.opened.tangent, self.opened.tangent_inputs, schedule)
+        self.of_thread = threading.local()
+
+    stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
 
     def forward(self, at, along=None, sequences=EVERY_STEP, draws=None, tape=True):
         """Return the `Results`, those of the tangents, and what `backward` reads.
@@ -108,18 +114,23 @@ class Tangents:
         """Return the gradients of `at` and of `along`, both `Values`, for those of both `Results`."""
         stack, (passes, draws, flat, direction) = self.stack, tape
         d_tangents, found = d_tangents or Results(), []
-        gy, gty = d_results.y, d_tangents.y
         with stack.engine.activate():
+            gy, gty = (self._ready(one.y, passes[0].sequences) for one in (d_results, d_tangents))
             for layer in reversed(range(stack.num_layers)):
                 states = (self._states(part, layer) for part in (d_results.states, d_tangents.states))
                 g, gt = states
                 gy, *first, gty, t_states, t_weights = passes[layer].backward(gy, g, gty, gt)
+                t_states = [self._or_zero(*pair) for pair in zip(t_states, first[0], strict=True)]
                 if layer and draws["masks"]:
                     gy, gty = (one if one is None else one * draws["masks"][layer - 1] for one in (gy, gty))
                 found.insert(0, (*first, t_states, t_weights))
             states, weights, t_states, t_weights = map(list, zip(*found, strict=True))
             made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
+            gty = self._or_zero(gty, gy)
         return Values(gy, states, made), Values(gty, t_states, t_made)
+
+    def _or_zero(self, array, like):
+        return self.xp.zeros_like(like) if array is None else array
 
     def _states(self, states, layer):
         """Return [h, the other states] of a layer in the compute dtype."""
@@ -135,11 +146,10 @@ class Tangents:
             return found
         ends = sequences.lengths is not None, sequences.resets is not None
         planned = stack._planned(Shape(steps, batch, *ends), training)
-        call, to = (
-            planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0))),
-            stack.engine.from_host,
-        )
+        to = stack.engine.from_host
         with stack.engine.activate():
+            call = planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0)))
+            call = call._replace(problem=replace(call.problem, dtype=self.dtype.name))  # what masks are made of
             if planned.problem.dropping:
                 masks = drawn.dropout_masks(call, self.dtype.name, stack.output_widths)
                 found["masks"] = [to(mask) for mask in masks]
@@ -184,6 +194,7 @@ class _Pass:
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
         self.opened, self.sequences, self.tape, self.linear = owner.opened, sequences, tape, tangents is not None
         self.layers, self.tf32 = (owner.primal[layer], owner.tangent[layer]), owner.stack.allow_tf32 is True
+        self.buffers = vars(owner.of_thread)
         self.D, self.H, self.own = owner.stack.directions, owner.stack.widths[layer], owner.opened.num_states
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
         self.noise = draws["noise"][layer] if draws["noise"] else None
@@ -281,19 +292,20 @@ class _Pass:
         if self.projects:
             self.ends = list(last[0]), [None] * self.D if d_last[0] is None else list(d_last[0])
             y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
-            last[0], d_last[0] = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
+            ends = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
+            last[0], d_last[0] = (self._of_empty(*pair) for pair in zip(ends, (state[0], d_state[0]), strict=True))
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, number, columns, state):
         """Run the primal or the tangent layer: y, the final states, the values of the states of each step, the tape."""
         layer = self.layers[number]
         stack, others = layer.stack, layer.stack.cell.num_private
-        _load(layer, self.recurs, self.cell.gates_of_ah)
         every = number == 0 and others > 0
         sequences = replace(self.sequences, every_state=True) if every else self.sequences
         h, c = None if self.projects else state[0], self._side_by_side(state[1:], others, self.B)
         x = columns.reshape(self.T, self.B, -1)
-        y, h, c, *more, tape = stack.forward(x, h, c, layer.weights, self.tape, False, sequences)
+        weights = _load(layer, self.recurs, self.cell.gates_of_ah, self.buffers)
+        y, h, c, *more, tape = stack.forward(x, h, c, weights, self.tape, False, sequences)
         private = list(self.xp.split(c, others, axis=-1)) if others else []
         return y, [h, *private], more[0].reshape(len(columns), -1) if more else None, tape
 
@@ -418,6 +430,13 @@ class _Pass:
                 there = there * (1 - self.xp.asarray(resets)[0][:, None])
             yield d, self.xp.asarray(first * self.B + column), there
 
+    def _of_empty(self, found, state):
+        """Add a state h to what is found for sequences without steps, which pass it on; either may be None."""
+        lengths = self.sequences.lengths
+        if lengths is None or state is None or np.all(lengths):
+            return found
+        return _total(found, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
+
     def _projected(self, m, dm):
         """Return W_hr m and its tangent, of lists of rows by direction."""
         y, dy = [], []
@@ -472,6 +491,7 @@ class _Pass:
         """
         grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
         g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
+        passed_on = g_state[0], gt_state[0]
         if self.projects:
             rows = self._apart(self.m), self._apart(self.dm)
             gy, gty = map(self._joined, self._projected_backward(grads, t_grads, rows, *map(self._apart, (gy, gty))))
@@ -527,7 +547,8 @@ class _Pass:
                 if self.masks is not None and where.get("R") is not None:
                     where["R"] *= self.masks[d]
         if self.projects:
-            initial[0], t_initial[0] = self._of_first_steps(first), self._of_first_steps(t_first)
+            pairs = zip((first, t_first), passed_on, strict=True)
+            initial[0], t_initial[0] = (self._of_empty(self._of_first_steps(one), g) for one, g in pairs)
         gx, gtx = (None if one is None else one.reshape(self.T, self.B, -1) for one in (gx, gtx))
         return gx, initial, grads, gtx, t_initial, t_grads
 
@@ -640,11 +661,18 @@ def _rows_of(layer, gates):
                 yield direction, gates.index(name.removeprefix("R.")), where, shape
 
 
-def _load(layer, R, gates):
-    """Set a layer's R, [direction] -> (A*H, width)."""
-    layer.weights[...] = 0
+def _load(layer, R, gates, buffers):
+    """Return the flat weights of a layer with R, [direction] -> (A*H, width).
+
+    Args:
+        buffers: layer -> flat weights that the calling thread can overwrite: prepared calls know weights by the buffer.
+    """
+    flat = buffers.get(layer) if layer.engine.prepares_calls else None
+    if flat is None:
+        flat = buffers[layer] = layer.engine.zeros(layer.weights.shape, layer.dtype)
     for direction, gate, where, shape in _rows_of(layer, gates):
-        layer.weights[where].reshape(shape)[...] = R[direction][gate * shape[0] : (gate + 1) * shape[0]]
+        flat[where].reshape(shape)[...] = R[direction][gate * shape[0] : (gate + 1) * shape[0]]
+    return flat
 
 
 def _unload(layer, gradient, gates, like, directions):
@@ -663,7 +691,8 @@ def weights_by_layer(stack, flat, direction, dtype):
         flat, direction: flat buffers, of the weights and of their tangent, or None.
     """
     space, engine = stack.space, stack.engine
-    read = stack.kernel_weights.of(flat)
+    known = stack.kernel_weights  # those that it finds are shared by threads
+    read = ReadWeights(engine, known.problem, known.no_bias, flat)
     read.derive()
     derived = None if read.derived is None else read.derived.derived
     tangents = None if direction is None or derived is None else derived_tangents(space, engine, flat, direction, dtype)

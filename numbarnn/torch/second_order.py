@@ -21,6 +21,9 @@ from numbarnn.torch import core
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
 from numbarnn.torch.networks import HALVES, Network
 
+# of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
+_VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
+
 
 @custom_op("numbarnn::rnn_tangents", mutates_args=())
 def rnn_tangents(
@@ -119,6 +122,28 @@ def _one_after_another(info, in_dims, *arguments):
 rnn_tangents.register_vmap(_one_after_another)
 
 
+def is_vmapped():
+    """Return whether one tensor may stand for several."""
+    return torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
+
+
+def each(function, tensors):
+    """Return a function's results for tensors or Nones; the function must support torch.func's vmap.
+    Under autograd's vmap a tensor stands for several: the function is called for one after another."""
+    several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
+    if not any(several):
+        return function(*tensors)
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
+             for one, more in zip(tensors, several, strict=True)]  # fmt: skip
+    count = len(apart[several.index(True)])
+    all_results = [
+        function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
+    ]
+    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
+
+
 class About:
     """A call's arguments that are no tensors.
 
@@ -140,7 +165,8 @@ class About:
         """
         guarded = [one if one is None else Guarded.apply(one) for one in (*self.joined(values), *of_tangents)]
         arguments = *guarded[:4], *self.joined(direction), *guarded[4:], *of_results
-        found = [one if one.numel() else None for one in Second.apply(self, *ends, *arguments)]
+        found = each(lambda *tensors: Second.apply(self, *ends, *tensors), arguments)
+        found = [one if one.numel() else None for one in found]
         return found[:3], *(self._apart(part, len(values) - 3) for part in (found[3:7], found[7:]))
 
     def joined(self, tensors):
