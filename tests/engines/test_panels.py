@@ -9,7 +9,7 @@ import pytest
 
 from child import in_child
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.cpu import few_rows, panels, vectors
+from numbarnn.engines.cpu import panels, vectors
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
@@ -98,7 +98,7 @@ def test_packing(by_columns, lie, terms, dtype):
 def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
     """out = a b, or +=, of weights b (terms, columns), or as rows (columns, terms)."""
     run(
-        few_rows.multiply_by_columns if by_columns else few_rows.multiply_by_rows, str(a.dtype), rows=a.shape[0],
+        panels.multiply_by_columns if by_columns else panels.multiply_by_rows, str(a.dtype), rows=a.shape[0],
         columns=columns, terms=terms, a=a.ctypes.data, a_row=a.strides[0], b=b.ctypes.data, b_row=b.strides[0],
         out=out.ctypes.data, out_row=out.strides[0], add=add,
     )  # fmt: skip

@@ -148,7 +148,8 @@ def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, w
 def test_panels_of_weights_change_nothing_but_rounding(engine, share, monkeypatch, cell, options, way):
     found = []
     for packed_from in (1, 10**9):
-        monkeypatch.setattr(cpu, "packed_from", lambda *_, rows=packed_from: rows)
+        for least in ("PACKED_FROM", "PACKED_BACK_FROM"):
+            monkeypatch.setattr(cpu, least, packed_from)
         share(way, 2)
         found.append(walk(engine, cell, 0, **options)[1])
     for packed, lying in zip(*found, strict=True):

@@ -8,10 +8,9 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, panels, products
+from numbarnn.engines.cpu import backward, cell_steps, forward, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
-from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
 from numbarnn.engines.cpu.vectors import LINE, VECTOR_BYTES
@@ -22,11 +21,7 @@ SERIAL_WORK = 3_000_000
 # Multiply-adds of all steps, and of one step, below which threads do not share units, as they meet in each step.
 SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
 SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
-# Pack weights from so many rows of all steps: forward, forward with a large R, backward. Packing costs as much as
-# multiplying some rows.
-PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 32, 1 << 16
-PACKED_BACK_FROM = 8
-CHANCES = 256  # problems whose random numbers' chances are remembered
+PACKED_FROM, PACKED_BACK_FROM = 32, 8  # rows of all steps from which packing weights pays, forward and backward
 ROWS_OF_THREAD = 4  # sequences per thread from which threads share sequences, not units
 # The same limit if R has fewer bytes: it then fits each thread's L2 cache, and no thread waits in each step.
 SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
@@ -34,13 +29,6 @@ SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
 # each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
 CHUNK_ROWS = 64  # rows of x to multiply together: as many as stay in the L2 cache until the cell reads their x Wᵀ
-
-
-def packed_from(size, backward):
-    """Return the rows of all steps from which an R of `size` numbers is packed."""
-    if backward:
-        return PACKED_BACK_FROM
-    return LARGE_PACKED_FROM if size >= LARGE_FROM else PACKED_FROM
 
 
 def _by_rows(batch, threads, R):
@@ -71,9 +59,9 @@ class CpuEngine(HostEngine):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
-        self._cells, self._functions, self._chances = {}, {}, {}
+        self._cells, self._functions = {}, {}
         self._memory = MemoryPool(self.give_back_memory)
-        self._product_parts = ProductParts(self._threads, self._function, self._are_one)
+        self._product_parts = products.ProductParts(self._threads, self._function, self._are_one)
 
     @property
     def num_threads(self):
@@ -222,16 +210,18 @@ class CpuEngine(HostEngine):
             return address(kept[-1])
 
         if buffers.options.chances is not None:
-            call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
+            kept.append([None if numbers is None else np.array(numbers) for numbers in buffers.options.chances])
+            call.noise_thresholds, call.noise_values = map(address, kept[-1])
         rows = -(-call.batch // threads) if call.by_rows else call.batch  # of a thread
-        packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from(p.R.size, call.backward)
+        packed_from = PACKED_BACK_FROM if call.backward else PACKED_FROM
+        packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from
         call.panel_row = panels.GEMV_ROW if packs and rows <= panels.FEW_ROWS else panels.PANEL_ROW
         if packs:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
             call.pack_panels = self._function(pack_panels, dtype)
             lent = self._panels(call, p)
         else:
-            by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
+            by_lines = panels.multiply_by_columns if call.backward else panels.multiply_by_rows
             call.product = self._function(by_lines, dtype)
         if not call.backward:
             call.chunk = min(max(1, call.steps), max(1, CHUNK_ROWS // max(1, rows)))
@@ -261,17 +251,6 @@ class CpuEngine(HostEngine):
                 if call.stages_count:  # each gate begins a new panel of R
                     columns += columns // max(1, units) * (call.panel_row // weights.itemsize)
                 yield (-(-columns // width), terms, width), weights.dtype, f"{name}_panels"
-
-    def _addresses_of(self, chances, kept):
-        """Return the addresses of a problem's `Chances` as rows for compiled code; append the rows to `kept`."""
-        known = self._chances.get(id(chances))  # each training call of the problem asks
-        if known is None:
-            if len(self._chances) >= CHANCES:
-                self._chances = {}
-            rows = [None if numbers is None else np.array(numbers) for numbers in chances]
-            known = self._chances[id(chances)] = [address(row) for row in rows], rows, chances
-        kept.append(known)
-        return known[0]
 
     def _fused(self, parts):
         return joined.Fused(parts, self.thread_pool, self._memory.empty)

@@ -124,20 +124,14 @@ def _multiply_gates(zero, call, weights, gates, rows, a, out):
         a, out: (address, bytes between rows).
     """
     (first, end), item, address = gates, bytes_of(zero), new_product()
-    at, units, apart = (
-        product_at(address),
-        weights.last - weights.first,
-        columns_apart(zero, call, weights.first, weights.last),
-    )
+    at, units = product_at(address), weights.last - weights.first
+    apart = columns_apart(zero, call, weights.first, weights.last)
     at.rows, at.terms, at.a, at.a_row, at.out_row = rows, weights.terms, a[0], a[1], out[1]
     if units == 0 or first == end:
         return
     if call.pack:
-        at.columns, at.panel_row, at.b_row = (
-            (end - first - 1) * apart + units,
-            weights.panel_row,
-            weights.terms * weights.panel_row,
-        )
+        at.panel_row, at.b_row = weights.panel_row, weights.terms * weights.panel_row
+        at.columns = (end - first - 1) * apart + units
         at.b, at.out = _panels_of(zero, weights) + first * apart * weights.terms * item, out[0] + first * apart * item
         run_at(zero, call.product, address)
         return

@@ -1,8 +1,8 @@
-"""Packed weights: panels hold them in the order in which products read them.
+"""A step's products with its weights, and panels, which hold packed weights in the order in which products read them.
 
-A panel has all terms of `width` columns, one term after another. A normal panel is two vectors wide. A GEMV panel is
-twice as wide: a product of few rows takes as long as reading the panels, and two vectors are too few sums to read at
-the L2 cache's speed. The last panel ends in zeros.
+A panel has all terms of `width` columns, one term after another; the last panel ends in zeros. A normal panel is two
+vectors wide. A GEMV panel has eight: a product of few rows takes as long as reading the panels, and two vectors are too
+few sums to read at the L2 cache's speed.
 """
 
 import numpy as np
@@ -15,6 +15,7 @@ from numbarnn.engines.cpu.vectors import (
     UNROLLED,
     VECTOR_BYTES,
     bytes_of,
+    dot_tiles,
     numbers_at,
     own_bytes,
     tile_product,
@@ -23,12 +24,16 @@ from numbarnn.engines.cpu.vectors import (
 
 PANEL_ROW, GEMV_ROW = 2 * VECTOR_BYTES, 8 * VECTOR_BYTES  # bytes of a panel's columns
 FEW_ROWS = 2  # most rows of a product with GEMV panels: of three the sums would not stay in 16 registers
-# Terms of an accumulation block; twice as many in products of more than 256: PyTorch cuts only shorter ones so.
+# Terms of an accumulation block; twice as many in products of more than 256, which then err as PyTorch's do.
 KC = 128
 # A block of rows is copied to the stack, which some programs limit to 256 KB: its rows no longer lie a power of two
 # apart, and stay in the L2 cache beside the panels' stream.
 BLOCK_ROWS, BLOCK_BYTES = 64, 1 << 17
+COLUMNS = 4  # rows of b multiplied together
+# Most rows of a multiplied together: with COLUMNS rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
+MOST_TOGETHER = 6 if VECTOR_BYTES == 64 else 3
 _PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
+_dots, _last_dots = dot_tiles(MOST_TOGETHER, COLUMNS), dot_tiles(MOST_TOGETHER, 1)
 tile, few_tile, gemv_tile = tile_product(MOST_ROWS, 2), tile_product(FEW_ROWS, 4), tile_product(1, 8)
 
 
@@ -102,15 +107,11 @@ def panel_product(zero, address):
 
     Accumulation blocks of KC terms are added up in the same order for any number of rows and panels.
     """
-    at, own_a, own_out = (
-        product_at(address),
-        own_bytes(BLOCK_BYTES + BLOCK_ROWS * LINE),
-        own_bytes(BLOCK_ROWS * GEMV_ROW),
-    )
-    item, blocks = bytes_of(zero), (at.rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    own_a, own_out = own_bytes(BLOCK_BYTES + BLOCK_ROWS * LINE), own_bytes(BLOCK_ROWS * GEMV_ROW)
+    at, item = product_at(address), bytes_of(zero)
+    blocks, most = (at.rows + BLOCK_ROWS - 1) // BLOCK_ROWS, BLOCK_BYTES // BLOCK_ROWS // item
     for block in range(blocks):
         first, last = at.rows * block // blocks, at.rows * (block + 1) // blocks
-        most = BLOCK_BYTES // BLOCK_ROWS // item
         for start in range(0, max(1, at.terms), most):
             terms = min(most, at.terms - start)
             a = at.a + first * at.a_row + start * item, at.a_row
@@ -177,3 +178,54 @@ def _copy(zero, shape, source, out):
         row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
         for j in range(shape[1]):
             row[j] = other[j]
+
+
+# ------------------------------------------------------------------------------------------ weights that are not packed
+# A product of few rows, in few steps, uses each weight only a few times: reading the weights takes most of its time,
+# and packing them takes as long as a few steps.
+@by_address
+def multiply_by_rows(zero, address):
+    """Compute a `records.Product` a bᵀ whose a (rows, terms) and b (columns, terms) are row-major."""
+    at, item = product_at(address), bytes_of(zero)
+    width = at.columns if at.rows <= MOST_TOGETHER else COLUMNS  # b is read once, by all rows
+    parts, add = (at.rows + MOST_TOGETHER - 1) // MOST_TOGETHER, at.add != 0  # parts of nearly equal numbers of rows
+    for j in range(0, at.columns, max(1, width)):
+        b, columns = at.b + j * at.b_row, min(width, at.columns - j)
+        tiles, left = columns // COLUMNS, columns % COLUMNS
+        last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
+        for part in range(parts):
+            i, end = at.rows * part // parts, at.rows * (part + 1) // parts
+            a, rows, out = at.a + i * at.a_row, end - i, at.out + i * at.out_row + j * item
+            _dots(zero, rows, a, at.a_row, b, at.b_row, tiles, at.terms, out, at.out_row, add)
+            _last_dots(zero, rows, a, at.a_row, last_b, at.b_row, left, at.terms, out + done, at.out_row, add)
+
+
+@by_address
+def multiply_by_columns(zero, address):
+    """Compute a `records.Product` a b, b (terms, columns): four vectors of each of its rows are a panel, or two."""
+    at, item = product_at(address), bytes_of(zero)
+    for i in range(0, at.rows, FEW_ROWS):
+        a, out, rows = at.a + i * at.a_row, at.out + i * at.out_row, min(FEW_ROWS, at.rows - i)
+        for start in range(0, max(1, at.terms), KC):
+            b, kc, adds = at.b + start * at.b_row, min(KC, at.terms - start), at.add != 0 or start > 0
+            own_a, done = a + start * item, ZERO
+            while (at.columns - done // item) * item >= 4 * VECTOR_BYTES:
+                few_tile(zero, rows, own_a, at.a_row, b + done, at.b_row, b, kc, out + done, at.out_row, adds)
+                done += 4 * VECTOR_BYTES
+            if (at.columns - done // item) * item >= 2 * VECTOR_BYTES:
+                tile(zero, rows, own_a, at.a_row, b + done, at.b_row, b, kc, out + done, at.out_row, adds)
+                done += 2 * VECTOR_BYTES
+            for k in range(rows):
+                row, left = own_a + k * at.a_row, at.columns - done // item
+                _add_columns(zero, row, b + done, at.b_row, kc, left, out + k * at.out_row + done, adds)
+
+
+@plain
+def _add_columns(zero, a, b, b_row, terms, columns, out, add):
+    """Compute out (columns,) = a b, or += with `add`, for the last columns, fewer than a panel has."""
+    a, sums = numbers_at(zero, a), numbers_at(zero, out)
+    for j in range(columns):
+        total = zero
+        for k in range(terms):
+            total += a[k] * numbers_at(zero, b + k * b_row)[j]
+        sums[j] = sums[j] + total if add else total

@@ -65,19 +65,17 @@ Rows = _table(
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
 # `panel_row` between two terms of one. To be packed are `units` rows of each of several b, see `panels.pack_rows`.
-# `narrow`: see `products.choose_pieces`.
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add",
     "units first_column b_next out_next",
-    "call_rows call_columns k_blocks narrow",
 )
 
 # out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
 Sums = _table("Sums", "rows columns x x_row out also add")
 
-# Consecutive products and sums, cut into `pieces`; `function` multiplies.
-Work = _table("Work", "products products_count sums sums_count function has_small pieces")
+# Consecutive products and sums, cut into `pieces`.
+Work = _table("Work", "products products_count sums sums_count has_small pieces")
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
@@ -91,8 +89,8 @@ Step = _table("Step", "function record threads")
 # A thread's part of shared work: a function of (zero, address of its Job) does `record`.
 Job = _table("Job", "thread threads counters record")
 
-# A parallel region of OpenMP: addresses of OpenMP's functions, and of the function that each thread calls.
-Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters record")
+# What each thread of a parallel region of OpenMP does, see `openmp.take_part`.
+Region = _table("Region", "item function threads counters record")
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 

@@ -18,6 +18,7 @@ Addresses are in bytes. A first argument `zero` carries the dtype.
 from itertools import chain
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 
 from numbarnn.compile import cgutils, types
@@ -99,33 +100,12 @@ class Vectors:
         load = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
 
-    def sums(self, vectors):
-        """Return the sum of each vector's numbers, added pairwise: upper half to lower half, and so on.
-
-        Args:
-            vectors: a power of two.
-
-        Returns:
-            vectors with the sums in order. Two partly summed vectors share one before the next halving, so several sums
-            take little longer than one.
-        """
-        add, width, starts = self.builder.fadd, self.length, [0]  # of what is left of each, and where it begins
-        while width > 1:
-            width //= 2
-            if len(vectors) > 1:
-                low = [other * self.length + start + i for other in (0, 1) for start in starts for i in range(width)]
-                high, pairs = [place + width for place in low], zip(vectors[::2], vectors[1::2], strict=True)
-                vectors = [add(self._picked(*pair, low), self._picked(*pair, high)) for pair in pairs]
-                starts = range(0, self.length, width)
-            else:
-                high = [(i + width) % self.length for i in range(self.length)]
-                vectors = [add(vectors[0], self._picked(vectors[0], vectors[0], high))]
-        return [self._picked(vector, vector, list(starts)) for vector in vectors]
-
-    def _picked(self, one, other, places):
-        """Return the numbers at some positions of two vectors; the second's positions follow the first's."""
-        places = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-        return self.builder.shuffle_vector(one, other, places)
+    def total(self, vector):
+        """Return the sum of a vector's numbers, in an order that LLVM chooses."""
+        kind = ir.FunctionType(self.number, [self.number, self.type])
+        name = f"llvm.vector.reduce.fadd.v{self.length}f{8 * self.bytes}"
+        add = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(add, [self.number(0), vector], fastmath=("reassoc",))
 
     def same(self, address):
         """Load the number at an address into all places of a vector."""
@@ -140,12 +120,12 @@ class Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address, soon=False):
-        """Prefetch the line at an address into the L2 cache, or with `soon` into L1; the address may be invalid."""
+    def fetch(self, address):
+        """Prefetch the line at an address into the L2 cache; the address may be invalid."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(3 if soon else 2), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """Add factor times each vector to the variables in `sums`."""
@@ -160,17 +140,6 @@ class Vectors:
             for row, first in zip(sums, rows, strict=True)
             for j, place in enumerate(row)
         ]
-
-    def put_totals(self, vectors, out, adds):
-        """Store the vectors' numbers side by side in out, or add them if `adds` is true."""
-        builder = self.builder
-        for vector in vectors:
-            place = self.at(out, vector.type)
-            before = builder.load(place)
-            before.align = self.bytes
-            vector = builder.fadd(vector, builder.select(adds, before, ir.Constant(vector.type, None)))
-            builder.store(vector, place).align = self.bytes
-            out = self.moved(out, vector.type.count, self.bytes)
 
     def variable(self):
         """Return a vector variable, zero at first; LLVM keeps it in a register."""
@@ -241,7 +210,7 @@ def _write_tile(v, shape, a, a_row, panel, term_bytes, ahead, terms, out, out_ro
         v.store(builder.load(place), address)
 
 
-def dot_tiles(most, columns, fetches=False):
+def dot_tiles(most, columns):
     """Return a function for compiled code: out (rows, count * columns) = a bᵀ, or +=, for row-major a and b.
 
     Each dot product has one vector of partial sums, which are added at the end. A row of a meets several columns at
@@ -249,7 +218,6 @@ def dot_tiles(most, columns, fetches=False):
 
     Args:
         most: most rows of a. columns: columns of a tile.
-        fetches: prefetch the next tile's rows of b: a tenth faster if b is in the L3 cache, else slower.
 
     Args of the function:
         rows: number of rows.
@@ -262,7 +230,7 @@ def dot_tiles(most, columns, fetches=False):
         v = Vectors(context, builder, signature.args[0])
         _, rows, *operands = arguments
         for number in cgutils.each_of(builder, rows, range(1, most + 1)):
-            _write_dot_tiles(v, (number, columns), fetches, *operands)
+            _write_dot_tiles(v, (number, columns), *operands)
         return context.get_dummy_value()
 
     @intrinsic
@@ -272,7 +240,7 @@ def dot_tiles(most, columns, fetches=False):
     return product
 
 
-def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, out_row, add):
+def _write_dot_tiles(v, shape, a, a_row, b, b_row, count, terms, out, out_row, add):
     """Write `dot_tiles`'s instructions for tiles of a shape (rows, columns)."""
     builder, (rows, columns) = v.builder, shape
     sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
@@ -284,8 +252,6 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         for j in range(columns):
             place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
             of_b = load(place)
-            if fetches:
-                v.fetch(builder.add(place, tile_bytes), soon=True)
             for i in range(rows):
                 builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
 
@@ -299,9 +265,11 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         with builder.if_then(builder.icmp_signed("<", done, terms)):
             left = builder.sub(terms, done)
             add_products(tile, done, lambda address: v.load_first(address, left))
-        for i in range(rows):
-            first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
-            v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
+        for i, j in np.ndindex(rows, columns):
+            place = builder.add(v.moved(out, i, out_row), v.moved(INT(j * v.bytes), loop.index, columns * v.bytes))
+            place = v.at(place, v.number)
+            before = builder.select(adds, builder.load(place), v.number(0))
+            builder.store(builder.fadd(v.total(builder.load(sums[i][j])), before), place)
 
 
 @intrinsic
