@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(config, items):
 
 # ----------------------------------------------------------------------------------------------------- several workers
 # Tests that start processes of their own, or take long: first, so that no worker waits for them at the end.
-LONG = ("test_simulator.py", "test_emulated.py", "test_conformance.py", "test_notebooks.py", "test_kernels.py")
-ALONE = LONG[:2]  # what one of their tests compiles is nothing to the next one
+LONG = ("test_emulated.py", "test_conformance.py", "test_notebooks.py", "test_kernels.py")
+ALONE = LONG[:1]  # what one of its tests compiles is nothing to the next one
 
 
 def is_long(nodeid):
@@ -139,13 +139,10 @@ def cpu_on_threads(monkeypatch):
     """The CPU engine, with small work shared and its weights packed too; its number of threads is put back
     afterwards."""
     from numbarnn.engines.cpu import engine as cpu
-    from numbarnn.engines.cpu import product_parts
 
-    monkeypatch.setattr(product_parts, "SERIAL_READ", 0)
     for least in ("SERIAL_WORK", "SERIAL_STEPS", "SERIAL_STEP", "SERIAL_SHARE"):
         monkeypatch.setattr(cpu, least, 0)
-    for rows in ("PACKED_FROM", "LARGE_PACKED_FROM"):
-        monkeypatch.setattr(cpu, rows, cpu.PACKED_BACK_FROM)
+    monkeypatch.setattr(cpu, "PACKED_FROM", cpu.PACKED_BACK_FROM)
     engine = engines.get("cpu")
     before = engine.num_threads
     yield engine

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-import numbarnn
 from cases import CELLS, Case
 from comparing import assert_same_bits
 from numbarnn import functional as F
-from numbarnn.functional import Descriptor, backward_data, backward_weights, forward_inference, forward_training
 from problems import make_problem
 from rejecting import raises
 from running import nan_filled, train
@@ -24,27 +22,29 @@ class Setup:
         self.case = Case(cell, **options)
         self.problem = make_problem(self.case)
         self.layer = self.problem.layer(seed=3)
+        only = {name: options[name] for name in ("input_mode", "proj_size", "cell_clip") if name in options}
         self.rnn = F.Descriptor(
             cell, self.case.I, self.case.hidden, bias=self.case.bias, dropout=self.case.dropout,
-            bidirectional=self.case.directions == 2, dtype=self.case.dtype, device="cpu", seed=3,
+            bidirectional=self.case.directions == 2, dtype=self.case.dtype, device="cpu", seed=3, **only,
         )  # fmt: skip
         self.w = self.rnn.zeros_weights()
         views = self.rnn.weight_params(self.w)
         for name, value in self.problem.parameters.items():
             views[name][...] = value
 
-    def forward(self, **outputs):
-        """forward_training of the problem."""
+    def forward(self, x=None, **options):
+        """forward_training of the problem, or of its x in another layout."""
         p = self.problem
+        options = {"seq_lengths": self.case.lengths, "resets": p.resets} | options
         with nan_filled(self.rnn.engine):
-            return F.forward_training(self.rnn, p.x, p.h, p.c, self.w, **outputs)
+            return F.forward_training(self.rnn, p.x if x is None else x, p.h, p.c, self.w, **options)
 
-    def gradients(self, reserve, dw=None, **outputs):
+    def gradients(self, reserve, dy=None, **outputs):
         """(dx, dhx, dcx, dw) of the problem."""
-        p = self.problem
-        dw = self.rnn.zeros_weights() if dw is None else dw
+        p, dw = self.problem, self.rnn.zeros_weights()
         with nan_filled(self.rnn.engine):
-            dx, dhx, dcx = F.backward_data(self.rnn, reserve, p.dy, p.dhy, p.dcy, self.w, **outputs)
+            dy = p.dy if dy is None else dy
+            dx, dhx, dcx = F.backward_data(self.rnn, reserve, dy, p.dhy, p.dcy, self.w, **outputs)
             assert F.backward_weights(self.rnn, reserve, dw) is dw
         return dx, dhx, dcx, dw
 
@@ -60,6 +60,7 @@ OPTIONS = {
     "unequal": UNEQUAL,
     "dropout": dict(hidden=(5, 5, 5), dropout=0.5),
     "no_bias-float64": dict(hidden=(33,), bias=False, dtype="float64"),
+    "lengths_and_resets": EQUAL | dict(lengths=(7, 0, 3), resets=True),
 }
 
 
@@ -268,51 +269,22 @@ def test_results_may_not_be_written_over_what_is_read_again(setup):
 
 
 # ------------------------------------------------------------------------------------------------------ cuDNN's options
-T, B, I, H = 6, 4, 5, 5  # noqa: E741 - the legend's letters
-LENGTHS = np.array([6, 4, 4, 1])  # sorted, so that every layout takes them
-
-
-class Call:
-    """A descriptor with weights, and x, dy and states of T steps, of which those beyond LENGTHS are NaN."""
-
-    def __init__(self, cell="lstm", **options):
-        self.rnn = Descriptor(cell, I, H, 2, dtype="float64", device="cpu", **options)
-        random = np.random.default_rng(0)
-        self.w = random.uniform(-0.4, 0.4, self.rnn.weight_space_size)
-        D, P = self.rnn.directions, self.rnn.proj_size or H
-        self.x, self.dy = random.standard_normal((T, B, I)), random.standard_normal((T, B, D * P))
-        for b, length in enumerate(LENGTHS):
-            self.x[length:, b] = self.dy[length:, b] = np.nan
-        self.hx, self.dhy = random.standard_normal((2, 2 * D, B, P))
-        self.cx, self.dcy = random.standard_normal((2, 2 * D, B, H)) if cell == "lstm" else (None, None)
-
-    def run(self, x, dy, **data):
-        """y, hy, cy, dx, dhx, dcx, dw."""
-        y, hy, cy, reserve = forward_training(self.rnn, x, self.hx, self.cx, self.w, **data)
-        gradients = backward_data(self.rnn, reserve, dy, self.dhy, self.dcy, self.w)
-        return y, hy, cy, *gradients, backward_weights(self.rnn, reserve, self.rnn.zeros_weights())
-
-    def time_major(self, **data):
-        return self.run(self.x, self.dy, seq_lengths=LENGTHS, **data)
+LENGTHS = (6, 4, 4, 1)  # sorted, so that every layout takes them
+RAGGED = dict(T=6, B=4, I=5, hidden=(5, 5), lengths=LENGTHS, dtype="float64")
 
 
 def packed(array):
     """Padded (T, B, N) as cuDNN packs it: time after time, the sequences that are that long."""
-    return np.concatenate([array[t, LENGTHS > t] for t in range(T)])
-
-
-def assert_equal(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None and other is None) or np.array_equal(one, other)
+    return np.concatenate([rows[t < np.array(LENGTHS)] for t, rows in enumerate(array)])
 
 
 DESCRIPTORS = (
     {},
-    {"bidirectional": True},
-    {"proj_size": 3, "bidirectional": True},
+    {"directions": 2},
+    {"proj_size": 3, "directions": 2},
     {"cell_clip": 0.3, "bias": "input"},
     {"cell": "gru", "bias": "recurrent", "input_mode": "skip"},
-    {"cell": "gru_reset_before", "bidirectional": True, "bias": False},
+    {"cell": "gru_reset_before", "directions": 2, "bias": False},
     {"cell": "rnn_relu"},
 )
 by_options = pytest.mark.parametrize("options", DESCRIPTORS, ids=lambda options: "-".join(map(str, options)) or "plain")
@@ -320,22 +292,14 @@ by_options = pytest.mark.parametrize("options", DESCRIPTORS, ids=lambda options:
 
 @by_options
 def test_packed_is_time_major_without_padding(options):
-    call = Call(**options)
-    y, hy, cy, dx, *gradients = call.time_major()
-    found = call.run(packed(call.x), packed(call.dy), seq_lengths=LENGTHS, layout="seq_major_packed")
-    assert_equal(found, (packed(y), hy, cy, packed(dx), *gradients))
-
-
-def test_the_layer_gives_the_same():
-    call = Call(bidirectional=True)
-    layer = numbarnn.LSTM(I, H, 2, bidirectional=True, dtype="float64", device="cpu")
-    layer.weights[...] = call.w
-    resets = np.random.default_rng(1).random((T, B)) < 0.3
-    y, hy, cy, dx, dhx, dcx, dw = call.time_major(resets=resets)
-    y_layer, states, tape = layer.forward(call.x, (call.hx, call.cx), lengths=LENGTHS, resets=resets)
-    gradients = layer.backward(tape, call.dy, (call.dhy, call.dcy))
-    assert_equal((y_layer, *states), (y, hy, cy))
-    assert_equal((gradients.x, *gradients.state, gradients.weights), (dx, dhx, dcx, dw))
+    s = Setup(**{"cell": "lstm", **RAGGED, **options})
+    y, hy, cy, reserve = s.forward()
+    dx, *gradients = s.gradients(reserve)
+    x, dy = packed(s.problem.x), packed(s.problem.dy)
+    *found, reserve = s.forward(x, layout="seq_major_packed")
+    expected = packed(y), hy, cy, packed(dx), *gradients
+    for one, other in zip([*found, *s.gradients(reserve, dy)], expected, strict=True):
+        assert (one is None and other is None) or np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +316,6 @@ def test_the_layer_gives_the_same():
     ],
 )
 def test_what_is_refused(error, message, data):
-    call = Call()
+    s = Setup("lstm", **RAGGED)
     with pytest.raises(error, match=message):
-        forward_inference(call.rnn, call.x, call.hx, call.cx, call.w, **data)
+        F.forward_inference(s.rnn, s.problem.x, s.problem.h, s.problem.c, s.w, **data)

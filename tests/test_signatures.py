@@ -9,7 +9,7 @@ import numbarnn
 ROOT = Path(numbarnn.__file__).parent
 MOST, MOST_OF_KERNELS = 8, 12
 # The CPU's products in registers and caches: what a @cuda.jit kernel is on a GPU.
-KERNEL_MODULES = tuple(f"engines/cpu/{name}.py" for name in ("panels", "packed_tile", "vectors", "few_rows"))
+KERNEL_MODULES = tuple(f"engines/cpu/{name}.py" for name in ("panels", "vectors"))
 FOREIGN = {  # (file, function) -> who laid its arguments down
     ("engines/cpu/products.py", "_blas"): "BLAS' gemm",
     ("functional.py", "backward_data"): "cudnnRNNBackwardData_v8",

@@ -1,6 +1,8 @@
 """Find out what is not installed, and the command that installs an optional part from where the package came."""
 
 import json
+import re
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +37,37 @@ def for_gpus():
 def simulator_lacks():
     """Say what the simulator needs and is not installed, and the command that installs it; None if nothing."""
     return None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}"
+
+
+@cache  # asking takes 3 ms
+def unsuitable(names, package="numbarnn"):
+    """Say which installed package is too old or too new for another one, and the command that mends it; None if none.
+
+    Args:
+        names: a tuple of packages, of those that `package` requires. What is not installed is left out.
+    """
+    try:
+        required = metadata.requires(package) or ()
+    except metadata.PackageNotFoundError:  # a folder on sys.path
+        return None
+    for line in required:
+        if "extra ==" in line and '"kernels"' not in line:
+            continue
+        name, bounds = re.match(r"([\w.-]+)(?:\[.*?\])?\s*\(?([^;)]*)", line).groups()
+        for relation, bound in re.findall(r"(>=|<=|<|>)\s*([\d.]+)", bounds) if name in names else ():
+            try:
+                found = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+            here, there = _numbers(found), _numbers(bound)
+            if not {">=": here >= there, "<=": here <= there, "<": here < there, ">": here > there}[relation]:
+                age = "old" if ">" in relation else "new"
+                return f'{name} {found} is too {age} for {package}: pip install "{name}{bounds.strip()}"'
+    return None
+
+
+def _numbers(version):
+    return [int(number) for number in re.match(r"\d+(\.\d+)*", version).group().split(".")]
 
 
 def _is_clone(root):

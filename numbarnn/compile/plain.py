@@ -96,61 +96,21 @@ class Entry:
         return module_of(symbol, kinds, write, self.interleaved and self.interleaved(*first))
 
 
-_FASTCALL = 0x80  # METH_FASTCALL: function(self, address of the arguments, how many) -> result
-# functions of Python's that the code calls: name -> (result, arguments)
-_INT, _OBJECT = types.int64.llvm, types.BYTES
-_OF_PYTHON = {
-    "PyLong_AsLongLong": (_INT, [_OBJECT]), "PyLong_FromLongLong": (_OBJECT, [_INT]), "PyErr_BadArgument": (_INT, []),
-    "PyEval_SaveThread": (_OBJECT, []), "PyEval_RestoreThread": (ir.VoidType(), [_OBJECT]),
-}  # fmt: skip
-
-
-class _MethodDef(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
-                ("doc", ctypes.c_char_p)]  # fmt: skip
-
-
 class FromPython(Entry):
-    """An entry that Python calls with integers; it returns an integer, 0 if the function returns nothing.
+    """An entry that Python calls with integers, by ctypes; Python's other threads may run meanwhile."""
 
-    Python's other threads may run meanwhile. Through ctypes a call of 10 us takes a tenth longer, measured at
-    (3, 1, 255, 20, 2).
-    """
+    _compiled = None
+
+    @property
+    def compiled(self):
+        """The machine code, as a function."""
+        if self._compiled is None:
+            kinds = [ctypes.c_int64] * self.py_func.__code__.co_argcount
+            self._compiled = ctypes.CFUNCTYPE(None, *kinds)(self.address())
+        return self._compiled
 
     def __call__(self, *numbers):
-        return self.compiled(*numbers)
-
-    def __getattr__(self, name):  # no cached_property, whose lock (up to Python 3.11) a forked process may find held
-        if name != "compiled":
-            raise AttributeError(name)
-        with native.lock:  # made once: Python's function does not keep `_method`, which is part of it
-            if "compiled" not in vars(self):
-                for known in _OF_PYTHON:
-                    native.offer_symbol(known, ctypes.cast(getattr(ctypes.pythonapi, known), ctypes.c_void_p).value)
-                self._method = _MethodDef(self.__name__.encode(), self.address(), _FASTCALL, None)
-                make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p)
-                self.compiled = make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(self._method), None, None)
-        return self.compiled
-
-    def module(self, symbol, first):
-        """Return LLVM's module with the function as Python calls it."""
-        module, count = ir.Module(symbol), self.py_func.__code__.co_argcount
-        function = ir.Function(module, ir.FunctionType(_OBJECT, [_OBJECT, _OBJECT.as_pointer(), _INT]), symbol)
-        of_python = {name: ir.Function(module, ir.FunctionType(*one), name) for name, one in _OF_PYTHON.items()}
-        builder, (_, given, number) = ir.IRBuilder(function.append_basic_block()), function.args
-        with builder.if_then(builder.icmp_signed("!=", number, _INT(count))):
-            builder.call(of_python["PyErr_BadArgument"], [])
-            builder.ret(ir.Constant(_OBJECT, None))
-        given = [builder.load(builder.gep(given, [_INT(k)])) for k in range(count)]
-        numbers = [builder.call(of_python["PyLong_AsLongLong"], [one]) for one in given]
-        state = builder.call(of_python["PyEval_SaveThread"], [])
-        result = call_plain(Plain(self.py_func), [RuntimeValue(types.int64, one) for one in numbers], builder)
-        builder.call(of_python["PyEval_RestoreThread"], [state])
-        number = _INT(0) if result is None else result.llvm
-        builder.ret(builder.call(of_python["PyLong_FromLongLong"], [number]))
-        return finished(module)
+        self.compiled(*numbers)
 
 
 def module_of(symbol, kinds, write, interleaved=None):

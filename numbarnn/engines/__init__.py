@@ -24,21 +24,37 @@ def _gpu_problem():
         return "NUMBA_ENABLE_CUDASIM=1 is set, so kernels run in the simulator: unset it"
     if find_spec("cupy") is None:
         return f"CuPy is not installed: {install.for_gpus()}"
-    if lacks := install.compiler_lacks():
+    if lacks := install.compiler_lacks() or install.unsuitable(("numba", "numba-cuda")) or _too_new():
         return lacks
     import cupy
 
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
+        if "insufficient" in str(error):
+            runtime = cupy.cuda.runtime
+            here, wanted = (_release(one()) for one in (runtime.driverGetVersion, runtime.runtimeGetVersion))
+            cure = f"update the driver, or take the packages of CUDA 12: {install.command('cuda12')}"
+            return f"the driver is for CUDA {here}, and the installed packages are for CUDA {wanted}: {cure}"
         return f"CuPy finds no usable GPU ({error}): check the driver with nvidia-smi"
     return None if count else "this machine has no NVIDIA GPU"
+
+
+def _too_new():
+    """Return which package is too new or too old for Numba, with the cure, or None."""
+    return next(filter(None, (install.unsuitable(("numpy", "llvmlite"), one) for one in ("numba", "numba-cuda"))), None)
+
+
+def _release(version):
+    """Return CUDA's version, such as 12020, as text."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def why_not(name: str) -> str | None:
     """Return why an engine ("cpu", "cuda" or "sim") cannot run in this process, with the cure, or None."""
     if name == "cpu":
-        return None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
+        missing = None if find_spec("scipy_openblas32") else "OpenBLAS is missing: pip install scipy-openblas32"
+        return missing or install.unsuitable(("numpy", "llvmlite", "scipy-openblas32"))
     if name == "sim":
         return install.simulator_lacks()
     return _gpu_problem()

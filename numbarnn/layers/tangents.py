@@ -564,7 +564,7 @@ class _Pass:
             both = of_states.reshape(self.T, self.B, self.D, -1)
             split = others * self.H
             gy = _total(gy, both[..., split:].reshape(self.T, self.B, -1))
-            d_states = both[..., :split].reshape(self.T, self.B, -1) if others else None
+            d_states = self.xp.ascontiguousarray(both[..., :split]).reshape(self.T, self.B, -1) if others else None
         gy = None if gy is None else self.xp.ascontiguousarray(gy)
         h = None if g_state[0] is None else self.xp.ascontiguousarray(g_state[0])
         c = self._side_by_side(g_state[1:], others, self.B)

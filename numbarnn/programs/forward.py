@@ -282,7 +282,7 @@ class Forward(Builder):
             parameters=self.parameters_of(layer, direction, fuses),
             states=self.states_of(layer),
             saved=self.saved_of(place),
-            scratch=Scratch(ax=self.ax[place], ah=self.ah[place]),
+            scratch=Scratch() if fuses else Scratch(ax=self.ax[place], ah=self.ah[place]),
             options=self.options_of(*place),
             x=self.layer_input(layer) if fuses else None,
             from_zero=self.spec.from_zero,

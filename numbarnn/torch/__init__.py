@@ -15,8 +15,8 @@ Differences from torch.nn's modules:
 - On a GPU dropout draws other elements than cuDNN does. Random numbers of a cell follow `torch.manual_seed`.
 - Parametrized weights are read once per call, in torch.nn more often. With `spectral_norm` in training, which changes
   them at each reading, results differ in the second to fourth digit.
-- Second derivatives (`create_graph=True`) and forward-mode derivatives raise an error. `torch.func`'s derivatives
-  within a function that `torch.compile` reads break its graph.
+- Second derivatives and forward mode work, but not within programs of `torch.compile`; `torch.func`'s derivatives
+  within a function that it reads break its graph. Third derivatives raise an error.
 - A packed input breaks the graph of `torch.compile`, as in torch.nn. `lengths` does not.
 - `torch.jit.script` and `torch.onnx.export` do not work: `restore` the model first. `torch.jit.trace`, `torch.compile`
   and `torch.export` see a call as one operator. To load such a program, import `numbarnn.torch` and define its custom

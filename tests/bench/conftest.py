@@ -81,3 +81,17 @@ def session(monkeypatch):
     for module in (cudnn, cudnn_rnn):
         monkeypatch.setattr(module, "default_session", lambda: found)
     return found
+
+
+@pytest.fixture
+def real():
+    """The session of cuDNN itself."""
+    if problem := cudnn.why_not():
+        pytest.skip(problem)
+    return cudnn.default_session()
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.gpu, pytest.mark.real_gpu])])
+def either(request):
+    """A session of the fake cuDNN, and of the real one."""
+    return request.getfixturevalue("session" if request.param == "fake" else "real")

@@ -170,8 +170,11 @@ def test_who_is_checked_where(monkeypatch):
 # ---- the real engine ----
 
 
-def test_the_cpu_engine_passes(run_check):
-    assert {row["cell"] for row in run_check("--quick")} == set(cases.ALL_CELLS)
+@pytest.mark.parametrize(
+    "names", ["gru,layer_norm_rnn", pytest.param(",".join(cases.ALL_CELLS), marks=pytest.mark.full)]
+)
+def test_the_cpu_engine_passes(run_check, names):
+    assert {row["cell"] for row in run_check("--quick", "--cell", names)} == set(names.split(","))
 
 
 def child_that(monkeypatch, code):

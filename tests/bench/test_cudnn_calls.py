@@ -9,73 +9,67 @@ needs cuDNN (pip install nvidia-cudnn-cu12).
 """
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cudnn_assumptions import ASSUMED
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, OPTIONS, STANDARD, Problem, as_id, as_weight_space, layout_by_cudnn
+from cudnn_problem import LAYOUTS_OF_WEIGHTS, as_id, as_weight_space, layout_by_cudnn
 from emulator.cupy_module import device_memory
+from numbarnn.bench import accuracy
+from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
+from numbarnn.bench.expected import reference_results
 from numbarnn.bench.peers import cudnn
-from numbarnn.bench.peers.cudnn import descriptors
+from numbarnn.bench.peers.cudnn.descriptors import ALGORITHMS, DTYPES
+from numbarnn.bench.peers.cudnn_peer import CudnnNetwork
+from numbarnn.bench.shapes import TRAINING
 from numbarnn.common.precision import is_half
 
-ON_A_GPU = [pytest.mark.gpu, pytest.mark.real_gpu]
-
-
-@pytest.fixture
-def real():
-    """The session of cuDNN itself."""
-    if problem := cudnn.why_not():
-        pytest.skip(problem)
-    return cudnn.default_session()
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=ON_A_GPU)])
-def either(request):
-    """A session of the fake cuDNN, and of the real one."""
-    return request.getfixturevalue("session" if request.param == "fake" else "real")
+PACKED, TF32 = {"layout": "seq_major_packed"}, ("default", "tensor_op_allow_conversion")
+FORMS = {f"{algorithm}-{dtype}": (dtype, {"algorithm": algorithm}) for algorithm in ALGORITHMS for dtype in DTYPES}
+FORMS |= {"packed": ("float32", PACKED)} | {math: ("float32", {"math_type": math}) for math in TF32}
+FLOORS = 8  # of rounding: cuDNN's persistent algorithms have other functions
 
 
 def is_fake(session):
     return not isinstance(session.library, cudnn.library.Library)
 
 
-def run(problem, session):
-    """What cuDNN computes; skips, in cuDNN's words, where the real one refuses."""
-    try:
-        return problem.run(session)
-    except cudnn.CudnnError as error:
-        if error.refused and not is_fake(session):
-            pytest.skip(str(error))
-        raise
+def prepared(cell, sizes=(4, 3, 3, (5, 5)), chosen=None, **options):
+    """(instance, network, a call to run again and again) of a training pass."""
+    instance = make_instance(Case(cell, *sizes, gradients="y", **options))
+    network = CudnnNetwork(instance, **(chosen or {}))
+    return instance, network, network.prepare(TRAINING)
+
+
+def assert_agrees(instance, found, rounded=False):
+    """Every quantity is near the reference's; rounded: products of float32 are of numbers of 10 bits."""
+    wanted, case = reference_results(instance), instance.case
+    limit = FLOORS * accuracy.floor(replace(case, dtype="float16") if rounded else case)
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        assert accuracy.shape_problem(value, wanted[name], case.dtype) is None, name
+        assert accuracy.error(value, wanted[name]) <= limit, name
 
 
 # ------------------------------------------------------------------------------------------------------------- results
-@pytest.mark.parametrize("chosen", OPTIONS.values(), ids=OPTIONS)
-def test_results_are_the_references(either, chosen):
-    problem = Problem(**chosen)
-    problem.assert_agrees(run(problem, either), "cuDNN")
-
-
-@pytest.mark.parametrize("chosen", STANDARD.values(), ids=STANDARD)
-def test_results_of_unequal_lengths_are_the_references(either, chosen):
-    unsorted = (2, 1, 4)  # 0 is an experiment
-    problem = Problem(**chosen, lengths=(4, 3, 1) if chosen.get("layout") == "seq_major_packed" else unsorted)
-    problem.assert_agrees(run(problem, either), "cuDNN")
-
-
-@pytest.mark.gpu
-@pytest.mark.real_gpu
-@pytest.mark.parametrize("cell", descriptors.CELLS)
-@pytest.mark.parametrize("dtype", descriptors.DTYPES)
-@pytest.mark.parametrize("algorithm", descriptors.ALGORITHMS)
-def test_every_algorithm_agrees_with_reference(real, algorithm, dtype, cell):
-    """Sizes that all of them take: multiples of 32, hidden sizes up to 128, a batch of 8."""
+@pytest.mark.parametrize("cell", PEERS_CELLS)
+@pytest.mark.parametrize("form", FORMS)
+def test_results_are_the_references(either, form, cell):
+    """In every dtype, by every algorithm, layout and math, in both directions; options: test_cudnn_peer.py. On a GPU
+    with sizes that all algorithms take: multiples of 32, hidden sizes up to 128, a batch of 8."""
+    dtype, chosen = FORMS[form]
     if cell == "rnn_relu" and is_half(dtype):
         pytest.skip("where a ReLU's argument is nearer to 0 than a rounding, its gradient is all or nothing")
-    problem = Problem(cell, 64, 64, T=5, B=8, algorithm=algorithm, dtype=dtype)
-    problem.assert_agrees(run(problem, real), f"cuDNN {algorithm}")
+    sizes = (4, 3, 3, (5, 5)) if is_fake(either) else (5, 8, 64, (64, 64))
+    try:
+        instance, network, call = prepared(cell, sizes, chosen, dtype=dtype, bidirectional=True)
+    except cudnn.CudnnError as error:
+        assert error.refused and (not is_fake(either) or (dtype == "float64" and form != "standard-float64"))
+        pytest.skip(str(error))
+    call.run()
+    assert_agrees(instance, network.results(call), chosen.get("math_type") in TF32)
 
 
 @pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS, ids=as_id)
@@ -89,21 +83,19 @@ def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, cho
 
 
 # ------------------------------------------------------------------------------------------------------ prepared calls
-def prepared(problem, session):
-    """A call of a problem to run again and again, and its network."""
-    rnn = problem.rnn(session)
-    call = rnn.call(problem.x, (problem.h, problem.c), problem.parameters, (problem.dy, None, None))
-    call.choose(*call.functions)
-    return call, rnn
+AGAIN = {
+    "lstm": ("lstm", {}, {}), "bfloat16": ("gru", {"dtype": "bfloat16"}, {}), "packed": ("rnn_tanh", {}, PACKED),
+    "projection": ("lstm", {"proj_size": 2}, {}), "dynamic": ("gru", {}, {"algorithm": "persist_dynamic"}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ("lstm", "gru-bfloat16", "lstm-projection", "gru-persist_dynamic", "rnn_tanh-small_h"))
+@pytest.mark.parametrize("name", AGAIN)
 @pytest.mark.parametrize("recorded", (True, False))
 def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded):
     """The gradients of weights among them, which cuDNN adds to what is there; with a graph and without."""
     session.library.not_recorded = () if recorded else range(4)
-    problem = Problem(**OPTIONS[name], padding_value=0.0, gradients=False)
-    call, rnn = prepared(problem, session)
+    cell, options, chosen = AGAIN[name]
+    instance, network, call = prepared(cell, chosen=chosen, **options)
     calls, runs = len(session.library.calls), session.library.runs
     for _ in range(3):
         call.run()
@@ -111,20 +103,18 @@ def test_a_prepared_call_gives_the_same_again_and_again(session, name, recorded)
     assert session.library.stream is None, "back on the default stream"
     assert recorded == (call.why_no_graph is None)
     assert recorded or "cudnnRNNForward: CUDNN_STATUS_EXECUTION_FAILED" in call.why_no_graph
-    values = call.results()
-    values |= rnn.split(values.pop("dw"))
-    problem.assert_agrees(values, "prepared fake cuDNN")
+    assert_agrees(instance, network.results(call))
 
 
 # ---------------------------------------------------------------------------------------------------------- ownership
 def test_nothing_is_left_behind(session):
     gc.collect()
     used = device_memory.used
-    call = prepared(Problem("lstm", 3, 5, 2, gradients=False), session)[0]
+    _, network, call = prepared("lstm")
     call.run()
     with pytest.raises(cudnn.CudnnError):
         cudnn.Rnn("gru", 3, 5, proj_size=2, session=session)
-    del call
+    del network, call
     gc.collect()
     assert device_memory.used == used and not session.library.alive and not session.library.context.entered
 

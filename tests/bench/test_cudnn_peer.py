@@ -12,8 +12,8 @@ CASE = cases.Case("lstm", 5, 3, 4, (6, 6), bidirectional=True)
 
 
 @pytest.fixture
-def made(session, monkeypatch):
-    """The options of each network that the fake cuDNN was asked for."""
+def made(either, monkeypatch):
+    """The options of each network that cuDNN was asked for."""
     found, network = [], cudnn.Rnn
 
     class Rnn(network):
@@ -54,7 +54,7 @@ def test_cudnn_gets_the_problem_and_its_results_have_their_names(cell, made):
         assert found.keys() == truth.keys(), case
         for quantity, value in found.items():
             assert accuracy.shape_problem(value, truth[quantity], "float64") is None, (case, quantity)
-            assert accuracy.error(value, truth[quantity]) < 1e-14, (case, quantity)
+            assert accuracy.error(value, truth[quantity]) < 8 * accuracy.floor(case), (case, quantity)
 
 
 # ---- in the check ----

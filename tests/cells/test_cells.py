@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 
 from cell_steps import callable_from_python, each, flat_numbers, functions_of, mapped, types_inside
-from general_cells import GENERAL
+from general_cells import WRITTEN
 from numbarnn import cells
 from numbarnn.cells import lstm, scalar
 from numbarnn.common.philox import philox
 from numbarnn.compile import scalar as compiled_scalar
 from numbarnn.compile.specialise import specialise
 from numbarnn.reference.philox import philox4x32
+from trace_cases import FUNCTIONS
 
 CLIPPED = {"clipped": lstm.clipped(-0.3, 0.4), "clipped_nan_too": lstm.clipped(-0.3, 0.4, False)}
-ALL_CELLS = cells.CELLS | CLIPPED | GENERAL
+ALL_CELLS = cells.CELLS | CLIPPED | {name: WRITTEN[name] for name in ("blend", "chain", "light", "peephole", "normed")}
+ALL_CELLS |= {name: cells.tracing.cell(FUNCTIONS[name]) for name in ("every_smooth_function", "every_kinked_function")}
 by_cell = pytest.mark.parametrize("cell", ALL_CELLS.values(), ids=ALL_CELLS)
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 

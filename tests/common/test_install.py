@@ -9,6 +9,7 @@ import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +32,43 @@ def test_versions_takes_the_lower_bounds_of_all_that_is_needed(a_clone):
     core, of_kernels = (list(map(versions.oldest, versions.requirements(extra))) for extra in ("core", "kernels"))
     assert core == ["numpy==2.0.*", "llvmlite==0.44.*", "scipy-openblas32==0.3.29", "greenlet==3"]
     assert of_kernels == [*core, "numba==0.61.*", "numba-cuda[cu12]==0.21.*"]
+
+
+@pytest.mark.parametrize(
+    ("numpy", "problem"),
+    [("1.26.4", "numpy 1.26.4 is too old for it"), ("2.6.0rc1", "numpy 2.6.0rc1 is too new for it"), ("2.5.1", None)],
+)
+def test_a_package_that_is_too_old_or_too_new_is_named_with_the_cure(monkeypatch, numpy, problem):
+    required = ["numpy<2.6,>=2.0", 'numpy>=2.7; extra == "bfloat16"', 'absent>=1; extra == "kernels"', "other"]
+    monkeypatch.setattr(metadata, "requires", {"it": required}.__getitem__)
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: numpy if name == "numpy" else real(name))
+    install.unsuitable.cache_clear()
+    cure = problem and f'{problem}: pip install "numpy<2.6,>=2.0"'
+    assert install.unsuitable(("numpy", "absent"), "it") == cure
+    install.unsuitable.cache_clear()
+
+
+def test_a_driver_that_is_too_old_is_told_with_the_packages_for_it(monkeypatch):
+    from numbarnn import engines
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def count():
+        raise CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError, getDeviceCount=count, driverGetVersion=lambda: 12020,
+        runtimeGetVersion=lambda: 13000,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setattr(install, "find_spec", lambda name: name)
+    monkeypatch.setattr(engines, "simulated", lambda: False)
+    problem = engines._gpu_problem.__wrapped__()
+    assert "driver is for CUDA 12.2" in problem and "packages are for CUDA 13.0" in problem
+    assert install.command("cuda12") in problem
 
 
 # -------------------------------------------------------------------------------------- an editable install

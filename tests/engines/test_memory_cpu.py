@@ -1,7 +1,6 @@
 """Memory that the CPU engine's calls use again."""
 
 import gc
-import os
 import threading
 import weakref
 
@@ -25,25 +24,6 @@ def test_what_an_array_leaves_serves_the_next_one_of_about_its_size():
     assert place(pool.empty((300, 100), "float32")) != where, "a view still reads it"
     del view
     assert place(pool.empty((149, 100), "float64")) == where
-
-
-def test_large_arrays_are_of_this_process_alone(monkeypatch):
-    """In memory of their own, which may be in large pages: of any size, to be written to, and no fork's; the same
-    without such pages, and what the system does not have is said."""
-    for has in (memory._HAS_LARGE_PAGES, False):
-        monkeypatch.setattr(memory, "_HAS_LARGE_PAGES", has)
-        array = memory.copied(np.arange(memory.LARGE // 8 + 1.0))
-        assert place(array) % 64 == 0 and array.flags.writeable and array[-1] == memory.LARGE // 8
-        array[-1] = 5
-        if hasattr(os, "fork"):
-            child = os.fork()
-            if child == 0:
-                array[-1] = 6
-                os._exit(0)
-            os.waitpid(child, 0)
-        assert array[-1] == 5
-        with pytest.raises(MemoryError):
-            memory.aligned(1 << 60)
 
 
 def test_memory_of_an_earlier_problem_makes_room(monkeypatch):

@@ -101,7 +101,7 @@ def test_products_keep_their_sums_in_vector_registers(machine):
 def test_other_architectures_have_the_same_source(triple, cpu):
     _, about, assembly = compiled_for(triple, cpu)
     assert "panel_product" in assembly
-    assert about.startswith("vectors of 128 bits") and about.endswith("as LLVM does not know what this processor has")
+    assert about.startswith("vectors of 128 bits")
 
 
 # ------------------------------------------------------------------------------------------ run here
@@ -120,7 +120,7 @@ def test_vectors_of_other_machines(feature, width, tmp_path):
         from numbarnn.engines.cpu import panels
         test_panels.check_product("float32", 257, (1, 2, 3, 6, 13))
         test_panels.check_product("float64", 7, (0, 1, 4, 5))
-        test_panels.check_product("float32", 3 * panels.KC + 1, (1, 2, 3), "turns")
+        test_panels.check_product("float32", 3 * panels.KC + 1, (1, 2, 3), "wide")
         test_panels.check_product("float32", 27, (1, 2, 3, 4), "rows")
         test_panels.check_product("float64", 27, (1, 2, 3, 4), "columns")
     """, tmp_path)  # fmt: skip
@@ -143,10 +143,9 @@ def test_a_machine_without_avx(known, tmp_path):
         import numpy as np
         import numbarnn as nr
         import test_panels
-        from numbarnn.engines.cpu import panels, products, vectors
+        from numbarnn.engines.cpu import vectors
         assert vectors.description().startswith("vectors of 128 bits")
-        assert ("LLVM does not know" in vectors.description()) != {known}
-        assert ("slower" in vectors.description()) == {known}
+        assert "slower" in vectors.description()
         test_panels.check_product("float32", 257, (1, 2, 3, 4, 5, 6, 13))
         from numbarnn import reference
         x = np.random.default_rng(0).standard_normal((9, 5, 20), np.float32)
@@ -158,9 +157,6 @@ def test_a_machine_without_avx(known, tmp_path):
         for name, value in layer.backward(tape, dy).params.items():
             wanted = expected.params[name]
             np.testing.assert_allclose(value, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
-        taken = {{function for function, _ in layer.engine._functions}}
-        assert (products.blas_steps in taken) != {known}
-        assert (panels.panel_product in taken) == {known}
     """, tmp_path)  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from child import in_child
 from numbarnn.compile.types import from_dtype
-from numbarnn.engines.cpu import few_rows, packing, panels, vectors
+from numbarnn.engines.cpu import panels, vectors
 from numbarnn.engines.cpu.calls import address
 from numbarnn.engines.cpu.records import Product
 from step_buffers import nans, normal
@@ -18,7 +18,7 @@ ROWS = range(2 * vectors.MOST_ROWS + 2)  # up to two tiles and a row
 TERMS = (0, 1, 7, panels.KC, panels.KC + 1, 600)  # none, no whole square to transpose, one KC and more
 by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
 by_terms = pytest.mark.parametrize("terms", TERMS)
-as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "turns", "rows", "columns"))
+as_they_lie = pytest.mark.parametrize("lie", ("panels", "wide", "rows", "columns"))
 
 
 # ------------------------------------------------------------------------------------------ calls by address
@@ -50,17 +50,13 @@ def packed(weights, width, by_columns=False):
     """(panels, columns rounded up / width, terms, width) of weights (terms, columns), with zeros where there are no
     more columns; `by_columns`: of weights as they are, else of rows of the transposed ones."""
     terms, columns = weights.shape
-    dtype, count = str(weights.dtype), -(-columns // width)
-    memory = nans(dtype, count + 2, terms, width)
+    memory = nans(str(weights.dtype), -(-columns // width) + 2, terms, width)
     _, source = among_nans(weights if by_columns else np.ascontiguousarray(weights.T))
-    for panel in range(count):
-        first = panel * width
-        part = source[:, first : first + width] if by_columns else source[first : first + width]
-        run(
-            packing.pack_columns if by_columns else packing.pack_rows, dtype, columns=min(width, columns - first),
-            terms=terms, b=part.ctypes.data, b_row=source.strides[0], out=memory[panel + 1].ctypes.data,
-            out_row=width * memory.itemsize,
-        )  # fmt: skip
+    run(
+        panels.pack_columns if by_columns else panels.pack_rows, str(weights.dtype), columns=columns, units=columns,
+        out_next=columns, terms=terms, b=source.ctypes.data, b_row=source.strides[0], out=memory[1:].ctypes.data,
+        panel_row=width * memory.itemsize,
+    )  # fmt: skip
     assert np.isnan(memory[0]).all() and np.isnan(memory[-1]).all()
     return memory[1:-1]
 
@@ -70,20 +66,19 @@ def columns_of(width):
     return (1, width, width + 1, 2 * width + 3, 4 * width, 9 * width - 1)
 
 
-def product(a, in_panels, out, columns, terms, add, turns=False):
+def product(a, in_panels, out, columns, terms, add):
     """out = a b, or +=, where b is in panels; a and out may stand apart."""
     run(
         panels.panel_product, str(a.dtype), rows=a.shape[0], columns=columns, terms=terms, a=a.ctypes.data,
         a_row=a.strides[0], b=in_panels.ctypes.data, b_row=in_panels.strides[0],
-        panel_row=in_panels.shape[2] * a.itemsize, kc=panels.KC, out=out.ctypes.data, out_row=out.strides[0],
-        add=add, accumulators=turns,
+        panel_row=in_panels.shape[2] * a.itemsize, out=out.ctypes.data, out_row=out.strides[0], add=add,
     )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ packing
 def width_of(dtype, lie):
     """Columns of a panel, or of a wide one."""
-    return (panels.GEMV_ROW if lie in ("wide", "turns") else panels.PANEL_ROW) // np.dtype(dtype).itemsize
+    return (panels.GEMV_ROW if lie == "wide" else panels.PANEL_ROW) // np.dtype(dtype).itemsize
 
 
 @by_dtype
@@ -103,7 +98,7 @@ def test_packing(by_columns, lie, terms, dtype):
 def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
     """out = a b, or +=, of weights b (terms, columns), or as rows (columns, terms)."""
     run(
-        few_rows.multiply_by_columns if by_columns else few_rows.multiply_by_rows, str(a.dtype), rows=a.shape[0],
+        panels.multiply_by_columns if by_columns else panels.multiply_by_rows, str(a.dtype), rows=a.shape[0],
         columns=columns, terms=terms, a=a.ctypes.data, a_row=a.strides[0], b=b.ctypes.data, b_row=b.strides[0],
         out=out.ctypes.data, out_row=out.strides[0], add=add,
     )  # fmt: skip
@@ -112,15 +107,10 @@ def product_as_they_lie(by_columns, a, b, out, columns, terms, add):
 # ------------------------------------------------------------------------------------------ products
 def arranged(b, width, lie):
     """(Weights as a product reads them, the product): in panels of a width, as columns, or as rows."""
-    if lie in ("panels", "wide", "turns"):
-        return packed(b, width), partial(product, turns=lie == "turns")
+    if lie in ("panels", "wide"):
+        return packed(b, width), product
     _, apart = among_nans(b if lie == "columns" else np.ascontiguousarray(b.T))
     return apart, partial(product_as_they_lie, lie == "columns")
-
-
-def few_of(rows, lie):
-    """Those that are products in turns, or all."""
-    return [count for count in rows if lie != "turns" or count <= panels.FEW_ROWS]
 
 
 def check_product(dtype, terms, rows=ROWS, lie="panels"):
@@ -129,7 +119,7 @@ def check_product(dtype, terms, rows=ROWS, lie="panels"):
     for columns in columns_of(width):
         b = normal(dtype, terms, columns, seed=1)
         weights, multiply = arranged(b, width, lie)
-        for count in few_of(rows, lie):
+        for count in rows:
             a = normal(dtype, count, terms)
             _, apart = among_nans(a)
             exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a) @ np.abs(b)
@@ -164,7 +154,7 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
         alone = start.copy()
         for row in range(max(ROWS)):
             product(a[row : row + 1], weights, alone[row : row + 1], columns, terms, add)
-        for rows in few_of(ROWS, lie):
+        for rows in ROWS:
             together = start[:rows].copy()
             product(a[:rows], weights, together, columns, terms, add)
             np.testing.assert_array_equal(together, alone[:rows])
@@ -177,60 +167,39 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
                 np.testing.assert_array_equal(out, alone[:3, mine])
 
 
-def packed_together(gates, width):
-    """Panels of the rows of all gates (gates, H, terms): whole ones in turns, and those of what is left of all."""
-    count, H, terms = gates.shape
-    whole, rest, item = H // width, H % width, gates.itemsize
-    memory = nans(gates.dtype, *packing.panels_shape((count * H, terms), H, False, gates.dtype, width * item))
-    for panel in range(whole):
-        for gate in range(count):
-            one = np.ascontiguousarray(gates[gate, panel * width : (panel + 1) * width].T)
-            memory[panel * count + gate] = packed(one, width)[0]
-    for first in range(0, count * rest, width):
-        run(
-            packing.pack_rows, str(gates.dtype), columns=min(width, count * rest - first), terms=terms,
-            b=gates.ctypes.data + whole * width * terms * item, b_row=terms * item, b_next=H * terms * item, rest=rest,
-            rest_first=first, out=memory[whole * count + first // width].ctypes.data, out_row=width * item,
-        )  # fmt: skip
-    assert not np.isnan(memory).any()
-    return memory
-
-
 @by_dtype
 @pytest.mark.parametrize("lie", ("panels", "wide"))
-def test_gates_whose_panels_take_turns_are_a_product_each(lie, dtype):
-    """The bits of products of one gate: of all gates, and of some with panels of the others between theirs, and their
-    last columns in panels with those of the others; set, and added to what stands there."""
-    width, terms, gates = width_of(dtype, lie), 2 * panels.KC + 3, 4
-    for H in columns_of(width):
-        weights = normal(dtype, gates, H, terms)
-        every, alone = packed_together(weights, width), [packed(np.ascontiguousarray(one.T), width) for one in weights]
-        for rows in few_of((1, 2, 3, 4, vectors.MOST_ROWS + 1, panels.BLOCK_ROWS + 1), lie):
-            a, start = normal(dtype, rows, terms), normal(dtype, rows, gates * H, seed=2)
-            for first, end, add in ((0, gates, False), (1, 3, False), (1, 3, True), (3, 4, True)):
-                memory, out = among_nans(start[:, : (end - first) * H] if add else nans(dtype, rows, (end - first) * H))
+def test_gates_are_packed_one_after_another(lie, dtype):
+    """Some units of each; the gates follow each other, or begin new panels. Threads may pack a part each."""
+    width, terms, gates, H = width_of(dtype, lie), 37, 3, 90
+    weights, item = normal(dtype, gates, H, terms), np.dtype(dtype).itemsize
+    for first, last in ((0, H), (0, 5), (16, H), (3, 3 + width)):
+        units = last - first
+        for apart in {units, -(-units // width) * width}:
+            columns = (gates - 1) * apart + units
+            count = -(-columns // width)
+            found = nans(dtype, count + 1, terms, width)
+            for start, end in ((0, min(columns, width)), (width, columns)):
                 run(
-                    panels.panel_product, dtype, rows=rows, columns=H, terms=terms, a=a.ctypes.data,
-                    a_row=a.strides[0], b=every.ctypes.data + first * every.strides[0],
-                    b_row=gates * every.strides[0], b_next=every.strides[0], more=end - first - 1, add=add,
-                    panel_row=width * a.itemsize, kc=panels.KC, out=out.ctypes.data, out_row=out.strides[0],
-                    out_next=H * a.itemsize, rest_first=first,
-                    rest_panels=every.ctypes.data + H // width * gates * every.strides[0],
+                    panels.pack_rows, dtype, first_column=start, columns=end, units=units, out_next=apart, terms=terms,
+                    b=weights.ctypes.data + first * terms * item, b_row=terms * item, b_next=H * terms * item,
+                    out=found.ctypes.data, panel_row=width * item,
                 )  # fmt: skip
-                for gate in range(end - first):
-                    expected = start[:, gate * H : (gate + 1) * H].copy()
-                    product(a, alone[first + gate], expected, H, terms, add)
-                    np.testing.assert_array_equal(out[:, gate * H :][:, :H], expected, strict=True)
-                assert untouched(memory, out)
+            expected = np.zeros((count * width, terms), dtype)
+            for gate in range(gates):
+                expected[gate * apart : gate * apart + units] = weights[gate, first:last]
+            expected = expected.reshape(count, width, terms).swapaxes(1, 2)
+            np.testing.assert_array_equal(found[:count], expected, strict=True)
+            assert np.isnan(found[count]).all()
 
 
 @by_dtype
 def test_several_blocks_of_terms_change_no_bit(dtype):
     """As many rows as a block has: more terms than there is memory for are multiplied block by block."""
-    rows, terms = panels.BLOCK_ROWS // vectors.MOST_ROWS * vectors.MOST_ROWS, 2 * panels.BLOCK_ROW // 4 + 5
-    columns = vectors.panel_width(dtype) + 3
+    rows, terms = panels.BLOCK_ROWS, 2 * panels.BLOCK_BYTES // panels.BLOCK_ROWS // 4 + 5
+    columns = width_of(dtype, "panels") + 3
     a, start = normal(dtype, rows, terms), normal(dtype, rows, columns, seed=2)
-    in_panels = packed(normal(dtype, terms, columns, seed=1), vectors.panel_width(dtype))
+    in_panels = packed(normal(dtype, terms, columns, seed=1), width_of(dtype, "panels"))
     for add in (False, True):
         expected, found = start.copy(), start.copy()
         for row in range(rows):
@@ -241,13 +210,13 @@ def test_several_blocks_of_terms_change_no_bit(dtype):
 
 @by_dtype
 @pytest.mark.parametrize("terms", (256, 4096))
-@pytest.mark.parametrize("lie, rows", [("panels", 6), ("panels", 2), ("turns", 1), ("turns", 2), ("turns", 3)])
-def test_sums_round_as_those_of_128_terms_added_up(lie, rows, terms, dtype):
-    """PyTorch adds up so many one after another at most; twice as many err 1.4 times as much."""
-    width, most = width_of(dtype, lie), 128
+@pytest.mark.parametrize("lie, rows", [("panels", 6), ("panels", 2), ("wide", 1), ("wide", 2), ("wide", 3)])
+def test_sums_round_as_pytorchs_do(lie, rows, terms, dtype):
+    """PyTorch adds up 128 terms of 256 one after another; its longer sums err as those of 256 do."""
+    width, most = width_of(dtype, lie), 128 if terms == 256 else 256
     columns = 32 * width
     a, b, out = normal(dtype, rows, terms), normal(dtype, terms, columns, seed=1), nans(dtype, rows, columns)
-    product(a, packed(b, width), out, columns, terms, False, turns=lie == "turns")
+    product(a, packed(b, width), out, columns, terms, False)
     exact, in_turn = a.astype(np.longdouble) @ b.astype(np.longdouble), np.zeros_like(out)
     for start in range(0, terms, most):
         part = np.zeros_like(out)

@@ -1,5 +1,5 @@
 """What engines do to rows: step masks, rows chosen by step masks and by numbers, gates made of one row and added up.
-On the CPU and on a GPU; in the simulator's process (tests/test_simulator.py) there.
+On every engine.
 
 Each test runs one function of an engine against a line of NumPy, bit for bit: numbers are small integers, whose sums
 every dtype holds exactly. Where rows may stand at a stride, they are columns of wider arrays of NaN, which must stay.
@@ -7,7 +7,6 @@ every dtype holds exactly. Where rows may stand at a stride, they are columns of
 
 import numpy as np
 import pytest
-from numba import config
 
 from numbarnn import engines
 from numbarnn.common.order import RESET, SKIP
@@ -15,14 +14,14 @@ from numbarnn.common.precision import DTYPES
 from row_cases import expected_step_mask, integers, random_step_mask
 from running import on_engine
 
-ENGINES = ("sim",) if config.ENABLE_CUDASIM else ("cpu", "cuda")
+ENGINES = ("cpu", "sim", "cuda")
 
 
 def on_engines(every, *, gpu=(), large=(), dtypes=False):
     """Parameters (engine, *values), or with `dtypes` (engine, *values, dtype) in each that the engine has.
 
     Args:
-        every: values for each engine of this process. gpu: more of them, for a GPU alone. large: those with more rows
+        every: values for each engine. gpu: more of them, for a GPU alone. large: those with more rows
             than a grid has, of which the emulated GPU takes too long.
     """
     found = []
@@ -84,14 +83,15 @@ def test_fill_step_mask(engine, directions, steps, batch, with_resets):
     assert_equal(engine, step_mask, expected)
 
 
-def test_step_mask_written_out():
+@pytest.mark.parametrize("engine", on_engines([()]), indirect=True)
+def test_step_mask_written_out(engine):
     """Five times of three sequences of 5, 3 and 0 elements that begin anew at 0, 2 and 4; R resets, S is skipped."""
     resets = np.zeros((5, 3), np.uint8)
     resets[[0, 2, 4]] = 1
-    step_mask = np.full((2, 7, 3), 255, np.uint8)
-    engines.get(ENGINES[0]).fill_step_mask(step_mask, np.int32([5, 3, 0]), resets)
-    words = {0: ".", RESET: "R", SKIP: "S"}
-    forward, backward = (["".join(words[one] for one in sequence) for sequence in part.T] for part in step_mask)
+    step_mask, *given = on_engine(engine, [np.full((2, 7, 3), 255, np.uint8), np.int32([5, 3, 0]), resets])
+    engine.fill_step_mask(step_mask, *given)
+    words, parts = {0: ".", RESET: "R", SKIP: "S"}, engine.to_host(step_mask)
+    forward, backward = (["".join(words[one] for one in sequence) for sequence in part.T] for part in parts)
     assert forward == [".R.R.R.", ".R.RSS.", ".SSSSS."]
     assert backward == ["..R.R..", "..R.SS.", ".SSSSS."]
 

@@ -12,7 +12,7 @@ from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines import Engine
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, packing
+from numbarnn.engines.cpu import joined, panels
 from numbarnn.engines.cpu.records import by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -64,8 +64,7 @@ def share(engine, monkeypatch):
 
 @pytest.fixture
 def loops_run(engine, monkeypatch):
-    """(threads, whether they share sequences, whether R is in panels, whether each step multiplies its x) of each loop
-    that was run, by itself."""
+    """(threads, whether they share sequences; whether R is in panels) of each loop that was run, by itself."""
     taken, fused = [], joined.Fused.__init__
 
     def spy(self, parts, pool, empty):
@@ -73,7 +72,7 @@ def loops_run(engine, monkeypatch):
         for one in parts:
             if names[one.function].endswith("_loop"):
                 call = one.record
-                taken.append((one.threads, bool(call.by_rows), bool(call.pack), bool(call.x_by_steps)))
+                taken.append((one.threads, bool(call.by_rows), bool(call.pack)))
         fused(self, parts, pool, empty)
 
     monkeypatch.setattr(joined.Fused, "__init__", spy)
@@ -117,12 +116,12 @@ def test_threads_begin_a_step_when_all_have_done_the_last(engine, share):
     assert_same_bits(found)
 
 
-_pack_rows = plain(packing.pack_rows.py_func)
+_pack_rows = plain(panels.pack_rows.py_func)
 
 
 @by_address
 def pack_slowly(zero, address):
-    """`packing.pack_rows`, some tenths of a millisecond later."""
+    """`panels.pack_rows`, some tenths of a millisecond later."""
     total = np.float64(0)
     for k in range(100_000):
         total += math.sqrt(np.float64(k))
@@ -133,7 +132,7 @@ def pack_slowly(zero, address):
 @by_way
 def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, way):
     """Of 19 panels of a gate one of two threads packs one more than the other."""
-    monkeypatch.setattr(packing, "pack_rows", pack_slowly)
+    monkeypatch.setattr(panels, "pack_rows", pack_slowly)
     found = []
     for threads in (1, 2, 2, 3):
         share(way, threads)
@@ -149,7 +148,8 @@ def test_threads_begin_when_all_weights_are_packed(engine, share, monkeypatch, w
 def test_panels_of_weights_change_nothing_but_rounding(engine, share, monkeypatch, cell, options, way):
     found = []
     for packed_from in (1, 10**9):
-        monkeypatch.setattr(cpu, "packed_from", lambda *_, rows=packed_from: rows)
+        for least in ("PACKED_FROM", "PACKED_BACK_FROM"):
+            monkeypatch.setattr(cpu, least, packed_from)
         share(way, 2)
         found.append(walk(engine, cell, 0, **options)[1])
     for packed, lying in zip(*found, strict=True):
@@ -192,30 +192,25 @@ def padded_calls(layer, x, lengths):
 
 @by_way
 @pytest.mark.parametrize("cell", [*CELLS.values(), library.sru], ids=lambda cell: cell.name)
-def test_steps_that_multiply_their_own_x(share, loops_run, monkeypatch, cell, way):
-    """The same bits as all steps' x at once: in both directions, of two layers, on threads with several sequences
-    or some units each, in memory that all steps share. One gate of sru is x itself."""
-    x, lengths = normal("float32", 9, 13, 70), np.arange(13, dtype=np.int32) % 9 + 1
+def test_x_is_multiplied_for_some_steps_at_a_time(share, monkeypatch, cell, way):
+    """The same bits for one step, some, and all: in both directions, of two layers, on threads with several sequences
+    or some units each. One gate of sru is x itself."""
+    x, lengths, found = normal("float32", 9, 13, 70), np.arange(13, dtype=np.int32) % 9 + 1, []
     for threads in (1, 2, 4):
-        found = []
-        for least in (10**9, 3):
-            for rows in ("ROWS_BY_STEPS", "FEW_BY_STEPS"):
-                monkeypatch.setattr(cpu, rows, least)
+        for rows in (1, 40, 1000):
+            monkeypatch.setattr(cpu, "CHUNK_ROWS", rows)
             share(way, threads)
             layer = nr.RNN(cell, 70, 70, num_layers=2, bidirectional=True, device="cpu", seed=0)
             found.append(padded_calls(layer, x, lengths))
-            assert {loop[3] for loop in loops_run} == {False, least == 3}  # of backward's loops none does
-            loops_run.clear()
-        assert_same_bits(found)
+    assert_same_bits(found)
 
 
 def test_x_is_multiplied_before_others_have_done_the_last_step(share, loops_run, monkeypatch):
-    """Where threads share units, whose ax has the same memory in all steps."""
-    monkeypatch.setattr(cpu, "ROWS_BY_STEPS", 3)
+    """Where threads share units."""
     monkeypatch.setattr(cpu, "SERIAL_STEPS", 0)
     layer, x, found = nr.LSTM(20, 200, device="cpu", seed=0), normal("float32", 400, 4, 20), []
     for threads in (1, 2, 3, 4, 4, 4, 4):
         share("units", threads)
         found.append([layer(x)[0]])
-        assert loops_run.pop()[:4] == (threads, False, True, True)
+        assert loops_run.pop() == (threads, False, True)
     assert_same_bits(found)

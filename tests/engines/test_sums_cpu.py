@@ -4,7 +4,7 @@ test_sharing_cpu.py."""
 import numpy as np
 import pytest
 
-from general_cells import SUM_CELLS
+from general_cells import WRITTEN
 from step_buffers import forward_buffers, with_arrays
 
 
@@ -20,7 +20,7 @@ def test_sums_are_added_up_in_pairs(engine, H, threads):
     another lose ten."""
     engine.set_num_threads(threads)
     rng = np.random.default_rng(0)
-    forward = forward_buffers(SUM_CELLS["centered"], 0, T=1, B=64, H=16)
+    forward = forward_buffers(WRITTEN["centered"], 0, T=1, B=64, H=16)
     forward = with_arrays(
         forward, h=np.zeros((3, 64, 2 * H), np.float32), ax=rng.random((1, 64, H), np.float32),
         ah=np.empty((64, H), np.float32), R=np.zeros((H, H), np.float32), b_w=np.zeros(H, np.float32),

@@ -52,6 +52,38 @@ def test_layer_rejects(make, error, options, words):
         make(**{"input_size": 4, "hidden_size": 5, "device": "cpu", **options})
 
 
+OF_CLASSES = {
+    "reset-after": ("GRU", dict(reset_after="yes"), TypeError, "reset_after must .*'yes'"),
+    "reset-after-lstm": ("LSTM", dict(reset_after=False), (TypeError, ValueError), "reset_after"),
+    "bias-name": ("LSTM", dict(bias="both"), ValueError, "bias must be .*'recurrent'.*, not 'both'"),
+    "input-mode-name": ("GRU", dict(input_mode="linnear"), ValueError, "input_mode must be one of .*not 'linnear'"),
+    "input-mode-unhashable": ("GRU", dict(input_mode=["skip"]), (TypeError, ValueError), "input_mode must be one of"),
+    "skip-sizes": ("GRU", dict(input_size=3, input_mode="skip"), ValueError, "input_size must be .*5, not 3"),
+    "proj-negative": ("LSTM", dict(proj_size=-1), (TypeError, ValueError), "proj_size must be .*-1"),
+    "proj-float": ("LSTM", dict(proj_size=2.0), (TypeError, ValueError), "proj_size must be .*2.0"),
+    "proj-bool": ("LSTM", dict(proj_size=True), (TypeError, ValueError), "proj_size must be .*True"),
+    "proj-large": ("LSTM", dict(proj_size=5), ValueError, "proj_size must be smaller than .*5"),
+    "proj-one-layer": ("LSTM", dict(hidden_size=[5, 3], proj_size=3), ValueError, "proj_size must be smaller than .*3"),
+    "proj-gru": ("GRU", dict(proj_size=2), (TypeError, ValueError), "proj_size"),
+    "proj-rnn": ("RNN", dict(proj_size=2), (TypeError, ValueError), "proj_size"),
+    "clip-gru": ("GRU", dict(cell_clip=1.0), (TypeError, ValueError), "cell_clip"),
+    "clip-crossed": ("LSTM", dict(cell_clip=(0.5, -0.5)), ValueError, r"cell_clip must .*\(0.5, -0.5\)"),
+    "clip-negative": ("LSTM", dict(cell_clip=-1.0), ValueError, r"cell_clip must .*-1.0"),
+    "clip-zero": ("LSTM", dict(cell_clip=0), ValueError, r"cell_clip must .*0"),
+    "clip-nan": ("LSTM", dict(cell_clip=(float("nan"), 1.0)), ValueError, "cell_clip must .*nan"),
+    "clip-three": ("LSTM", dict(cell_clip=(0.0, 1.0, 2.0)), (TypeError, ValueError), "cell_clip must .*2.0"),
+    "clip-text": ("LSTM", dict(cell_clip="1"), TypeError, "cell_clip must .*'1'"),
+    "clip-bool": ("LSTM", dict(cell_clip=True), TypeError, "cell_clip must .*True"),
+    "clip-nan-flag": ("LSTM", dict(cell_clip=1.0, clip_propagate_nan=2), TypeError, "clip_propagate_nan must .*2"),
+}
+
+
+@pytest.mark.parametrize(("kind", "options", "error", "message"), OF_CLASSES.values(), ids=OF_CLASSES.keys())
+def test_classes_reject(kind, options, error, message):
+    with pytest.raises(error, match=message):
+        getattr(nr, kind)(**(dict(input_size=5, hidden_size=5, device="cpu") | options))
+
+
 @pytest.mark.parametrize("nonlinearity", ("sigmoid", None, "Tanh"))
 def test_rnn_rejects_nonlinearity(nonlinearity):
     with raises(ValueError, "nonlinearity", "'tanh' or 'relu'", repr(nonlinearity)):

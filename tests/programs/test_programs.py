@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-import numbarnn as nr
 from cases import Case
 from comparing import assert_close
-from numbarnn.cells import CELLS, library
+from numbarnn.cells import CELLS
 from numbarnn.programs.backward import BackwardSpec, Need, backward
 from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.schedules import SCHEDULES, Problem
@@ -85,22 +83,6 @@ CASES = [
     Case("gru", hidden=(5, 5), batch_first=True, dtype="float64"),
     Case("rnn_relu", hidden=(4,), input_mode="skip", resets=True, dtype="float64"),
 ]
-
-
-def test_the_librarys_cells():
-    rng = np.random.default_rng(0)
-    for name in ("peephole_lstm", "layer_norm_gru", "multiplicative_lstm"):
-        cell = getattr(library, name)
-        found = []
-        for device in (NumpyEngine(), "cpu"):
-            layer = nr.RNN(cell, 3, 5, 2, bidirectional=True, dtype="float64", device=device, seed=0)
-            if not found:
-                x, dy = rng.standard_normal((4, 2, 3)), rng.standard_normal((4, 2, 10))
-            y, _, tape = layer.forward(x, lengths=[4, 2])
-            grads = layer.backward(tape, dy)
-            found.append((y, grads.x, grads.weights))
-        for one, other in zip(*found, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("schedule", ("stepwise", "wavefront"))

@@ -9,7 +9,7 @@ import pytest
 
 import numbarnn
 from equations import weighted
-from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
+from general_cells import WRITTEN
 from gpu_stand_in import B, H, T, calls_name_their_memory, steady
 from numbarnn.cells import Cell
 
@@ -32,13 +32,13 @@ CALLS = {
     "projection": ("LSTM", {"proj_size": 5, "num_layers": 2, "bidirectional": True}, (), 0),
     "projection_and_both": ("LSTM", {"proj_size": 5, "batch_first": True}, ("lengths", "resets"), 2),
     "reset_before": ("GRU", {"reset_after": False}, ("lengths",), 1),
-    "blend": (GENERAL["blend"], {"num_layers": 2}, ("resets",), 1),
-    "chain": (GENERAL["chain"], {"bidirectional": True}, (), 0),
-    "peephole": (GENERAL["peephole"], {"bidirectional": True, "num_layers": 2}, ("lengths",), 1),
-    "fewer": (UNEVEN["fewer"], {"num_layers": 2}, ("lengths",), 1),
-    "noisy": (NOISE_CELLS["noisy"], {"num_layers": 2}, ("resets",), 1),
-    "noisy_mean": (NOISE_CELLS["noisy_mean"], {"bidirectional": True}, (), 0),
-    "ladder": (SUM_CELLS["ladder"], {"num_layers": 2}, ("lengths",), 1),
+    "blend": (WRITTEN["blend"], {"num_layers": 2}, ("resets",), 1),
+    "chain": (WRITTEN["chain"], {"bidirectional": True}, (), 0),
+    "peephole": (WRITTEN["peephole"], {"bidirectional": True, "num_layers": 2}, ("lengths",), 1),
+    "fewer": (WRITTEN["fewer"], {"num_layers": 2}, ("lengths",), 1),
+    "noisy": (WRITTEN["noisy"], {"num_layers": 2}, ("resets",), 1),
+    "noisy_mean": (WRITTEN["noisy_mean"], {"bidirectional": True}, (), 0),
+    "ladder": (WRITTEN["ladder"], {"num_layers": 2}, ("lengths",), 1),
     "heads": (weighted("lstm", 2, (), False), {"num_layers": 2}, (), 0),
     "drop_connect": (weighted("lstm", 1, (0.2, 0.1, 0.1, 0.0), False), {"bidirectional": True}, (), 0),
     "heads_and_drop_connect": (weighted("lstm", 2, (0.2, 0.1, 0.1, 0.0), False), {"num_layers": 2}, (), 0),

@@ -1,6 +1,6 @@
 """The float64 reference: against finite differences, against scalar arithmetic, and its contract.
 
-Its options are in test_reference_options.py, PyTorch in test_reference_pytorch.py.
+Its options are in test_reference_options.py; PyTorch, onnxruntime and cuDNN, as recorded, in test_vectors.py.
 """
 
 import ast
@@ -81,43 +81,6 @@ def test_one_unit_by_hand(cell):
         assert result.cy[0][0, 0, 0] == pytest.approx(c, rel=1e-14)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_reverse_direction_is_forward_on_the_sequence_turned_round(cell):
-    both_ways = Problem(cell, T=4, H=(5,), D=2)
-    both = both_ways.forward()
-    for direction, turn in enumerate([slice(None), slice(None, None, -1)]):
-        one_way = Problem(cell, T=4, H=(5,))
-        one_way.x = both_ways.x[turn]
-        for name in one_way.parameters:
-            one_way.parameters[name] = both_ways.parameters[name + ("_reverse" if direction else "")]
-        one_way.h0 = [both_ways.h0[0][[direction]]]
-        one_way.c0 = [both_ways.c0[0][[direction]]] if cell == "lstm" else None
-        one = one_way.forward()
-        assert_same(one.y[turn], both.y[:, :, 5 * direction : 5 * direction + 5])
-        assert_same(one.hy[0][0], both.hy[0][direction])
-    assert_same(both.hy[0][0], both.y[-1, :, :5])
-    assert_same(both.hy[0][1], both.y[0, :, 5:])
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_state_carried_from_call_to_call(cell):
-    """A sequence in two pieces gives what it gives in one, forward and backward."""
-    problem = Problem(cell, T=5)
-    whole = problem.forward()
-    first = reference.forward(cell, problem.x[:2], problem.parameters, problem.h0, problem.c0)
-    second = reference.forward(cell, problem.x[2:], problem.parameters, first.hy, first.cy)
-    assert_same(np.concatenate([first.y, second.y]), whole.y)
-    assert_same(second.hy[1], whole.hy[1])
-
-    expected = reference.backward(whole, problem.dy, problem.dhy, problem.dcy)
-    late = reference.backward(second, problem.dy[2:], problem.dhy, problem.dcy)
-    early = reference.backward(first, problem.dy[:2], late.dhx, late.dcx)
-    assert_same(np.concatenate([early.dx, late.dx]), expected.dx)
-    assert_same(early.dhx[0], expected.dhx[0])
-    for name, gradient in expected.params.items():
-        assert_same(early.params[name] + late.params[name], gradient, name)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_other_dtypes_are_computed_in_float64(dtype):
     narrow, wide = Problem("lstm"), Problem("lstm")
@@ -151,19 +114,3 @@ def test_imports_nothing_else_of_numbarnn():
         allowed = {"numpy", "dataclasses", "collections.abc", "functools", "itertools"}
         allowed |= {".cells", ".loops", ".sequences", ".shapes"}
         assert imports <= allowed, file.name
-
-
-def test_longdouble_is_computed_in_longdouble():
-    rng = np.random.default_rng(0)
-
-    def normal(*shape):
-        return rng.standard_normal(shape).astype(np.longdouble)
-
-    parameters = {"weight_ih_l0": normal(12, 3), "weight_hh_l0": normal(12, 4)}
-    parameters |= {"bias_ih_l0": normal(12), "bias_hh_l0": normal(12)}
-    result = reference.forward("gru", normal(5, 2, 3), parameters, normal(1, 2, 4))
-    gradients = reference.backward(result, normal(5, 2, 4), normal(1, 2, 4))
-    for array in (result.y, gradients.dx, *gradients.params.values()):
-        assert array.dtype == np.longdouble
-    if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
-        assert (result.y != result.y.astype(np.float64)).any()

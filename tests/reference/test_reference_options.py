@@ -1,6 +1,6 @@
 """The options of the float64 reference: biases, skip input, projection, clipping, lengths and resets.
 
-Against finite differences, and what follows from their definitions; against PyTorch in test_reference_pytorch.py.
+Against finite differences, and what follows from their definitions.
 """
 
 import numpy as np

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numbarnn
-from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
+from general_cells import WRITTEN
 from numbarnn import cells, engines
 from numbarnn.bench import planned
 from numbarnn.bench.shapes import SETS
@@ -36,7 +36,7 @@ from plan_orders import problem_of
 from planned_launches import Sized, check_launches
 
 BOTH_PASSES = (False, True)
-GRID_CELLS = ("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"])  # A is G, 0, less, more
+GRID_CELLS = ("lstm", "gru", "rnn_tanh", WRITTEN["light"], WRITTEN["fewer"], WRITTEN["more"])  # A is G, 0, less, more
 # Sizes that a block's units and a warp's columns divide, and that they do not.
 GRID_HIDDEN = ((1,), (33,), (64,), (16, 16), (33, 17, 40))
 GRID_DTYPES = ("float32", "float16")
@@ -179,7 +179,7 @@ def test_gradients_of_weights_delay_no_steps(schedule, directions):
     assert others[0] == others[1]
 
 
-@pytest.mark.parametrize("cell", (GENERAL["light"], UNEVEN["fewer"], UNEVEN["more"]), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", (WRITTEN["light"], WRITTEN["fewer"], WRITTEN["more"]), ids=lambda cell: cell.name)
 def test_a_block_has_the_rows_of_its_largest_matrix(cell):
     """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
     gates, recurrent = cell.num_gates, cell.num_recurrent
@@ -201,7 +201,7 @@ def test_a_block_has_the_rows_of_its_largest_matrix(cell):
 
 
 def test_without_a_product_of_h_nobody_waits_for_a_step():
-    light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (GENERAL["light"], "lstm"))
+    light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (WRITTEN["light"], "lstm"))
     for backward in BOTH_PASSES:
         (launch,) = check_launches(light, backward)
         step = launch.estimate
@@ -213,7 +213,7 @@ def test_without_a_product_of_h_nobody_waits_for_a_step():
 def test_random_numbers_have_a_row_for_each_place():
     """In training; else none is read."""
     for training in (True, False):
-        problem = problem_of(NOISE_CELLS["noisy"], "float32", (33, 17), 3, directions=2, training=training)
+        problem = problem_of(WRITTEN["noisy"], "float32", (33, 17), 3, directions=2, training=training)
         rows = set()
         for launch in planner.plan_launches(problem, problem.profile, False):
             places = dict.fromkeys(product(range(2), range(2)), Sized(0, 0))
@@ -234,7 +234,7 @@ def test_the_grid_has_one_and_several_launches(part):
 
 
 MANY = 1000  # steps, so many that the first layer's input is multiplied before them
-EXCHANGES = {layer_norm_lstm: 4, layer_norm_gru: 2, SUM_CELLS["normed"]: 2}  # one for each of its stages
+EXCHANGES = {layer_norm_lstm: 4, layer_norm_gru: 2, WRITTEN["normed"]: 2}  # one for each of its stages
 
 
 @pytest.mark.parametrize("backward", BOTH_PASSES)
@@ -289,7 +289,7 @@ def test_some_of_many_chunks_stay_in_registers():
 
 RESET_BEFORE = cells.get("gru_reset_before")
 GATES = {  # gates of ah of each product: of that with h, then of the further ones
-    RESET_BEFORE: (2, 1), multiplicative_lstm: (1, 4), recurrent_highway(3): (2, 2, 2), GENERAL["chain"]: (1, 1, 2)
+    RESET_BEFORE: (2, 1), multiplicative_lstm: (1, 4), recurrent_highway(3): (2, 2, 2), WRITTEN["chain"]: (1, 1, 2)
 }  # fmt: skip
 of_cells = pytest.mark.parametrize("cell", GATES, ids=lambda cell: cell.name)
 
@@ -344,7 +344,7 @@ def plans_or_refusal(plan, problem):
 
 def sweep():
     """Problems of several cells and devices, each with ever other T and B, in a random order."""
-    cells, rng = cycle(("lstm", "gru", "rnn_tanh", GENERAL["light"], UNEVEN["more"])), np.random.default_rng(0)
+    cells, rng = cycle(("lstm", "gru", "rnn_tanh", WRITTEN["light"], WRITTEN["more"])), np.random.default_rng(0)
     hidden = ((512,), (256, 256, 256, 256), (33, 17, 40), (128, 128, 64))
     kinds = list(product(hidden, ("float32", "float16", "float64"), ("h200", "a100"), (1, 2)))
     for sizes, dtype, profile, directions in rng.permutation(np.array(kinds, object))[:10]:

@@ -1,22 +1,18 @@
-"""Tests of the kernels in Numba's simulator. tests/test_simulator.py runs them in a process of their own, as
-NUMBA_ENABLE_CUDASIM=1 must be set before Numba is imported; by hand:
-
-    NUMBA_ENABLE_CUDASIM=1 python -m pytest tests/simulated
-"""
+"""Tests of the kernels in the simulator: whatever they make is made for it, also where a GPU is."""
 
 import pytest
-from numba import config
 
-collect_ignore_glob = [] if config.ENABLE_CUDASIM else ["test_*.py"]
+from numbarnn import engines
+from numbarnn.cuda import simulator
+from numbarnn.cuda.backend import using
 
 
 @pytest.fixture(autouse=True)
-def random_order(request):
+def in_the_simulator(monkeypatch, request):
     """Threads take turns in a random order, another one for each test, the same whenever it runs; others with another
     NUMBARNN_SIM_SEED."""
-    from numbarnn.cuda import simulator
-
-    with simulator.schedule(seed=f"{simulator.default_seed()} {request.node.name}"):
+    monkeypatch.setattr(engines, "_gpu_problem", lambda: "these tests are for the simulator")
+    with using("python"), simulator.schedule(seed=f"{simulator.default_seed()} {request.node.name}"):
         yield
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import comparing
+import formed_loops
 import tf32
 from cases import CELLS, Case
 from comparing import assert_close, assert_same_bits
@@ -333,21 +334,17 @@ def test_not_a_number_is_passed_on(change):
     assert 0 < found[0][0].mean() < 1
 
 
-if find_spec("torch"):
-
-    @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 5e-3)])
-    def test_weights_that_begin_between_multiples_of_16_bytes(monkeypatch, dtype, tolerance):
-        """After one number, gamma, stands what is formed for h: else its rows could be loaded 16 bytes at once."""
-        import formed_loops
-
-        monkeypatch.setattr(formed_loops, "H", 16)
-        tiles = tiles_made(monkeypatch)
-        layer = formed_loops.layer_of("learned_diffusion", dtype, "sim", schedule="persistent")
-        given = formed_loops.problem("learned_diffusion", layer, batch=2, steps=2)
-        wanted = formed_loops.expected("learned_diffusion", layer, given)
-        formed_loops.assert_close(formed_loops.computed(layer, given), wanted, tolerance)
-        assert {tile.backward for tile in tiles} == {False, True}
-        assert all(tile.aligned and not tile.loads_pieces for tile in tiles)
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 5e-3)])
+def test_weights_that_begin_between_multiples_of_16_bytes(monkeypatch, dtype, tolerance):
+    """After one number, gamma, stands what is formed for h: else its rows could be loaded 16 bytes at once."""
+    monkeypatch.setattr(formed_loops, "H", 16)
+    tiles = tiles_made(monkeypatch)
+    layer = formed_loops.layer_of("learned_diffusion", dtype, "sim", schedule="persistent")
+    given = formed_loops.problem("learned_diffusion", layer, batch=2, steps=2)
+    wanted = formed_loops.expected("learned_diffusion", layer, given)
+    formed_loops.assert_close(formed_loops.computed(layer, given), wanted, tolerance)
+    assert {tile.backward for tile in tiles} == {False, True}
+    assert all(tile.aligned and not tile.loads_pieces for tile in tiles)
 
 
 # ------------------------------------------------------------------------------------------------------- the catalog

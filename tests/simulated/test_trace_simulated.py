@@ -8,7 +8,7 @@ import pytest
 from threads import small_device
 
 import traces
-from general_cells import SUM_CELLS
+from general_cells import WRITTEN
 from numbarnn.bench.shapes import Shape
 from numbarnn.bench.trace import recorder
 from numbarnn.cells import CELLS
@@ -59,7 +59,7 @@ def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
 def test_what_a_step_exchanges_within_itself_is_no_event_of_its_own(cell, B, backward):
     """It counts as multiplying. Of 17 sequences, a step goes through them in two turns."""
     T = 3
-    made = recorded((CELLS | SUM_CELLS)[cell], (T, B, 3, 7, 1), backward)
+    made = recorded((CELLS | WRITTEN)[cell], (T, B, 3, 7, 1), backward)
     assert set(traces.computed(made)) == {(0, 0, step) for step in range(T)}
     for block in range(len(made["blocks"])):
         events = sorted((event for event in made["events"] if event["block"] == block), key=lambda one: one["start"])

@@ -5,7 +5,6 @@ backward, what is saved) has no part in it. Values are tensors (B, H), vectors (
 """
 
 import operator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -141,45 +140,3 @@ def run_equations(trace, cell, x, states):
     new = [trace.tensor(one) for one in (new if isinstance(new, tuple) else (new,))]
     whole = [one if one.ndim == 2 else one.expand_as(part) for one, part in zip(new, own, strict=True)]
     return (*whole, last + 1) if cell.counts else tuple(whole)
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A cell's step, and the names of its parameters in the equations."""
-
-    cell: object
-
-    @property
-    def parameters(self):
-        return tuple(self.cell.parameters.shapes())
-
-    def step(self, parameters, x, *states, noise=None):
-        """The new states (B, H), of x (B, I), states and parameters by the equations' names."""
-        return run_equations(Eager(parameters, states[0].shape[-1], noise), self.cell, x, states)
-
-    def shapes(self, input_size, hidden):
-        """Name -> shape of every parameter of one layer and direction."""
-        sizes = {"I": input_size, "H": hidden, "P": hidden}
-        return {name: tuple(sizes[one] for one in shape) for name, shape in self.cell.parameters.shapes().items()}
-
-    def run(self, parameters, x, states):
-        """One layer.
-
-        Args:
-            parameters: one dict per direction.
-            x: (T, B, I).
-            states: initial states, one (D, B, H) per name.
-
-        Returns:
-            y (T, B, D*H), and the final states in the form of the argument.
-        """
-        outputs, finals = [], []
-        for direction, p in enumerate(parameters):
-            state, ys = [part[direction] for part in states], []
-            for x_t in x.flip(0) if direction else x:
-                state = self.step(p, x_t, *state)
-                ys.append(state[0])
-            y = torch.stack(ys)
-            outputs.append(y.flip(0) if direction else y)
-            finals.append(state)
-        return torch.cat(outputs, dim=-1), [torch.stack(parts) for parts in zip(*finals, strict=True)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from numbarnn.engines.cpu.engine import LARGE_PACKED_FROM
+from numbarnn.engines.cpu.engine import PACKED_FROM
 from problems import make_problem, plain
 from running import infer, not_prepared, train, train_and_draw
 
@@ -124,7 +124,7 @@ def check_checkpoints(case, device, schedule="stepwise", without=None):
     assert_same_bits(others.drops, {name: drop.astype(case.dtype) for name, drop in drops.items()}, "drawn")
     drawn.drops = drops
     assert_close(case, found, problem.expected(drawn), "with checkpoints")
-    if device == "cpu" and case.T * case.B >= LARGE_PACKED_FROM:  # fewer rows are multiplied otherwise
+    if device == "cpu" and case.T * case.B >= PACKED_FROM:  # fewer rows are multiplied otherwise
         outputs = [name for name in found if name.endswith("y")]
         assert_same_bits(*({name: one[name] for name in outputs} for one in (found, values)), "with checkpoints")
     return layer

@@ -1,7 +1,6 @@
-"""What cells must compute: their equations as functions of PyTorch tensors, run step by step in float64; autograd gives
-every gradient. Of cells that `numbarnn.reference` does not know, and a second opinion on it.
+"""What cells must compute that `numbarnn.reference` does not know: their own equations on PyTorch tensors, run step by
+step in float64 by cell_loops.py; autograd gives every gradient.
 
-Equations are run by cell_loops.py; cells written by hand have steps of their own in general_cells.py.
 "at random" has some of the library with random numbers. What the engines cut into gates, stages and products is one
 equation there, and what they do with lengths and resets is `torch.where`. PyTorch is loaded when something is computed.
 """
@@ -12,7 +11,7 @@ from functools import cache, partial
 import numpy as np
 
 import numbarnn as nr
-from general_cells import EQUATIONS, GENERAL, NOISE_CELLS, STEPS, SUM_CELLS, UNEVEN
+from general_cells import EQUATIONS, WRITTEN
 from numbarnn.cells import functions, library
 from numbarnn.cells.tracing import cell as traced
 
@@ -47,7 +46,6 @@ def waving(x, h, p, t=nr.step):
 phased_lstm_half_open = nr.cell(library.phased_lstm, open_ratio=0.5, name="phased_lstm_half_open")
 OWN = {one.name: one for one in (softmax_lstm, library.lsnn, truncated_gru, waving, phased_lstm_half_open)}
 
-WRITTEN = GENERAL | UNEVEN | SUM_CELLS | NOISE_CELLS
 ACTIVATIONS = ("hard_sigmoid tanh softsign", "sigmoid relu elu", "sigmoid softplus leaky_relu",
                "sigmoid gelu mish", "normal_cdf selu erf")  # fmt: skip
 AT_RANDOM = {  # name in the library -> what is drawn there
@@ -68,7 +66,7 @@ LIBRARY = (
 
 def kind(name):
     """ "written" by hand, or of the "library"."""
-    return "written" if name in WRITTEN | BUILT_IN else "library"
+    return "written" if name in WRITTEN else "library"
 
 
 @cache
@@ -96,7 +94,7 @@ def weighted(name, heads, rates, projected):
 
 # ------------------------------------------------------------------------------------------ parameters by other names
 def place(cell, name):
-    """Where a loop's parameter is among the layer's: (kind, its number of H rows); all rows: (kind, None)."""
+    """Where a parameter of the equations is among the layer's: (kind, its number of H rows); all rows: (kind, None)."""
     for key, names in cell.rows.items():
         if name in names:
             return key, None if key == "weight_hr" else names.index(name)
@@ -109,50 +107,23 @@ def own_parameters(parameters, layer, direction):
     return {name.removesuffix(suffix): value for name, value in parameters.items() if name.endswith(suffix)}
 
 
-def by_loops_names(cell, loop, own, hidden):
-    """One layer's and direction's parameters, NumPy's or PyTorch's, under the names of the loop: "W.i" (H, I)."""
+def by_names_of_equations(cell, equations, own, hidden):
+    """One layer's and direction's parameters, under the names in the equations: "W.i" (H, I)."""
     found = {}
-    for name in loop.parameters:
+    for name in equations.parameters.shapes():
         key, number = place(cell, name)
         found[name] = own[key] if number is None else own[key][number * hidden : (number + 1) * hidden]
     return found
 
 
-def loop_of(name):
-    """The `cell_loops.Loop` of a library cell's name."""
-    from cell_loops import Loop
-
-    return Loop(cell_of(name))
-
-
 # -------------------------------------------------------------------------------------------------------- steps
-def lstm_step(product, states, vectors, low=None, high=None):
-    """The built-in cells' once more, as those of general_cells.py: the reference's own equations are NumPy's."""
-    (x, r), (h, c) = product, states
-    i, f, g, o = (x(gate) + r(gate, h) for gate in range(4))
-    limited = (lambda value: value) if low is None else (lambda value: value.clamp(low, high))
-    c = f.sigmoid() * limited(c) + i.sigmoid() * g.tanh()
-    return o.sigmoid() * limited(c).tanh(), c
-
-
-def gru_step(product, states, vectors, reset_after=True):
-    (x, r), (h,) = product, states
-    reset, z = ((x(gate) + r(gate, h)).sigmoid() for gate in range(2))
-    n = (x(2) + (reset * r(2, h) if reset_after else r(2, reset * h))).tanh()
-    return ((1 - z) * n + z * h,)
-
-
-BUILT_IN = {
-    "lstm": lstm_step,
-    "gru": gru_step,
-    "gru_reset_before": partial(gru_step, reset_after=False),
-    "rnn_tanh": lambda product, states, vectors: ((product[0](0) + product[1](0, states[0])).tanh(),),
-    "rnn_relu": lambda product, states, vectors: ((product[0](0) + product[1](0, states[0])).relu(),),
-}
-
-
 def step_by_gates(cell):
-    """A step as those of general_cells.py, of a cell's equations: a matrix' product is one of a gate, with its bias."""
+    """A step's new states, of a cell's equations: a matrix' product is one of a gate, with its bias.
+
+    product     (x, r): x(gate) is W of the gate times the step's input, r(gate, vector) R times a vector; with biases
+    states      (B, H) each, h first
+    vectors     (H,) each
+    """
 
     def step(product, states, vectors, noise=()):
         from cell_loops import Eager, run_equations
@@ -172,10 +143,7 @@ def step_by_gates(cell):
 
 def step_of_written(case, own, hidden):
     """A function of a step (x_t, states, noise) -> new states, of a cell written by hand."""
-    step = (STEPS | BUILT_IN).get(case.cell) or step_by_gates(EQUATIONS[case.cell])
-    if case.cell_clip is not None:
-        low, high = case.cell_clip if isinstance(case.cell_clip, tuple) else (-case.cell_clip, case.cell_clip)
-        step = partial(step, low=low, high=high)
+    step = step_by_gates(EQUATIONS[case.cell])
     vectors = [own[name] for name in case.definition.per_unit]
 
     def gate(direction, number, vector):
@@ -195,11 +163,13 @@ def step_of_library(case, own, hidden):
     """Likewise of the library's cells; whose input is not multiplied, has a W of 1."""
     import torch
 
-    cell, loop = case.definition, loop_of(case.cell)
+    from cell_loops import Eager, run_equations
+
+    cell, equations = case.definition, cell_of(case.cell)
     if "weight_ih" not in own:
         own["weight_ih"] = torch.eye(hidden, dtype=torch.float64).repeat(cell.num_gates, 1)
-    parameters = by_loops_names(cell, loop, own, hidden)
-    return lambda x, states, noise: loop.step(parameters, x, *states, noise=noise)
+    parameters = by_names_of_equations(cell, equations, own, hidden)
+    return lambda x, states, noise: run_equations(Eager(parameters, hidden, noise), equations, x, states)
 
 
 class Run:

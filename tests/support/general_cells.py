@@ -1,15 +1,13 @@
 """General cells with what the built-in ones do not have: vectors, unequal gates, stages, no R at all, sums over units,
-random numbers. Of `blend` and `drawn` backward is written by hand; the others are made of equations (`of_equations`).
-
-`STEPS` are those of the two once more, without gates and stages: functions of PyTorch tensors, for autograd.
+random numbers. All but `drawn`, whose backward is written by hand, are made of equations (`of_equations`).
 """
 
 from dataclasses import fields
 
 import numbarnn as nr
 from numbarnn.cells import Cell
-from numbarnn.cells.definition import Noise, Stage
-from numbarnn.cells.scalar import TWO, d_sigmoid, d_tanh, sigmoid, tanh
+from numbarnn.cells.definition import Noise
+from numbarnn.cells.scalar import TWO
 from numbarnn.cells.tracing import cell
 
 EPSILON = 0.1
@@ -23,62 +21,13 @@ def of_equations(function):
 
 
 # ------------------------------------------------- a stage of three gates; more gates of ah than of ax, and two vectors
-def blend_gate(ax, ah, state, given):
-    return sigmoid(ax[0] + ah[0] + given.per_unit[0] * state[1])
-
-
-def blend_v(ax, ah, state, given):
-    return blend_gate(ax, ah, state, given) * state[0]
-
-
-def blend_forward(ax, ah, state, given):
-    s = blend_gate(ax, ah, state, given)
-    u, w = tanh(ax[1] + ah[1]), sigmoid(ax[2] + ah[2] + given.per_unit[1] * state[1])
-    c = w * state[1] + s * u
-    return (w * tanh(c) + given.per_unit[1] * ah[3], c), (s, u, w, ah[3])
-
-
-def blend_inner(saved, state, new_state, d_state):
-    """Gradients of c, and of what is inside of u and w."""
-    s, u, w, _ = saved
-    t = tanh(new_state[1])
-    dc = d_state[1] + d_state[0] * w * d_tanh(t)
-    return dc, dc * s * d_tanh(u), (d_state[0] * t + dc * state[1]) * d_sigmoid(w)
-
-
-def blend_v_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    _, du, dw = blend_inner(saved, state, new_state, d_state)
-    return du, dw, d_state[0] * given.per_unit[1]
-
-
-def blend_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    s, u, w, e = saved
-    h, c = state
-    dc, du, dw = blend_inner(saved, state, new_state, d_state)
-    ds = (dc * u + d_v[0] * h) * d_sigmoid(s)
-    d_before = d_v[0] * s, dc * w + ds * given.per_unit[0] + dw * given.per_unit[1]
-    return (ds, du, dw), (ds,), d_before, (ds * c, dw * c + d_state[0] * e)
-
-
-BLEND = Cell(
-    "blend", ("s", "u", "w"), ("h", "c"), ("s", "u", "w", "e"), blend_forward, blend_backward, same_gradient=False,
-    recurrent=("s",), stages=(Stage(("u", "w", "e"), blend_v, blend_v_backward),), per_unit=("peep", "scale"),
-    general=True,
-)  # fmt: skip
-
-
-def blend_step(product, states, per_unit):
-    """A step's new states.
-
-    product     (x, r): x(gate) is W of the gate times the step's input, r(gate, vector) R times a vector; with biases
-    states      (B, H) each, h first
-    vectors     (H,) each
-    """
-    (x, r), (h, c), (peep, scale) = product, states, per_unit
-    s = (x(0) + r(0, h) + peep * c).sigmoid()
-    u, w = (x(1) + r(1, s * h)).tanh(), (x(2) + r(2, s * h) + scale * c).sigmoid()
-    c = w * c + s * u
-    return w * c.tanh() + scale * r(3, s * h), c
+@of_equations
+def blend(x, h, c, p):
+    s = nr.sigmoid(p.W.s @ x + p.R.s @ h + p.peep * c)
+    v = s * h
+    u, w = nr.tanh(p.W.u @ x + p.R.u @ v), nr.sigmoid(p.W.w @ x + p.R.w @ v + p.scale * c)
+    new_c = w * c + s * u
+    return w * nr.tanh(new_c) + p.scale * (p.R.e @ v), new_c
 
 
 # --------------------------------------------------------- two stages, the second of which needs the first's product
@@ -189,12 +138,9 @@ DRAWN = Cell(
 )  # fmt: skip
 
 
-def drawn_step(product, states, per_unit, noise):
-    return (sum(2**k * n for k, n in enumerate(noise)) + 0 * states[0],)
-
-
-GENERAL = {"blend": BLEND, "chain": chain, "light": light, "peephole": peephole}
-UNEVEN = {"fewer": fewer, "more": more}
-SUM_CELLS = {"centered": centered, "normed": normed, "ladder": ladder}
-NOISE_CELLS = {"noisy": noisy, "noisy_mean": noisy_mean, "drawn": DRAWN}
-STEPS = {"blend": blend_step, "drawn": drawn_step}
+WRITTEN = {
+    one.name: one
+    for one in (
+        blend, chain, light, peephole, fewer, more, centered, normed, ladder, noisy, noisy_mean, DRAWN,
+    )
+}  # fmt: skip

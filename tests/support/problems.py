@@ -202,14 +202,9 @@ class Problem:
             padding_value=case.padding_value,
         )
 
-    def expected(self, drawn=None, by_autograd=False):
-        """Name -> what must come out, float64, in the form in which layers return it.
-
-        Args:
-            drawn: of the training call, a `Drawn`; None: of inference.
-            by_autograd: of built-in cells too.
-        """
-        if self.case.of_reference and not by_autograd:
+    def expected(self, drawn=None):
+        """Name -> what must come out, float64, in the form in which layers return it; drawn: of a training call."""
+        if self.case.of_reference:
             y, finals, dx, d_states, gradients = self._by_reference(drawn)
         else:
             y, finals, dx, d_states, gradients = equations.autograd(self, drawn)

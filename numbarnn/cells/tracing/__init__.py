@@ -10,6 +10,7 @@ parameters       their names, places and sizes
 derive, saving   the backward: one sweep over the graph; what forward saves for it
 source           the source of a cell's functions
 decorator        `cell`, which does all that
+tangent          a cell's tangent as another cell, for derivatives of higher order
 show             `show`, which prints what became of a cell
 """
 

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import plain
-from numbarnn.engines.cpu.panels import has_accumulators, kc_of
 from numbarnn.engines.cpu.records import (
     LARGEST,
     STAGE_BYTES,
@@ -24,7 +23,7 @@ from numbarnn.engines.cpu.sharing import (
     YES,
     ZERO,
     clear_units,
-    columns_before,
+    cut,
     find_step_time,
     mask_at,
     meet,
@@ -33,7 +32,6 @@ from numbarnn.engines.cpu.sharing import (
     set_parameters,
     share_of,
     sum_units,
-    units_before,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 
@@ -43,27 +41,28 @@ from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
 def _pack(zero, call, share):
     """Pack the thread's columns of R and W_hr."""
     if call.packs:
-        own_columns = columns_before(zero, call, share)
-        _pack_columns(zero, call, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, own_columns)
+        span = share.first_out, share.last_out
+        _pack_columns(zero, call, share, (call.R, call.R_panels), call.ah_gates * call.hidden, call.outputs, span)
         if call.W_hr:
-            own_units = units_before(zero, call, share, call.panel_row)
-            _pack_columns(zero, call, (call.W_hr, call.W_hr_panels), call.outputs, call.hidden, own_units)
+            span = share.first, share.last
+            _pack_columns(zero, call, share, (call.W_hr, call.W_hr_panels), call.outputs, call.hidden, span)
 
 
 @plain
-def _pack_columns(zero, call, weights, terms, columns, span):
-    """Pack columns of weights (terms, columns) into panels (columns / width, terms, width).
+def _pack_columns(zero, call, share, weights, terms, columns, span):
+    """Pack columns [first, last) of weights (terms, columns) into panels; if the threads share sequences, each packs a
+    part of all.
 
     Args:
-        weights: addresses of the weights and of the panels. span: [first, last), the columns to pack.
+        weights: addresses of the weights and of the panels. span: (first, last).
     """
     (source, panels), (first, last), item, address = weights, span, bytes_of(zero), new_product()
-    width, at = call.panel_row // item, product_at(address)
-    at.terms, at.b_row, at.out_row = terms, columns * item, call.panel_row
-    for j in range(first, last, width):
-        at.columns, at.b = min(width, columns - j), source + j * item
-        at.out = panels + j // width * terms * call.panel_row
-        run_at(zero, call.pack_panel, address)
+    at = product_at(address)
+    if call.by_rows:
+        first, last = cut(columns, call.panel_row // item, share.thread, share.threads)
+    at.terms, at.b_row, at.panel_row = terms, columns * item, call.panel_row
+    at.columns, at.b, at.out = last - first, source + first * item, panels + first * terms * item
+    run_at(zero, call.pack_panels, address)
 
 
 class PanelWeights(NamedTuple):
@@ -89,9 +88,8 @@ def _multiply_back(zero, call, weights, terms, sizes, a, out, add):
     at.a, at.a_row, at.out, at.out_row = a[0], a[1], out[0], out[1]
     if columns > 0 and terms[1] > 0:
         if call.pack:
-            at.b_row, at.panel_row, at.kc = weights.terms * call.panel_row, call.panel_row, kc_of(terms[1])
-            at.accumulators = has_accumulators(call.panel_row, call.batch)
-            at.b = weights.panels + column // (call.panel_row // item) * at.b_row + terms[0] * call.panel_row
+            at.b_row, at.panel_row = weights.terms * call.panel_row, call.panel_row
+            at.b = weights.panels + column * weights.terms * item + terms[0] * call.panel_row
         else:
             at.b_row = weights.columns * item
             at.b = weights.address + terms[0] * at.b_row + column * item

@@ -107,16 +107,14 @@ def _fill(call, buffers):
 def forward_call(call, buffers):
     """Set a `Call`'s fields from a `ForwardBuffers`."""
     _fill(call, buffers)
-    saved, scratch, x = buffers.saved, buffers.scratch, buffers.x
+    saved, x = buffers.saved, buffers.x
     call.from_zero = buffers.from_zero
     if x is not None:
         W = buffers.parameters.W
         call.x, call.x_row, call.inputs, call.W = address(x), row_bytes(x), x.shape[2], address(W)
         call.input_gates = len(W) // call.hidden
-    call.ax, call.ax_row, call.ah, call.ah_row = (
-        address(scratch.ax), row_bytes(scratch.ax), address(scratch.ah), row_bytes(scratch.ah),
-    )  # fmt: skip
-    call.ax_slot = call.batch * call.ax_row
+    else:
+        call.ax, call.ax_row = address(buffers.scratch.ax), row_bytes(buffers.scratch.ax)
     call.saved, call.saved_row = address(saved.gates), row_bytes(saved.gates)
     call.v, call.v_row = address(saved.v), row_bytes(saved.v)
 

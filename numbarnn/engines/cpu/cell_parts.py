@@ -103,10 +103,10 @@ def _loader(count):
 
 @cache
 def _biased_loader(count):
-    """Return load(row, bias, j, H): each value plus its bias."""
+    """Return load(row, apart, bias, j, H): each value plus its bias; values stand `apart` in the row."""
 
-    def load(row, bias, j, H):
-        return tuple(row[k * H + j] + bias[k * H + j] for k in range(count))
+    def load(row, apart, bias, j, H):
+        return tuple(row[k * apart + j] + bias[k * H + j] for k in range(count))
 
     return inlined(load)
 

@@ -64,8 +64,10 @@ def _forward_arguments(cell, zero, rows, b, j, save):
     H = rows.H
     h, c = numbers_at(zero, rows.h + b * rows.h_row), numbers_at(zero, rows.c + b * rows.c_row)
     return (
-        cell.load_input(numbers_at(zero, rows.ax + b * rows.ax_row), numbers_at(zero, rows.b_w), j, H),
-        cell.load_recurrent(numbers_at(zero, rows.ah + b * rows.ah_row), numbers_at(zero, rows.b_r), j, H),
+        cell.load_input(numbers_at(zero, rows.ax + b * rows.ax_row), rows.ax_units, numbers_at(zero, rows.b_w), j, H),
+        cell.load_recurrent(
+            numbers_at(zero, rows.ah + b * rows.ah_row), rows.ah_units, numbers_at(zero, rows.b_r), j, H
+        ),
         (h[j], *cell.load_private(c, j, H)),
         _given(cell, zero, rows, b, j, save),
     )

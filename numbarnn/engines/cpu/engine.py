@@ -8,13 +8,12 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import backward, cell_steps, few_rows, forward, joined, openblas, packing, panels, products
+from numbarnn.engines.cpu import backward, cell_steps, forward, joined, openblas, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
-from numbarnn.engines.cpu.product_parts import ProductParts
 from numbarnn.engines.cpu.records import Dropout
 from numbarnn.engines.cpu.thread_pool import ThreadPool
-from numbarnn.engines.cpu.vectors import KNOWN, VECTOR_BYTES
+from numbarnn.engines.cpu.vectors import LINE, VECTOR_BYTES
 from numbarnn.programs.backward import EVERY_ROW
 
 # Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
@@ -22,29 +21,14 @@ SERIAL_WORK = 3_000_000
 # Multiply-adds of all steps, and of one step, below which threads do not share units, as they meet in each step.
 SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
 SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
-# Pack weights from so many rows of all steps: forward, forward with a large R, backward. Packing costs as much as
-# multiplying some rows.
-PACKED_FROM, LARGE_PACKED_FROM, LARGE_FROM = 20, 32, 1 << 16
-PACKED_BACK_FROM = 8
-CHANCES = 256  # problems whose random numbers' chances are remembered
+PACKED_FROM, PACKED_BACK_FROM = 32, 8  # rows of all steps from which packing weights pays, forward and backward
 ROWS_OF_THREAD = 4  # sequences per thread from which threads share sequences, not units
 # The same limit if R has fewer bytes: it then fits each thread's L2 cache, and no thread waits in each step.
 SMALL_R, ROWS_OF_SMALL = 3 << (18 if VECTOR_BYTES == 64 else 17), 2
 # The same limit if R has at least so many numbers: it then lies in the L3 cache, and each thread reads all of it in
 # each step.
 LARGE_R, ROWS_OF_LARGE = 1 << 20, 24
-# Sequences of a step's share from which it multiplies its own x, and most bytes of its ax, which must stay in the L2
-# cache until the cell reads it. Fewer sequences read W too often; with AVX2, 16 sequences make 3 low tiles, which cost
-# more than they gain.
-ROWS_BY_STEPS, AX_BY_STEPS = 16 if VECTOR_BYTES == 64 else 32, 1 << 19
-FEW_BY_STEPS = 4  # least sequences if there are too few units to share x Wᵀ of all steps evenly
-
-
-def packed_from(size, backward):
-    """Return the rows of all steps from which an R of `size` numbers is packed."""
-    if backward:
-        return PACKED_BACK_FROM
-    return LARGE_PACKED_FROM if size >= LARGE_FROM else PACKED_FROM
+CHUNK_ROWS = 64  # rows of x to multiply together: as many as stay in the L2 cache until the cell reads their x Wᵀ
 
 
 def _by_rows(batch, threads, R):
@@ -55,16 +39,6 @@ def _by_rows(batch, threads, R):
     elif threads > 1 and R.nbytes < SMALL_R:
         least = ROWS_OF_SMALL
     return batch >= threads * least
-
-
-def _x_by_steps(call, threads):
-    """Return whether each step multiplies its own x.
-    If threads share units, a step reads all of W again for few sequences. This pays only if all steps' ax share memory,
-    which training rules out."""
-    rows, ax = call.batch // threads if call.by_rows else call.batch, call.batch * call.ax_row // threads
-    few_units = call.by_rows and 1 < threads and call.hidden < 2 * threads * products.UNITS
-    least = FEW_BY_STEPS if few_units else ROWS_BY_STEPS
-    return (call.by_rows or not call.save) and rows >= least and ax <= AX_BY_STEPS
 
 
 class CpuEngine(HostEngine):
@@ -85,9 +59,9 @@ class CpuEngine(HostEngine):
                 openblas.blas_function(dtype, name)  # registers the symbol that cached code calls
         self.device = platform.processor() or platform.machine()
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
-        self._cells, self._functions, self._chances = {}, {}, {}
+        self._cells, self._functions = {}, {}
         self._memory = MemoryPool(self.give_back_memory)
-        self._product_parts = ProductParts(self._threads, self._function, self._are_one)
+        self._product_parts = products.ProductParts(self._threads, self._function, self._are_one)
 
     @property
     def num_threads(self):
@@ -219,14 +193,14 @@ class CpuEngine(HostEngine):
     def forward_steps(self, buffers):
         call = self._compiled(buffers).new_call("train" if buffers.save else "infer")
         forward_call(call, buffers)
-        return self._steps(forward.forward_loop, buffers, call, packing.pack_rows, buffers.x)
+        return self._steps(forward.forward_loop, buffers, call, panels.pack_rows, buffers.x)
 
     def backward_steps(self, buffers):
         call = self._compiled(buffers).new_call("backward")
         backward_call(call, buffers)
-        return self._steps(backward.backward_loop, buffers, call, packing.pack_columns)
+        return self._steps(backward.backward_loop, buffers, call, panels.pack_columns)
 
-    def _steps(self, loop, buffers, call, pack_panel, x=None):
+    def _steps(self, loop, buffers, call, pack_panels, x=None):
         """Return the `joined.Steps` f(first, last) that runs a compiled loop."""
         p, dtype, kept, lent = buffers.parameters, buffers.states.h.dtype, [buffers], []  # kept: must live as long
         threads = self._share_steps(call, p, x)
@@ -236,24 +210,27 @@ class CpuEngine(HostEngine):
             return address(kept[-1])
 
         if buffers.options.chances is not None:
-            call.noise_thresholds, call.noise_values = self._addresses_of(buffers.options.chances, kept)
-        call.panel_row = panels.PANEL_ROW
-        packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from(p.R.size, call.backward)
-        if packs and not KNOWN and call.batch > panels.FEW_ROWS:
-            call.product = self._function(products.blas_steps, dtype)
-        elif packs:
-            if (-(-call.batch // threads) if call.by_rows else call.batch) <= panels.FEW_ROWS:
-                call.panel_row = panels.GEMV_ROW
+            kept.append([None if numbers is None else np.array(numbers) for numbers in buffers.options.chances])
+            call.noise_thresholds, call.noise_values = map(address, kept[-1])
+        rows = -(-call.batch // threads) if call.by_rows else call.batch  # of a thread
+        packed_from = PACKED_BACK_FROM if call.backward else PACKED_FROM
+        packs = max(buffers.call_steps, call.steps) * call.batch >= packed_from
+        call.panel_row = panels.GEMV_ROW if packs and rows <= panels.FEW_ROWS else panels.PANEL_ROW
+        if packs:
             call.pack, call.product = True, self._function(panels.panel_product, dtype)
-            call.pack_panel = self._function(pack_panel, dtype)
+            call.pack_panels = self._function(pack_panels, dtype)
             lent = self._panels(call, p)
         else:
-            by_lines = few_rows.multiply_by_columns if call.backward else few_rows.multiply_by_rows
+            by_lines = panels.multiply_by_columns if call.backward else panels.multiply_by_rows
             call.product = self._function(by_lines, dtype)
-        if call.x and _x_by_steps(call, threads):
-            call.x_by_steps = True
-            if not call.save:  # else ax holds what the cell saves
-                call.ax_slot = 0
+        if not call.backward:
+            call.chunk = min(max(1, call.steps), max(1, CHUNK_ROWS // max(1, rows)))
+            width, line, slots = call.panel_row // dtype.itemsize, LINE // dtype.itemsize, call.batch * call.chunk
+            apart = -(-call.hidden // width) * width  # see `sharing.own_products`
+            call.own_ah = scratch((call.batch, call.ah_gates * apart + threads * line))
+            if call.x:
+                call.own_ax = scratch((slots, call.gates * apart + threads * line))
+                call.own_x = scratch((1 if call.by_rows else threads, slots, call.inputs))
         if call.sums_count:
             call.parts = scratch((-(-call.hidden // cell_steps.TILE), call.batch, call.sums_count))
             call.totals = scratch((threads, call.batch, call.sums_count))
@@ -269,19 +246,11 @@ class CpuEngine(HostEngine):
         for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
             if getattr(call, name):
                 weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row
-                shape = packing.panels_shape(weights.shape, units, call.backward, weights.dtype, panel_row)
-                yield shape, weights.dtype, f"{name}_panels"
-
-    def _addresses_of(self, chances, kept):
-        """Return the addresses of a problem's `Chances` as rows for compiled code; append the rows to `kept`."""
-        known = self._chances.get(id(chances))  # each training call of the problem asks
-        if known is None:
-            if len(self._chances) >= CHANCES:
-                self._chances = {}
-            rows = [None if numbers is None else np.array(numbers) for numbers in chances]
-            known = self._chances[id(chances)] = [address(row) for row in rows], rows, chances
-        kept.append(known)
-        return known[0]
+                (rows, columns), width = weights.shape, panel_row // weights.itemsize
+                columns, terms = (columns, rows) if call.backward else (rows, columns)
+                if call.stages_count:  # each gate begins a new panel of R
+                    columns += columns // max(1, units) * (call.panel_row // weights.itemsize)
+                yield (-(-columns // width), terms, width), weights.dtype, f"{name}_panels"
 
     def _fused(self, parts):
         return joined.Fused(parts, self.thread_pool, self._memory.empty)

@@ -3,11 +3,13 @@
 It is compiled once for each dtype, and calls a cell's functions by address (`cell_steps`).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from numbarnn.common.order import RESET, SKIP
 from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.panels import PANEL_ROW, has_accumulators, kc_of
+from numbarnn.engines.cpu.panels import PANEL_ROW
 from numbarnn.engines.cpu.records import (
     STAGE_BYTES,
     by_address,
@@ -27,17 +29,18 @@ from numbarnn.engines.cpu.sharing import (
     ZERO,
     c_slot,
     clear_units,
-    columns_before,
+    columns_apart,
     copy_units,
+    cut,
     find_step_time,
     mask_at,
     meet,
     meet_packed,
+    own_products,
     run_rows,
     set_parameters,
     share_of,
     sum_units,
-    units_before,
 )
 from numbarnn.engines.cpu.vectors import bytes_of
 
@@ -45,137 +48,153 @@ _ROW = np.intp(PANEL_ROW)
 
 
 # ------------------------------------------------------------------------------------------ products
+class Weights(NamedTuple):
+    """A thread's rows of weights (gates * units, terms): units [first, last) of each gate.
+
+    Attributes:
+        address, panels: of all weights, and of their panels. panel_row: bytes of a panel's columns.
+    """
+
+    address: int
+    panels: int
+    panel_row: int
+    gates: int
+    units: int
+    terms: int
+    first: int
+    last: int
+
+
+@plain
+def _R(call, share):
+    return Weights(
+        call.R, call.R_panels, call.panel_row, call.ah_gates, call.hidden, call.outputs, share.first, share.last
+    )
+
+
+@plain
+def _W(call, share):
+    return Weights(call.W, call.W_panels, _ROW, call.input_gates, call.hidden, call.inputs, share.first, share.last)
+
+
+@plain
+def _W_hr(call, share):
+    columns = share.first_out, share.last_out
+    return Weights(call.W_hr, call.W_hr_panels, call.panel_row, ONE, call.outputs, call.hidden, *columns)
+
+
 @plain
 def _pack(zero, call, share):
-    """Pack R, W and W_hr: the rows of the thread's units."""
+    """Pack R, W and W_hr."""
     if call.packs:
         if call.from_zero == 0 or call.steps > 1 or call.stages_count:
-            shape, units = (call.ah_gates, call.hidden, call.outputs), units_before(zero, call, share, call.panel_row)
-            _pack_gates(zero, call, (call.R, call.R_panels, call.panel_row), shape, units)
+            _pack_gates(zero, call, share, _R(call, share))
         if call.x:
-            shape, units = (call.input_gates, call.hidden, call.inputs), units_before(zero, call, share, _ROW)
-            _pack_gates(zero, call, (call.W, call.W_panels, _ROW), shape, units)
+            _pack_gates(zero, call, share, _W(call, share))
         if call.W_hr:
-            shape, columns = (ONE, call.outputs, call.hidden), columns_before(zero, call, share)
-            _pack_gates(zero, call, (call.W_hr, call.W_hr_panels, call.panel_row), shape, columns)
+            _pack_gates(zero, call, share, _W_hr(call, share))
 
 
 @plain
-def _pack_gates(zero, call, weights, shape, units):
-    """Pack units [first, last) of each gate of weights (gates * H, terms) into panels.
-
-    Panels of the same units follow each other, gate after gate: a thread's panels are therefore contiguous. Units that
-    fill no whole panel come last, all gates together.
-
-    Args:
-        weights: (address of the weights, address of the panels, bytes of a panel's columns).
-        shape: (gates, H, terms). units: (first, last).
-    """
-    (source, panels, panel_row), (gates, H, terms), item = weights, shape, bytes_of(zero)
-    width, size, address, (first, last) = panel_row // item, terms * panel_row, new_product(), units
+def _pack_gates(zero, call, share, weights):
+    """Pack a thread's rows of weights; if the threads share sequences, each packs a part of all."""
+    item, address = bytes_of(zero), new_product()
     at = product_at(address)
-    at.terms, at.b_row, at.out_row = terms, terms * item, panel_row
-    whole = H // width * width
-    for g in range(gates):
-        for j in range(first, min(last, whole), width):
-            at.columns, at.b = width, source + (g * H + j) * terms * item
-            at.out = panels + (j // width * gates + g) * size
-            run_at(zero, call.pack_panel, address)
-    rest = H - whole
-    if first < last and last == H and rest > 0:
-        at.b, at.b_next, at.rest = source + whole * terms * item, H * terms * item, rest
-        for column in range(0, gates * rest, width):
-            at.columns, at.rest_first = min(width, gates * rest - column), column
-            at.out = panels + (whole // width * gates + column // width) * size
-            run_at(zero, call.pack_panel, address)
+    at.units, at.terms, at.panel_row = weights.last - weights.first, weights.terms, weights.panel_row
+    at.b_row, at.out_next = weights.terms * item, columns_apart(zero, call, weights.first, weights.last)
+    at.b, at.b_next = weights.address + weights.first * at.b_row, weights.units * at.b_row
+    at.out, at.columns = _panels_of(zero, weights), (weights.gates - 1) * at.out_next + at.units
+    if call.by_rows:
+        at.first_column, at.columns = cut(at.columns, at.panel_row // item, share.thread, share.threads)
+    if at.units > 0:
+        run_at(zero, call.pack_panels, address)
 
 
 @plain
-def _multiply_gates(zero, call, weights, shape, rows, a, out, units):
-    """Compute out = a weightsᵀ for gates [first, end) and some units.
+def _panels_of(zero, weights):
+    """Return the address of a thread's panels: units are shared at whole panels."""
+    return weights.panels + weights.gates * weights.first * weights.terms * bytes_of(zero)
+
+
+@plain
+def _multiply_gates(zero, call, weights, gates, rows, a, out):
+    """Compute out = a weightsᵀ for gates [first, end); out has all of the thread's gates, `columns_apart`.
 
     Args:
-        weights: (address, address of the panels, bytes of a panel's columns, gates) of weights (gates * H, terms).
-        shape: (first gate, end, H, terms).
-        a, out: (address, bytes between rows). units: (first, last).
+        a, out: (address, bytes between rows).
     """
-    (source, panels, panel_row, gates), (first_gate, end_gate, H, terms), item = weights, shape, bytes_of(zero)
-    (first, last), width, address = units, panel_row // item, new_product()
-    at = product_at(address)
-    at.rows, at.columns, at.terms, at.a, at.a_row, at.out_row = rows, last - first, terms, a[0], a[1], out[1]
-    at.more, at.out_next, at.out = end_gate - first_gate - 1, H * item, out[0] + (first_gate * H + first) * item
+    (first, end), item, address = gates, bytes_of(zero), new_product()
+    at, units = product_at(address), weights.last - weights.first
+    apart = columns_apart(zero, call, weights.first, weights.last)
+    at.rows, at.terms, at.a, at.a_row, at.out_row = rows, weights.terms, a[0], a[1], out[1]
+    if units == 0 or first == end:
+        return
     if call.pack:
-        at.b_next, at.panel_row, at.kc = terms * panel_row, panel_row, kc_of(terms)
-        at.b_row = gates * at.b_next
-        at.b = panels + first_gate * at.b_next + first // width * at.b_row
-        at.accumulators = has_accumulators(panel_row, call.batch)
-        at.rest_first, at.rest_panels = first_gate, panels + H // width * at.b_row
-    else:
-        at.transpose_b, at.b_row = True, terms * item
-        at.b_next = H * at.b_row
-        at.b = source + (first_gate * H + first) * at.b_row
-    if first < last and first_gate < end_gate:
+        at.panel_row, at.b_row = weights.panel_row, weights.terms * weights.panel_row
+        at.columns = (end - first - 1) * apart + units
+        at.b, at.out = _panels_of(zero, weights) + first * apart * weights.terms * item, out[0] + first * apart * item
+        run_at(zero, call.product, address)
+        return
+    at.transpose_b, at.b_row, at.columns = True, weights.terms * item, units
+    if apart == weights.units:  # consecutive gates are one matrix
+        at.columns, end = (end - first) * units, first + 1
+    for g in range(first, end):
+        at.b, at.out = weights.address + (g * weights.units + weights.first) * at.b_row, out[0] + g * apart * item
         run_at(zero, call.product, address)
 
 
 @plain
-def _input_products(zero, call, share):
-    """Compute x Wᵀ into ax for all times and the thread's units, unless ax is ready or each step computes its own."""
-    if call.x and call.x_by_steps == 0:
-        t0 = find_step_time(call.first, call.steps, call.direction, NO)[0]
-        t1 = find_step_time(call.last - 1, call.steps, call.direction, NO)[0]
-        row, end = min(t0, t1) * call.batch, (max(t0, t1) + 1) * call.batch
-        units = units_before(zero, call, share, _ROW)
-        _multiply_x(zero, call, (row, end - row), call.ax + row * call.ax_row, units)
-
-
-@plain
-def _multiply_x(zero, call, rows, ax, units):
-    """Compute x Wᵀ for rows of x; gates without W get x itself.
-
-    Args:
-        rows: (the first, how many).
-        ax: address of the result's first row. units: (first, last).
-    """
-    (row, count), width = rows, call.hidden * bytes_of(zero)
-    x, shape = call.x + row * call.x_row, (ZERO, call.input_gates, call.hidden, call.inputs)
-    weights = call.W, call.W_panels, _ROW, call.input_gates
-    _multiply_gates(zero, call, weights, shape, count, (x, call.x_row), (ax, call.ax_row), units)
-    for g in range(call.input_gates, call.gates):
-        for i in range(count):
-            out = ax + i * call.ax_row + g * width
-            copy_units(zero, out, x + i * call.x_row, ONE, call.hidden, units[0], units[1])
+def _multiply_x(zero, call, share, address, step):
+    """Compute x Wᵀ for a chunk of steps before the first of them, and point `rows` at the step's part of it."""
+    rows, item, count = rows_at(address), bytes_of(zero), share.last_row - share.first_row
+    if call.x == 0:
+        t = find_step_time(step, call.steps, call.direction, NO)[0]
+        rows.ax_first = call.ax + (t * call.batch + share.first_row) * call.ax_row
+        return
+    number, steps = (step - call.first) % call.chunk, min(call.chunk, call.last - step)
+    ax = call.own_ax + own_products(zero, call, share, call.chunk, call.gates)[0]
+    rows.ax_first = ax + number * count * rows.ax_row - share.first * item
+    if number > 0:
+        return
+    x_row = call.inputs * item
+    x = call.own_x + (share.first_row if call.by_rows else share.thread * call.batch) * call.chunk * x_row
+    for k in range(steps):
+        t = find_step_time(step + k, call.steps, call.direction, NO)[0]
+        for b in range(count):
+            row = call.x + (t * call.batch + share.first_row + b) * call.x_row
+            copy_units(zero, x + (k * count + b) * x_row, row, ONE, ZERO, ZERO, call.inputs)
+    gates = ZERO, call.input_gates
+    _multiply_gates(zero, call, _W(call, share), gates, steps * count, (x, x_row), (ax, rows.ax_row))
+    for g in range(call.input_gates, call.gates):  # gates without W get x itself
+        for i in range(steps * count):
+            out = ax + i * rows.ax_row + (g * rows.ax_units - share.first) * item
+            copy_units(zero, out, x + i * x_row, ONE, ZERO, share.first, share.last)
 
 
 # ------------------------------------------------------------------------------------------ parts of a step
 @plain
-def _multiply_x_of_step(zero, call, share, step):
-    """Compute x Wᵀ for one step, if each step computes its own."""
-    if call.x_by_steps:
-        t = find_step_time(step, call.steps, call.direction, NO)[0]
-        ax = call.ax + t * call.ax_slot + share.first_row * call.ax_row
-        rows = t * call.batch + share.first_row, share.last_row - share.first_row
-        _multiply_x(zero, call, rows, ax, (share.first, share.last))
+def _clear_products(zero, call, share, address, b):
+    """Set h Rᵀ of a sequence to zero."""
+    rows = rows_at(address)
+    row = rows.ah_first + (b - share.first_row) * rows.ah_row
+    clear_units(zero, row, call.recurrent, rows.ah_units, share.first, share.last)
 
 
 @inlined
-def _recurrent_products(zero, call, share, at, step):
+def _recurrent_products(zero, call, share, address, at, step):
     """Compute h Rᵀ; zero for sequences that are reset."""
-    t, before = at
+    (t, before), rows, b = at, rows_at(address), share.first_row
     if step == 0 and call.from_zero:
         for b in range(share.first_row, share.last_row):
-            clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, share.first, share.last)
+            _clear_products(zero, call, share, address, b)
         return
-    b, count = share.first_row, share.last_row - share.first_row
     h = call.h + before * call.h_slot + b * call.h_row, call.h_row
-    ah = call.ah + b * call.ah_row, call.ah_row
-    shape = ZERO, call.recurrent, call.hidden, call.outputs
-    weights = call.R, call.R_panels, call.panel_row, call.ah_gates
-    _multiply_gates(zero, call, weights, shape, count, h, ah, (share.first, share.last))
+    ah = rows.ah_first + share.first * bytes_of(zero), rows.ah_row
+    _multiply_gates(zero, call, _R(call, share), (ZERO, call.recurrent), share.last_row - b, h, ah)
     if call.step_mask:
         for b in range(share.first_row, share.last_row):
             if mask_at(call, t + 1, b) == RESET:
-                clear_units(zero, call.ah + b * call.ah_row, call.recurrent, call.hidden, share.first, share.last)
+                _clear_products(zero, call, share, address, b)
 
 
 @inlined
@@ -199,10 +218,10 @@ def _stages(zero, call, share, address, at):
         rows.out, rows.out_row = v, call.v_row
         run_rows(zero, call, share, address, at, stage.step, NO)
         meet(call, share)
-        vectors, ah = (v + b * call.v_row, call.v_row), (call.ah + b * call.ah_row, call.ah_row)
-        shape = stage.first_gate, stage.end_gate, H, H
-        weights = call.R, call.R_panels, call.panel_row, call.ah_gates
-        _multiply_gates(zero, call, weights, shape, share.last_row - b, vectors, ah, (share.first, share.last))
+        vectors, ah = (v + b * call.v_row, call.v_row), (rows.ah_first + share.first * item, rows.ah_row)
+        _multiply_gates(
+            zero, call, _R(call, share), (stage.first_gate, stage.end_gate), share.last_row - b, vectors, ah
+        )
 
 
 @inlined
@@ -226,11 +245,10 @@ def _project(zero, call, share, at):
     if call.W_hr:
         meet(call, share)
         (t, before), b, P = at, share.first_row, call.outputs
-        h, columns = call.h + (t + 1) * call.h_slot, (share.first_out, share.last_out)
+        h = call.h + (t + 1) * call.h_slot
         m = call.own_h + (t + 1) * call.own_h_slot + b * call.own_h_row, call.own_h_row
-        out = h + b * call.h_row, call.h_row
-        shape, weights = (ZERO, ONE, P, call.hidden), (call.W_hr, call.W_hr_panels, call.panel_row, ONE)
-        _multiply_gates(zero, call, weights, shape, share.last_row - b, m, out, columns)
+        out = h + b * call.h_row + share.first_out * bytes_of(zero), call.h_row
+        _multiply_gates(zero, call, _W_hr(call, share), (ZERO, ONE), share.last_row - b, m, out)
         for b in range(share.first_row, share.last_row):
             if mask_at(call, t + 1, b) == SKIP:
                 h_before = call.h + before * call.h_slot + b * call.h_row
@@ -241,7 +259,7 @@ def _project(zero, call, share, at):
 def _step(zero, call, share, address, step):
     """Run the thread's share of a step, all but x Wᵀ."""
     at = find_step_time(step, call.steps, call.direction, NO)
-    _recurrent_products(zero, call, share, at, step)
+    _recurrent_products(zero, call, share, address, at, step)
     _stages(zero, call, share, address, at)
     run_rows(zero, call, share, address, at, call.step, YES)
     _carry(zero, call, share, at)
@@ -250,10 +268,14 @@ def _step(zero, call, share, address, step):
 
 # ------------------------------------------------------------------------------------------ the loop
 @plain
-def _prepare(zero, call, share):
-    """Pack the weights and multiply by x, before the first step."""
-    _pack(zero, call, share)
-    _input_products(zero, call, share)
+def _set_products(zero, call, share, rows):
+    """Set the fields of `rows` that say where the thread's products stand."""
+    rows.ax_units = rows.ah_units = columns_apart(zero, call, share.first, share.last)
+    rows.ax_row = own_products(zero, call, share, call.chunk, call.gates)[1]
+    ah, rows.ah_row = own_products(zero, call, share, ONE, call.ah_gates)
+    rows.ah_first = call.own_ah + ah - share.first * bytes_of(zero)
+    if call.x == 0:
+        rows.ax_units, rows.ax_row = call.hidden, call.ax_row
 
 
 @by_address
@@ -266,11 +288,12 @@ def forward_loop(zero, address):
     job, rows_address = job_at(address), new_rows()
     call = call_at(job.record)
     share = share_of(zero, call, job)
-    _prepare(zero, call, share)
+    _pack(zero, call, share)
     meet_packed(call, share)
     set_parameters(zero, call, rows_at(rows_address))
+    _set_products(zero, call, share, rows_at(rows_address))
     for step in range(call.first, call.last):
-        _multiply_x_of_step(zero, call, share, step)
+        _multiply_x(zero, call, share, rows_address, step)
         if step > call.first:  # after the product with x, so that a slow thread delays nobody
             meet(call, share)
         _step(zero, call, share, rows_address, step)

@@ -4,10 +4,8 @@ The system gives large arrays new pages each time; filling these with zeros take
 """
 
 import ctypes
-import mmap
 import os
 import threading
-from contextlib import suppress
 
 import numpy as np
 
@@ -15,30 +13,14 @@ from numbarnn.common.forks import freed_in_forks
 
 SMALL = 1 << 16  # bytes below which NumPy's own memory is as fast
 MOST_KEPT = 1 << 28  # bytes kept at most
-LARGE = 1 << 21  # bytes of a huge page
 _LINE = 64  # bytes of a cache line, at which arrays begin
-_HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def aligned(size):
-    """Allocate `size` bytes, a uint8 array that begins at a cache line; contents are unspecified.
-    Large arrays use huge pages where the system has them: the processor's TLB covers only few small pages."""
-    if size >= LARGE and _HAS_LARGE_PAGES:
-        return _in_large_pages(size)
+    """Allocate `size` bytes, a uint8 array that begins at a cache line; contents are unspecified."""
     raw = np.empty(size + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
     return raw[start : start + size]
-
-
-def _in_large_pages(size):
-    """Allocate at least LARGE bytes in memory for which the system may use huge pages."""
-    try:
-        pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"the system has no {size} bytes for an array: {error}") from error
-    with suppress(OSError):  # from a system without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8)
 
 
 def trim():

@@ -1,8 +1,11 @@
 """OpenBLAS for code compiled for the CPU: addresses of its gemm and gemv, one thread per call."""
 
+import ctypes
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from numbarnn.compile import native, types
 
 _LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
 
@@ -18,8 +21,6 @@ def openblas():
     Raises:
         ImportError: scipy-openblas32 is not installed.
     """
-    import ctypes
-
     package = find_spec("scipy_openblas32")
     folders = package.submodule_search_locations if package else ()
     paths = [path for folder in folders for path in Path(folder, "lib").iterdir() if path.suffix in _LIBRARY_SUFFIXES]
@@ -32,8 +33,6 @@ def openblas():
 
 def core_name():
     """Return the name of the CPU kernels that OpenBLAS chose, such as "SkylakeX"."""
-    import ctypes
-
     function = openblas().scipy_openblas_get_corename
     function.restype = ctypes.c_char_p
     return function().decode()
@@ -53,10 +52,6 @@ def blas_function(dtype, name="gemm"):
         gemm(order, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
         gemv(order, transpose_a, m, n, alpha, a, lda, x, incx, beta, y, incy)
     """
-    import ctypes
-
-    from numbarnn.compile import native, types
-
     letter, scalar = {"float32": ("s", types.float32), "float64": ("d", types.float64)}[dtype]
     symbol = f"numbarnn_{letter}{name}"
     address = ctypes.cast(getattr(openblas(), f"scipy_cblas_{letter}{name}"), ctypes.c_void_p).value

@@ -14,18 +14,13 @@ import os
 from functools import cache
 
 import numpy as np
-from llvmlite import ir
 
-from numbarnn.compile import types
-from numbarnn.compile.translate import intrinsic
+from numbarnn.compile import native, types
 from numbarnn.engines.cpu.atomics import SLOTS
-from numbarnn.engines.cpu.records import Region, by_address, from_python, job_at, new_job, region_at, run_job
-from numbarnn.engines.cpu.vectors import numbers_at
+from numbarnn.engines.cpu.records import Region, by_address, job_at, new_job, region_at, run_job
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_NAMES = (
-    "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all",
-)  # fmt: skip
+_NAMES = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_pause_resource_all")
+_thread_number, _team_size = (types.ExternalFunction(f"numbarnn_{name}", types.int32()) for name in _NAMES[1:3])
 _SOFT = 1  # omp_pause_soft: end the threads, keep the program's settings
 
 
@@ -55,51 +50,16 @@ def functions_of_pytorch():
     )
 
 
-@intrinsic
-def _ask(typing_context, function):
-    """Return the int that a C function without arguments returns."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(_I32, []).as_pointer()
-        return builder.sext(builder.call(builder.inttoptr(arguments[0], kind), []), _I64)
-
-    return types.int64(types.intp), generate
-
-
-@intrinsic
-def _begin_region(typing_context, gomp_parallel, function, record):
-    """Call function(record) on all of OpenMP's threads.
-    The region keeps OpenMP's current number of threads, as PyTorch's regions do: OpenMP ends and creates threads
-    whenever the number changes."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32]).as_pointer()
-        builder.call(builder.inttoptr(arguments[0], kind), [*arguments[1:], _I32(0), _I32(0)])
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), generate
-
-
 @by_address
 def take_part(address):
     """Run one thread's part of a `records.Region`, if the region uses this thread.
     A team may be smaller than asked for: inside another region, or at a limit of OpenMP's."""
     region, place = region_at(address), new_job()
     job = job_at(place)
-    job.thread, job.threads = _ask(region.thread_number), min(region.threads, _ask(region.team_size))
+    job.thread, job.threads = int(_thread_number()), min(region.threads, int(_team_size()))
     job.counters, job.record = region.counters, region.record
     if job.thread < job.threads:
         run_job(region.item, region.function, place)
-
-
-@from_python
-def run_region(address):
-    """Run a `records.Region`."""
-    region = region_at(address)
-    words = numbers_at(np.int64(0), region.counters)
-    for k in range(region.threads * SLOTS):
-        words[k] = 0
-    _begin_region(region.gomp_parallel, region.take_part, address)
 
 
 class OpenMP:
@@ -116,11 +76,11 @@ class OpenMP:
 
     def __init__(self, functions, size):
         self._functions, self.size = functions, size
-        places = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in functions.items()}
-        self._region = Region(
-            gomp_parallel=places["GOMP_parallel"], thread_number=places["omp_get_thread_num"],
-            team_size=places["omp_get_num_threads"], take_part=take_part.address(),
-        )  # fmt: skip
+        for name in _NAMES[1:3]:
+            native.offer_symbol(f"numbarnn_{name}", ctypes.cast(functions[name], ctypes.c_void_p).value)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        self._begin_region = kind(ctypes.cast(functions["GOMP_parallel"], ctypes.c_void_p).value)
+        self._take_part, self._region = take_part.address(), Region()
         self._counters = np.zeros(0, np.int64)
 
     def run(self, item, function, threads, record):
@@ -132,9 +92,12 @@ class OpenMP:
         region, size = self._region, threads * SLOTS
         if self._counters.size < size:
             self._counters = np.zeros(size, np.int64)
+        self._counters[...] = 0
         region.counters = self._counters.ctypes.data
         region.item, region.function, region.threads, region.record = item, function, threads, record
-        run_region(ctypes.addressof(region))
+        # With OpenMP's current number of threads, as PyTorch's regions have: it ends and creates threads whenever the
+        # number changes.
+        self._begin_region(self._take_part, ctypes.addressof(region), 0, 0)
 
     def end_threads(self):
         """End the calling thread's OpenMP threads; return whether it has none now."""

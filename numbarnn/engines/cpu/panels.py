@@ -1,55 +1,103 @@
-"""Products with packed weights: panels hold them in the order in which they are read.
+"""A step's products with its weights, and panels, which hold packed weights in the order in which products read them.
 
-A panel has all terms of `width` columns (two vectors of the machine), one term after another. Each gate's columns
-begin a new panel; columns of all gates that fill no whole panel share further panels. GEMV panels, as wide as several
-of these, are for products of few rows. `packing` makes panels.
+A panel has all terms of `width` columns, one term after another; the last panel ends in zeros. A normal panel is two
+vectors wide. A GEMV panel has eight: a product of few rows takes as long as reading the panels, and two vectors are too
+few sums to read at the L2 cache's speed.
 """
 
 import numpy as np
 
-from numbarnn.compile.plain import inlined, plain
-from numbarnn.engines.cpu.moves import fetch, transpose_half, transpose_square
-from numbarnn.engines.cpu.packed_tile import UNROLLED, packed_tile
+from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.records import by_address, product_at
-from numbarnn.engines.cpu.vectors import LINE, MOST_ROWS, VECTOR_BYTES, bytes_of, numbers_at, own_bytes, tile_product
+from numbarnn.engines.cpu.vectors import (
+    LINE,
+    MOST_ROWS,
+    UNROLLED,
+    VECTOR_BYTES,
+    bytes_of,
+    dot_tiles,
+    numbers_at,
+    own_bytes,
+    tile_product,
+    transpose_square,
+)
 
-PANEL_ROW = 2 * VECTOR_BYTES  # bytes of a panel's columns
-# Bytes of a GEMV panel's columns. A product of few rows takes as long as reading the panels. One panel has too few
-# sums to read at the L2 cache's speed, and several that lie apart read little more than half as fast.
-GEMV_ROW = PANEL_ROW * (2 if VECTOR_BYTES == 64 else 4)
-# Terms of an accumulation block, for few terms or few rows; others have twice as many, see `kc_of`.
+PANEL_ROW, GEMV_ROW = 2 * VECTOR_BYTES, 8 * VECTOR_BYTES  # bytes of a panel's columns
+FEW_ROWS = 2  # most rows of a product with GEMV panels: of three the sums would not stay in 16 registers
+# Terms of an accumulation block; twice as many in products of more than 256, which then err as PyTorch's do.
 KC = 128
-# Bytes of each row of a block of rows: the block stays in the L2 cache beside the panels' stream. More terms write
-# sums less often, more rows read panels less often. The block lies on the stack, which some programs limit to 256 KB.
-BLOCK_ROWS, BLOCK_ROW = 64, 1 << 11
-BLOCK_BYTES = BLOCK_ROWS * BLOCK_ROW  # fewer rows have more terms
-FEW_ROWS = 3  # most rows of `multiply_few_rows`, which use GEMV panels
-_one, _two, _three = (tile_product(rows, 1) for rows in range(1, 4))
-_LOWEST = min(MOST_ROWS // 2, FEW_ROWS + 1)  # `tile_of` makes no lower tiles
-_packed, _packed_half = (packed_tile(_LOWEST, MOST_ROWS, vectors) for vectors in (2, 1))
-_ROW, _WIDE = np.intp(PANEL_ROW), np.intp(GEMV_ROW)
-ZERO, NO, YES = np.intp(0), np.bool_(False), np.bool_(True)
-_one_by_4, _one_by_2, _two_by_2 = tile_product(1, 4), tile_product(1, 2), tile_product(2, 2)
-_three_by_2 = tile_product(3, 2)
-_MANY_REGISTERS = VECTOR_BYTES == 64  # 32, elsewhere 16
-# Accumulators for each number of a product with GEMV panels: shorter sums round less, and reading the panels takes
-# longer than the sums while these are in registers. Four take 2 % more time for one row.
-ACCUMULATORS = 2 if _MANY_REGISTERS else 1
-_one_row, _two_rows, _three_rows = (tile_product(rows, 2, ACCUMULATORS) for rows in range(1, 4))
+# A block of rows is copied to the stack, which some programs limit to 256 KB: its rows no longer lie a power of two
+# apart, and stay in the L2 cache beside the panels' stream.
+BLOCK_ROWS, BLOCK_BYTES = 64, 1 << 17
+COLUMNS = 4  # rows of b multiplied together
+# Most rows of a multiplied together: with COLUMNS rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
+MOST_TOGETHER = 6 if VECTOR_BYTES == 64 else 3
+_PANEL, ZERO = np.intp(PANEL_ROW), np.intp(0)
+_dots, _last_dots = dot_tiles(MOST_TOGETHER, COLUMNS), dot_tiles(MOST_TOGETHER, 1)
+tile, few_tile, gemv_tile = tile_product(MOST_ROWS, 2), tile_product(FEW_ROWS, 4), tile_product(1, 8)
+
+
+# ------------------------------------------------------------------------------------------ packing
+@by_address
+def pack_rows(zero, address):
+    """Pack rows of weights as columns of panels: `out` of a `records.Product` from b, `units` rows for each gate.
+
+    The gates lie `b_next` bytes apart in b, and `out_next` columns in the panels. Panels of columns from `first_column`
+    to `columns` are packed.
+    """
+    at, item = product_at(address), bytes_of(zero)
+    width = at.panel_row // item
+    for p in range(at.first_column // width, (at.columns + width - 1) // width):
+        panel = at.out + p * at.terms * at.panel_row
+        column, end = p * width, min(at.columns, (p + 1) * width)
+        if column + width > end or at.out_next != at.units:
+            _clear(zero, panel, at.terms * width)
+        while column < end:
+            gate, unit = column // at.out_next, column % at.out_next
+            count = min(at.units - unit, end - column)
+            if count > 0:
+                b = at.b + gate * at.b_next + unit * at.b_row
+                _pack_columns_of(zero, at, b, count, panel + (column - p * width) * item)
+            column += count if count > 0 else at.out_next - unit
 
 
 @plain
-def kc_of(terms):
-    """Return the terms of an accumulation block for a product of that many terms.
-    PyTorch cuts 256 terms in two, and errs 1.4 times less than one sum there; elsewhere it errs as sums of 256 do, or
-    up to a fifth less. Shorter blocks would take 0.7 % more time."""
-    return KC if terms <= 2 * KC else 2 * KC
+def _clear(zero, address, count):
+    numbers = numbers_at(zero, address)
+    for i in range(count):
+        numbers[i] = zero
 
 
 @plain
-def has_accumulators(panel_row, batch):
-    """Return whether a step's products use several accumulators; it must not depend on the number of threads."""
-    return panel_row == GEMV_ROW and batch <= FEW_ROWS
+def _pack_columns_of(zero, at, b, columns, out):
+    """Pack consecutive rows of weights as columns of a panel: whole squares first, then single rows."""
+    item = bytes_of(zero)
+    square = VECTOR_BYTES // item
+    terms, whole = at.terms // square * square, columns // square * square
+    for k in range(0, terms, square):
+        for first in range(0, whole, square):
+            start, into = b + first * at.b_row + k * item, out + k * at.panel_row + first * item
+            transpose_square(zero, start, at.b_row, square, into, at.panel_row)
+    for i in range(columns):
+        row = numbers_at(zero, b + i * at.b_row)
+        for k in range(terms if i < whole else 0, at.terms):
+            numbers_at(zero, out + k * at.panel_row)[i] = row[k]
+
+
+@by_address
+def pack_columns(zero, address):
+    """Pack columns of weights as columns of panels: `out` of a `records.Product` from b (terms, columns)."""
+    at, item = product_at(address), bytes_of(zero)
+    width = at.panel_row // item
+    for p in range((at.columns + width - 1) // width):
+        columns = min(width, at.columns - p * width)
+        for k in range(at.terms):
+            row = numbers_at(zero, at.b + k * at.b_row + p * at.panel_row)
+            panel = numbers_at(zero, at.out + (p * at.terms + k) * at.panel_row)
+            for i in range(columns):
+                panel[i] = row[i]
+            for i in range(columns, width):
+                panel[i] = zero
 
 
 # ------------------------------------------------------------------------------------------ products
@@ -57,177 +105,74 @@ def has_accumulators(panel_row, batch):
 def panel_product(zero, address):
     """Compute a `records.Product` whose b is in panels.
 
-    Accumulation blocks of `kc` terms are added up in the same order for any number of rows and panels. Few rows with
-    `accumulators` use ACCUMULATORS accumulators over KC terms. With GEMV panels, all rows are read FEW_ROWS at once.
+    Accumulation blocks of KC terms are added up in the same order for any number of rows and panels.
     """
-    at, scratch, own_out = product_at(address), own_bytes(BLOCK_BYTES + VECTOR_BYTES), own_bytes(BLOCK_ROWS * GEMV_ROW)
-    if at.rows <= FEW_ROWS or at.panel_row == GEMV_ROW:
-        _multiply_few_at_a_time(zero, at, own_out)
-        return
-    tiles, of_block = (at.rows + MOST_ROWS - 1) // MOST_ROWS, BLOCK_ROWS // MOST_ROWS
-    blocks = (tiles + of_block - 1) // of_block  # all but the last are whole tiles
+    own_a, own_out = own_bytes(BLOCK_BYTES + BLOCK_ROWS * LINE), own_bytes(BLOCK_ROWS * GEMV_ROW)
+    at, item = product_at(address), bytes_of(zero)
+    blocks, most = (at.rows + BLOCK_ROWS - 1) // BLOCK_ROWS, BLOCK_BYTES // BLOCK_ROWS // item
     for block in range(blocks):
-        first, last = tiles * block // blocks * MOST_ROWS, min(at.rows, tiles * (block + 1) // blocks * MOST_ROWS)
-        most = BLOCK_BYTES // (max(1, last - first) * bytes_of(zero) * at.kc) * at.kc
+        first, last = at.rows * block // blocks, at.rows * (block + 1) // blocks
         for start in range(0, max(1, at.terms), most):
-            _multiply_block(zero, at, (first, last - first), (start, min(most, at.terms - start)), (scratch, own_out))
+            terms = min(most, at.terms - start)
+            a = at.a + first * at.a_row + start * item, at.a_row
+            _copy(zero, (last - first, terms), a, (own_a, terms * item + LINE))
+            _multiply_block(zero, at, (first, last - first), (start, terms), own_a, own_out)
 
 
 @plain
-def _multiply_few_at_a_time(zero, at, own_out):
-    """Multiply rows, FEW_ROWS at once. GEMV panels may meet more rows if one thread does the work of several."""
-    rows, a, out = at.rows, at.a, at.out
-    for first in range(0, rows, FEW_ROWS):
-        at.rows, at.a, at.out = min(FEW_ROWS, rows - first), a + first * at.a_row, out + first * at.out_row
-        _multiply_few(zero, at, own_out)
-    at.rows, at.a, at.out = rows, a, out
+def _multiply_block(zero, at, rows, terms, own_a, own_out):
+    """Multiply some terms of some rows, copied to `own_a`; rows, terms: (the first, how many)."""
+    (first, rows), (start, terms), item = rows, terms, bytes_of(zero)
+    width, a_row = at.panel_row // item, terms * item + LINE
+    kc = KC if at.terms <= 2 * KC else 2 * KC
+    for p in range((at.columns + width - 1) // width):
+        columns, panel = min(width, at.columns - p * width), at.b + p * at.b_row + start * at.panel_row
+        out, adds = (at.out + first * at.out_row + p * at.panel_row, at.out_row), at.add != 0 or start > 0
+        into = (own_out, np.intp(GEMV_ROW)) if columns < width else out  # of the last panel some columns are wanted
+        if columns < width and adds:
+            _copy(zero, (rows, columns), out, into)
+        ahead = panel + at.b_row
+        for k in range(0, max(1, terms), kc):
+            block = panel + k * at.panel_row, min(kc, terms - k)
+            _multiply_panel(
+                zero, at, rows, (own_a + k * item, a_row), block, ahead + k * at.panel_row, into, adds or k > 0
+            )
+        if columns < width:
+            _copy(zero, (rows, columns), into, out)
 
 
 @plain
-def _multiply_few(zero, at, own_out):
-    """Multiply at most FEW_ROWS rows.
-
-    All of a panel is read before the next one, in the order in which they lie in memory: reading blocks that lie apart
-    halves the L2 cache's speed.
+def _multiply_panel(zero, at, rows, a, panel, ahead, out, add):
+    """Multiply rows by a block of a panel, tile by tile.
 
     Args:
-        at: the `records.Product`. own_out: memory for the product with one panel.
+        a, out: (address, bytes between rows). panel: (address, terms). ahead: address of the next panel's block.
     """
-    row, item, panels = at.panel_row, bytes_of(zero), at.panel_row // PANEL_ROW
-    width = row // item
-    for p in range(at.columns // width):
-        for number in range(at.more + 1):
-            panel, out = at.b + p * at.b_row + number * at.b_next, at.out + p * row + number * at.out_next
-            _multiply_all_terms(zero, at, panel, panels, (out, at.out_row))
-    if at.columns % width == 0:
-        return
-    first, end = _rest_of(at, width)
-    for p in range(first // width, (end + width - 1) // width):
-        if at.add:
-            _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), YES)
-        panels = (min(width, end - p * width) * item + PANEL_ROW - 1) // PANEL_ROW
-        _multiply_all_terms(zero, at, _rest_panel(at, p, width), panels, (own_out, _WIDE))
-        _move_rest(zero, at, (p, width), (ZERO, at.rows), (own_out, _WIDE), NO)
-
-
-@inlined
-def _multiply_all_terms(zero, at, panel, panels, out):
-    """Multiply at most FEW_ROWS rows by a GEMV panel of `panels` panels; out: (address, bytes between rows)."""
-    rows, item, row, kc = at.rows, bytes_of(zero), at.panel_row, at.kc
-    if at.accumulators:
-        kc = KC * ACCUMULATORS
-    for start in range(0, max(1, at.terms), kc):
-        a, adds = (at.a + start * item, at.a_row), at.add != 0 or start > 0
-        terms = panel + start * row, min(kc, at.terms - start)
-        if at.accumulators and ACCUMULATORS > 1:
-            _multiply_gemv(zero, rows, a, terms, row, out, adds)
+    (panel, terms), few = panel, at.panel_row != PANEL_ROW
+    most = FEW_ROWS if few else MOST_ROWS
+    tiles = (rows + most - 1) // most  # of nearly equal height, as low ones are slow
+    for number in range(tiles):
+        first, last = rows * number // tiles, rows * (number + 1) // tiles
+        own_a, own_out = a[0] + first * a[1], out[0] + first * out[1]
+        if few:
+            few_product(zero, last - first, own_a, a[1], panel, at.panel_row, terms, own_out, out[1], add)
         else:
-            multiply_few_rows(zero, rows, *a, terms[0], _ROW, row, panels, terms[1], *out, adds)
+            tile(zero, last - first, own_a, a[1], panel, _PANEL, ahead, terms, own_out, out[1], add)
+        ahead += terms // UNROLLED * LINE  # each tile prefetches a part of the next panel
 
 
 @plain
-def _multiply_gemv(zero, rows, a, panel, row, out, add):
-    """Multiply some terms by a GEMV panel, two panels at once, with several accumulators.
-
-    Args:
-        panel: (address, terms).
-        row: bytes of its columns. a, out: (address, bytes between rows).
-    """
-    (a, a_row), (panel, terms), (out, out_row) = a, panel, out
+def few_product(zero, rows, a, a_row, panel, term_bytes, terms, out, out_row, add):
+    """Multiply at most FEW_ROWS rows by some terms of a GEMV panel."""
     if rows == 1:
-        _one_row(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
-    elif rows == 2:
-        _two_rows(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+        gemv_tile(zero, rows, a, a_row, panel, term_bytes, panel, terms, out, out_row, add)
     else:
-        _three_rows(zero, a, a_row, panel, _ROW, row, terms, out, out_row, add)
+        for half in range(0, GEMV_ROW, GEMV_ROW // 2):
+            few_tile(zero, rows, a, a_row, panel + half, term_bytes, panel, terms, out + half, out_row, add)
 
 
 @plain
-def _multiply_block(zero, at, rows, terms, scratch):
-    """Multiply some terms of some rows, which are first copied into packed tiles.
-
-    Args:
-        at: the `records.Product`. rows, terms: (the first, how many).
-        scratch: addresses of memory for a block of rows, and for its product with one panel.
-    """
-    (first, rows), (start, terms), (tiles, own_out), item = rows, terms, scratch, bytes_of(zero)
-    width, adds = PANEL_ROW // item, at.add != 0 or start > 0
-    whole, a = at.columns // width, at.a + first * at.a_row + start * item
-    _pack_tiles(zero, rows, a, at.a_row, terms, tiles)
-    next_rows, next_start = first, start + terms
-    if next_start >= at.terms:
-        next_rows, next_start = first + rows, 0
-    for p in range(whole):
-        block = at.b + start * PANEL_ROW + p * at.b_row
-        if rows < at.rows:  # else a is small, and in the cache already
-            _fetch_block(zero, at, (next_rows, rows), (next_start, terms), (p, whole))
-        for number in range(at.more + 1):
-            panel, out = block + number * at.b_next, at.out + first * at.out_row + p * PANEL_ROW + number * at.out_next
-            ahead = panel + at.b_next if number < at.more else block + at.b_row
-            _multiply_panel(zero, at, (rows, width), tiles, (panel, ahead), terms, (out, at.out_row), adds)
-    rest, end = _rest_of(at, width)
-    for p in range(rest // width, (end + width - 1) // width):
-        panel, scratch = _rest_panel(at, p, width) + start * PANEL_ROW, (own_out, _WIDE)
-        shape = rows, min(width, end - p * width)
-        if adds:
-            _move_rest(zero, at, (p, width), (first, rows), scratch, YES)
-        _multiply_panel(zero, at, shape, tiles, (panel, panel + at.b_next), terms, scratch, adds)
-        _move_rest(zero, at, (p, width), (first, rows), scratch, NO)
-
-
-@plain
-def _rest_of(at, width):
-    """Return [first, end) of the columns of a `records.Product` in shared panels, among all columns of these."""
-    rest = at.columns % width
-    return at.rest_first * rest, (at.rest_first + at.more + 1) * rest
-
-
-@plain
-def _rest_panel(at, p, width):
-    """Return the address of shared panel p."""
-    return (at.rest_panels if at.rest_panels else at.b + at.columns // width * at.b_row) + p * at.b_next
-
-
-@plain
-def _move_rest(zero, at, panel, rows, scratch, back):
-    """Copy the columns of a shared panel from its memory `scratch` to their places in out, or `back`.
-
-    Args:
-        panel: (its number, columns of one).
-        rows: (the first, how many). scratch: (address, bytes between rows).
-    """
-    (p, width), (first_row, count), (scratch, own_row), item = panel, rows, scratch, bytes_of(zero)
-    first, end = _rest_of(at, width)
-    out = at.out + first_row * at.out_row + at.columns // width * width * item
-    column, end, rest = max(first, p * width), min(end, (p + 1) * width), at.columns % width
-    while column < end:
-        b, place = column // rest, column % rest
-        columns = min(rest - place, end - column)
-        of_out = out + (b - at.rest_first) * at.out_next + place * item, at.out_row
-        of_own = scratch + (column - p * width) * item, own_row
-        if back:
-            _copy_columns(zero, (count, columns), of_out, of_own)
-        else:
-            _copy_columns(zero, (count, columns), of_own, of_out)
-        column += columns
-
-
-@plain
-def _fetch_block(zero, at, rows, terms, part):
-    """Prefetch one part of the next block of a into the L2 cache; the block's rows lie apart in memory.
-
-    Args:
-        rows, terms: (the first, how many), of which there may be fewer. part: (its number, number of parts).
-    """
-    (first, rows), (start, terms), (number, parts), item = rows, terms, part, bytes_of(zero)
-    rows, size = min(rows, at.rows - first), min(terms, at.terms - start) * item
-    for row in range(rows * number // parts, rows * (number + 1) // parts):
-        for line in range(0, size, LINE):
-            fetch(zero, at.a + (first + row) * at.a_row + start * item + line)
-
-
-@plain
-def _copy_columns(zero, shape, source, out):
+def _copy(zero, shape, source, out):
     """Copy a block of rows and columns; source and out are given as (address, bytes between rows)."""
     for i in range(shape[0]):
         row, other = numbers_at(zero, out[0] + i * out[1]), numbers_at(zero, source[0] + i * source[1])
@@ -235,84 +180,52 @@ def _copy_columns(zero, shape, source, out):
             row[j] = other[j]
 
 
-@plain
-def tile_of(rows, tile):
-    """Return [first, last) of a tile of at most MOST_ROWS rows; all tiles have nearly equal height, as low ones are
-    slow.
-    """
-    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
-    return rows * tile // tiles, rows * (tile + 1) // tiles
+# ------------------------------------------------------------------------------------------ weights that are not packed
+# A product of few rows, in few steps, uses each weight only a few times: reading the weights takes most of its time,
+# and packing them takes as long as a few steps.
+@by_address
+def multiply_by_rows(zero, address):
+    """Compute a `records.Product` a bᵀ whose a (rows, terms) and b (columns, terms) are row-major."""
+    at, item = product_at(address), bytes_of(zero)
+    width = at.columns if at.rows <= MOST_TOGETHER else COLUMNS  # b is read once, by all rows
+    parts, add = (at.rows + MOST_TOGETHER - 1) // MOST_TOGETHER, at.add != 0  # parts of nearly equal numbers of rows
+    for j in range(0, at.columns, max(1, width)):
+        b, columns = at.b + j * at.b_row, min(width, at.columns - j)
+        tiles, left = columns // COLUMNS, columns % COLUMNS
+        last_b, done = b + tiles * COLUMNS * at.b_row, tiles * COLUMNS * item
+        for part in range(parts):
+            i, end = at.rows * part // parts, at.rows * (part + 1) // parts
+            a, rows, out = at.a + i * at.a_row, end - i, at.out + i * at.out_row + j * item
+            _dots(zero, rows, a, at.a_row, b, at.b_row, tiles, at.terms, out, at.out_row, add)
+            _last_dots(zero, rows, a, at.a_row, last_b, at.b_row, left, at.terms, out + done, at.out_row, add)
+
+
+@by_address
+def multiply_by_columns(zero, address):
+    """Compute a `records.Product` a b, b (terms, columns): four vectors of each of its rows are a panel, or two."""
+    at, item = product_at(address), bytes_of(zero)
+    for i in range(0, at.rows, FEW_ROWS):
+        a, out, rows = at.a + i * at.a_row, at.out + i * at.out_row, min(FEW_ROWS, at.rows - i)
+        for start in range(0, max(1, at.terms), KC):
+            b, kc, adds = at.b + start * at.b_row, min(KC, at.terms - start), at.add != 0 or start > 0
+            own_a, done = a + start * item, ZERO
+            while (at.columns - done // item) * item >= 4 * VECTOR_BYTES:
+                few_tile(zero, rows, own_a, at.a_row, b + done, at.b_row, b, kc, out + done, at.out_row, adds)
+                done += 4 * VECTOR_BYTES
+            if (at.columns - done // item) * item >= 2 * VECTOR_BYTES:
+                tile(zero, rows, own_a, at.a_row, b + done, at.b_row, b, kc, out + done, at.out_row, adds)
+                done += 2 * VECTOR_BYTES
+            for k in range(rows):
+                row, left = own_a + k * at.a_row, at.columns - done // item
+                _add_columns(zero, row, b + done, at.b_row, kc, left, out + k * at.out_row + done, adds)
 
 
 @plain
-def _pack_tiles(zero, rows, a, a_row, terms, tiles):
-    """Pack rows into tiles, each (terms, rows). Overwrites VECTOR_BYTES after them."""
-    item = bytes_of(zero)
-    square = VECTOR_BYTES // item
-    whole = terms // square * square
-    for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
-        first, last = tile_of(rows, tile)
-        count, source, out = last - first, a + first * a_row, tiles + first * terms * item
-        for k in range(0, whole, square):
-            if 2 * count == square:
-                transpose_half(zero, source + k * item, a_row, out + k * count * item)
-                continue
-            for part in range((count - 1) // square, -1, -1):  # the next one overwrites what lies beyond
-                i = part * square
-                at, into = source + i * a_row + k * item, out + (k * count + i) * item
-                transpose_square(zero, at, a_row, count - i, into, count * item)
-        packed = numbers_at(zero, out)
-        for i in range(count):
-            row = numbers_at(zero, source + i * a_row)
-            for k in range(whole, terms):
-                packed[k * count + i] = row[k]
-
-
-@plain
-def multiply_few_rows(zero, rows, a, a_row, panel, size, term_bytes, panels, terms, out, out_row, add):
-    """Multiply at most FEW_ROWS rows by several panels at once, as many as registers hold sums for.
-    One panel has too few sums to keep both multipliers busy."""
-    p = 0
-    while p < panels:
-        at, into, left = panel + p * size, out + p * PANEL_ROW, panels - p
-        if rows == 1 and left >= 4:
-            _one_by_4(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 4
-        elif rows == 1 and left >= 2:
-            _one_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 2
-        elif rows == 1:
-            _one(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 1
-        elif rows == 2 and left >= 2:
-            _two_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 2
-        elif rows == 2:
-            _two(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 1
-        elif _MANY_REGISTERS and left >= 2:
-            _three_by_2(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 2
-        else:
-            _three(zero, a, a_row, at, size, term_bytes, terms, into, out_row, add)
-            p += 1
-
-
-@plain
-def _multiply_panel(zero, at, shape, packed, panel, terms, out, add):
-    """Multiply more than FEW_ROWS rows, packed in tiles, by one panel.
-
-    Args:
-        at: the `records.Product`. shape: (rows, columns that are wanted).
-        packed: address of the tiles. panel: (address, address of the next).
-        out: (address, bytes between rows), for all of the panel's columns.
-    """
-    (rows, columns), (out, out_row), (panel, fetched) = shape, out, panel
-    for tile in range((rows + MOST_ROWS - 1) // MOST_ROWS):
-        first, last = tile_of(rows, tile)
-        rows_of_tile, own_out = packed + first * terms * bytes_of(zero), out + first * out_row
-        if columns * bytes_of(zero) > VECTOR_BYTES:
-            _packed(zero, last - first, rows_of_tile, panel, fetched, terms, at.kc, own_out, out_row, add)
-        else:
-            _packed_half(zero, last - first, rows_of_tile, panel, fetched, terms, at.kc, own_out, out_row, add)
-        fetched += terms // UNROLLED * LINE  # each tile prefetches a part of the next panel
+def _add_columns(zero, a, b, b_row, terms, columns, out, add):
+    """Compute out (columns,) = a b, or += with `add`, for the last columns, fewer than a panel has."""
+    a, sums = numbers_at(zero, a), numbers_at(zero, out)
+    for j in range(columns):
+        total = zero
+        for k in range(terms):
+            total += a[k] * numbers_at(zero, b + k * b_row)[j]
+        sums[j] = sums[j] + total if add else total

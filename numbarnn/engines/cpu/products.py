@@ -3,6 +3,7 @@
 It takes addresses of arrays in `records`. Threads share a function of a `records.Job`, cut into pieces.
 """
 
+from ctypes import addressof
 from typing import NamedTuple
 
 import numpy as np
@@ -11,32 +12,33 @@ from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
 from numbarnn.compile.plain import plain
 from numbarnn.compile.translate import of_types
-from numbarnn.engines.cpu import openblas
+from numbarnn.engines.base import EVERY_ROW
+from numbarnn.engines.cpu import joined, openblas
+from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import (
     PRODUCT_BYTES,
     SUMS_BYTES,
+    Product,
+    Sums,
+    Work,
     by_address,
     dropout_at,
     from_python,
     job_at,
     new_product,
     product_at,
-    run_at,
     sums_at,
     work_at,
 )
 from numbarnn.engines.cpu.vectors import bytes_of, numbers_at, own_numbers
 
 UNITS = 16  # slices of units start at multiples of this: one 64-byte line of float32
-SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS multiplies unpacked matrices
-SMALL_OUT = 1200  # m n up to which it does so for a bᵀ
+SMALL_PRODUCT = 1_000_000  # m n k up to which OpenBLAS has other kernels on some processors, which add up otherwise
+SMALL_OUT = 1200  # m n up to which it has them for a bᵀ
 KC = 128  # terms of an accumulation block; 384 gave up to 6x PyTorch's rounding error in dR on AVX-512
 FEW_TERMS = 3  # terms up to which `_few_terms` multiplies
-# Columns from which OpenBLAS does not get small pieces. With kernels for small products: from WIDE_OF_SMALL, or, with
-# columns that fill no whole vectors or few rows or terms, from WIDER.
-WIDE, WIDE_OF_SMALL, WIDER = 128, 176, 320
 ROWS_ALIKE = 12  # rows (float64: twice as many) of OpenBLAS's block: a cut at a multiple changes no row's bits
-PIECED_ROWS = 40  # m up to which OpenBLAS gets a product in small pieces
+WRITING = 8  # multiply-adds that take as long as writing one number of a large matrix
 SUM_ROWS = 16  # rows added up one after another, then as many sums of rows
 SUM_COLUMNS = 256  # columns added up together
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
@@ -92,116 +94,44 @@ def _few_terms(zero, at):
 
 
 @plain
-def _multiply_in_calls(zero, at):
-    """Compute a `records.Product` of unpacked matrices in the calls of OpenBLAS that `_set_calls` planned."""
+def _multiply(zero, at):
+    """Compute a `records.Product` of unpacked matrices by OpenBLAS, in blocks of at most KC terms.
+    OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost."""
     item = bytes_of(zero)
     if at.transpose_a != 0 and at.transpose_b == 0 and at.terms <= FEW_TERMS:
         _few_terms(zero, at)
         return
     lda, ldb, ldc = max(1, at.a_row // item), max(1, at.b_row // item), max(1, at.out_row // item)
-    transpose_a, transpose_b = at.transpose_a != 0, at.transpose_b != 0
-    m = rows = 0
-    while m < at.rows:
-        rows = min(at.call_rows, at.rows - m)
-        if at.rows - m - rows == 1:  # OpenBLAS multiplies one row in another way
-            rows -= ROWS_ALIKE
-        for n in range(0, at.columns, max(1, at.call_columns)):
-            for number in range(at.k_blocks):
-                (k, end), columns = slice_of_piece(at.terms, number, at.k_blocks), min(at.call_columns, at.columns - n)
-                a = at.a + (k * lda + m if transpose_a else m * lda + k) * item
-                b = at.b + (n * ldb + k if transpose_b else k * ldb + n) * item
-                out, adds = at.out + m * at.out_row + n * item, at.add != 0 or k > 0
-                _blas(zero, transpose_a, transpose_b, rows, columns, end - k, a, lda, b, ldb, adds, out, ldc)
-        m += rows
-
-
-@by_address
-def blas_product(zero, address):
-    """Compute a `records.Product` of unpacked matrices by OpenBLAS."""
-    _multiply_in_calls(zero, product_at(address))
-
-
-@by_address
-def blas_steps(zero, address):
-    """Compute a step's `records.Product`, and its `more` others, with unpacked weights by OpenBLAS; changes the record.
-    For processors that LLVM does not know but OpenBLAS may: with longer vectors or fused multiply-adds."""
-    at = product_at(address)
-    _set_calls(at, at, 0)
-    for _ in range(at.more + 1):
-        _multiply_in_calls(zero, at)
-        at.b += at.b_next
-        at.out += at.out_next
-
-
-def choose_pieces(product, dtype, has_small):
-    """Decide whether OpenBLAS gets a `records.Product` in small pieces, as it has few columns (`narrow`)."""
-    rows, columns, terms = product.rows, product.columns, product.terms
-    product.narrow = columns < WIDE
-    if has_small and not product.transpose_b and columns < WIDER:
-        spare, few = dtype.itemsize == 4 and columns % (2 * UNITS) != 0, min(rows, terms) <= KC
-        product.narrow = columns < WIDE_OF_SMALL or spare or few
+    transpose_a, transpose_b, blocks = at.transpose_a != 0, at.transpose_b != 0, _k_blocks(at)
+    for number in range(blocks):
+        k, end = slice_of_piece(at.terms, number, blocks)
+        a, b = at.a + (k * lda if transpose_a else k) * item, at.b + (k if transpose_b else k * ldb) * item
+        adds = at.add != 0 or k > 0
+        _blas(zero, transpose_a, transpose_b, at.rows, at.columns, end - k, a, lda, b, ldb, adds, at.out, ldc)
 
 
 # ------------------------------------------------------------------------------------------ parts of a product
 # A product has as many parts as threads, and its bits must not depend on the parts. OpenBLAS's order of additions
 # depends on where the last columns are, on rows modulo ROWS_ALIKE, and on whether a product is small. So parts are cut
-# at multiples of ROWS_ALIKE, and the whole product decides what is small.
+# at multiples of ROWS_ALIKE, and no part is small, nor one row, unless the whole is.
 @plain
-def _is_pieced(whole):
-    """Return whether OpenBLAS gets a `records.Product` in small pieces, as it has few rows."""
-    return whole.rows <= PIECED_ROWS and whole.transpose_a == 0
-
-
-@plain
-def _columns_of_piece(whole):
-    """Return the columns of such a piece."""
-    return 2 * UNITS if whole.transpose_b else 4 * UNITS
-
-
-@plain
-def _k_blocks(terms, most):
-    """Return the number of blocks, at least one, into which a sum is cut so that each has at most `most` terms."""
-    return max(1, (terms + most - 1) // most)
-
-
-@plain
-def _is_small(whole, has_small):
-    """Return whether OpenBLAS gets the rows of a `records.Product` in small pieces.
-    OpenBLAS packs both matrices of a product that is not small. With few columns packing costs up to half of the time,
-    if the processor has kernels for small products."""
-    return has_small != 0 and not whole.transpose_b and whole.narrow != 0
-
-
-@plain
-def _set_calls(at, whole, has_small):
-    """Plan OpenBLAS's calls for a part of a `records.Product`: rows and columns per call, and blocks of terms.
-    OpenBLAS adds up to 500 terms one after another; sums of KC terms halve the rounding error at no cost. With few
-    rows, small pieces need no packing and are up to 3 times faster."""
-    at.call_rows, at.call_columns, at.k_blocks = at.rows, at.columns, _k_blocks(at.terms, KC)
-    if whole.rows == 1:
-        at.k_blocks = 1
-    elif _is_pieced(whole):
-        lanes = 8 if whole.transpose_b else 1  # a bᵀ: OpenBLAS adds the terms up in several lanes anyway
-        at.call_columns = _columns_of_piece(whole)
-        most = min(lanes * KC, SMALL_PRODUCT // (max(1, whole.rows) * at.call_columns))
-        at.k_blocks = _k_blocks(at.terms, most)
-    elif _is_small(whole, has_small):
-        at.call_rows = SMALL_PRODUCT // (max(1, whole.columns) * KC * ROWS_ALIKE) * ROWS_ALIKE
+def _k_blocks(at):
+    """Return the number of blocks of terms of a `records.Product`: at least one, each of at most KC terms."""
+    return max(1, (at.terms + KC - 1) // KC)
 
 
 @plain
 def _least_rows(whole, has_small):
     """Return the least rows of a part: enough that OpenBLAS does not treat it as small when the whole is not."""
-    if has_small == 0 or _is_small(whole, has_small):
-        return 1
+    if has_small == 0:
+        return 2
     if whole.transpose_b:
-        return SMALL_OUT // max(1, whole.columns) + 1
-    k_blocks = _k_blocks(whole.terms, KC)  # the first or the last is the shortest
+        return SMALL_OUT // max(1, whole.columns) + 2
+    blocks = _k_blocks(whole)  # the first or the last is the shortest
     terms = min(
-        slice_of_piece(whole.terms, 0, k_blocks)[1],
-        whole.terms - slice_of_piece(whole.terms, k_blocks - 1, k_blocks)[0],
+        slice_of_piece(whole.terms, 0, blocks)[1], whole.terms - slice_of_piece(whole.terms, blocks - 1, blocks)[0]
     )
-    return SMALL_PRODUCT // max(1, whole.columns * terms) + 1
+    return SMALL_PRODUCT // max(1, whole.columns * terms) + 2
 
 
 @plain
@@ -216,25 +146,17 @@ def share_of_product(size, alike, least, piece, pieces):
 @plain
 def _multiply_piece(zero, address, piece, pieces, work):
     """Compute a piece of a product of a `records.Work`."""
-    whole, place, item = product_at(address), new_product(), bytes_of(zero)
-    at = product_at(place)
+    whole, at, item = product_at(address), product_at(new_product()), bytes_of(zero)
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
-    if _is_pieced(whole):
-        first, last = share_of_product(whole.columns, _columns_of_piece(whole), 1, piece, pieces)
-        at.columns = last - first
-        at.b += first * (whole.b_row if whole.transpose_b else item)
-        at.out += first * item
-    else:
-        least = _least_rows(whole, work.has_small)
-        first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, pieces)
-        at.rows = last - first
-        at.a += first * (item if whole.transpose_a else whole.a_row)
-        at.out += first * whole.out_row
+    least = _least_rows(whole, work.has_small)
+    first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, pieces)
+    at.rows = last - first
+    at.a += first * (item if whole.transpose_a else whole.a_row)
+    at.out += first * whole.out_row
     if first < last:
-        _set_calls(at, whole, work.has_small)
-        run_at(zero, work.function, place)
+        _multiply(zero, at)
 
 
 # ------------------------------------------------------------------------------------------ sums
@@ -365,3 +287,66 @@ def _drop_piece(zero, at, elements):
             i = group * 4 + k - position
             if first <= i < last:
                 out[i] = x[i] * scale if words[k] >= threshold else scale - scale
+
+
+# ------------------------------------------------------------------------------------------ for the engine
+class ProductParts:
+    """Makes a `joined.FusedPart` for each product method of the engine; names and arguments are the engine's.
+
+    Args:
+        threads_for: f(work, parts), the number of threads for that many multiply-adds (`CpuEngine._threads`).
+        address_of: f(function, dtype), the address of a compiled function.
+        are_one: f(a, b), whether two arrays are views of the same elements.
+    """
+
+    def __init__(self, threads_for, address_of, are_one):
+        self._threads_for, self._address_of, self._are_one = threads_for, address_of, are_one
+
+    def multiply(self, out, a, b, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
+        m, n = out.shape
+        threads = self._threads_for(out.size * (a.shape[0] if transpose_a else a.shape[1]), max(m, n))
+        return self._part(threads, out.dtype, [_product(out, a, b, transpose_a, transpose_b, accumulate)], [])
+
+    def add_column_sums(self, out, x):
+        return self._part(self._threads_for(x.size, x.shape[1]), x.dtype, [], [_sums(out, x, True)])
+
+    def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
+        weights = sum(dw[name].size for name in ("W", "R") if name in dw)
+        gemms = [(dw["W"], dax, x)] if "W" in dw else []
+        if "R" in dw:
+            gemms.append((dw["R"], dah[rows_of_h], h_before[rows_of_h]))
+        gemms = [_product(out, d[:, : len(out)], other, True, False, accumulate) for out, d, other in gemms]
+        if "b_w" in dw and "b_r" in dw and self._are_one(dax, dah):  # true for most cells
+            sums = [_sums(dw["b_w"], dax, accumulate, dw["b_r"])]
+        else:
+            sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
+        rows = max(len(x), WRITING)
+        return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, gemms, sums)
+
+    def _part(self, threads, dtype, gemms, sums):
+        """Return the `Part` for some `records.Product`s and some `records.Sums`."""
+        gemms, sums = (Product * len(gemms))(*gemms), (Sums * len(sums))(*sums)
+        record = Work(
+            products=addressof(gemms), products_count=len(gemms), sums=addressof(sums), sums_count=len(sums),
+            has_small=openblas.has_small_kernels(), pieces=threads,
+        )  # fmt: skip
+        work = self._address_of(multiply_and_add, dtype)
+        return joined.FusedPart(dtype.itemsize, work, record, threads, (gemms, sums))
+
+
+def _product(out, a, b, transpose_a, transpose_b, add):
+    """Return a `records.Product`: out (rows, columns) = op(a) op(b), or +=."""
+    rows, columns = out.shape
+    return Product(
+        rows=rows, columns=columns, terms=a.shape[0 if transpose_a else 1], a=address(a), a_row=row_bytes(a),
+        b=address(b), b_row=row_bytes(b), out=address(out), out_row=row_bytes(out), transpose_a=transpose_a,
+        transpose_b=transpose_b, add=add,
+    )  # fmt: skip
+
+
+def _sums(out, x, add, also=None):
+    """Return a `records.Sums`: out (columns,) = column sums of x, or +=. The array `also` receives the same sums."""
+    rows, columns = x.shape[0], min(out.shape[0], x.shape[1])
+    return Sums(
+        rows=rows, columns=columns, x=address(x), x_row=row_bytes(x), out=address(out), also=address(also), add=add
+    )

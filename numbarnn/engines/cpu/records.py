@@ -22,16 +22,18 @@ _CALL = (
     "steps batch outputs inputs input_gates direction first last save backward from_zero pack packs by_rows",
     # parameters; memory for panels; `panel_row` holds for R and W_hr, panels of W have PANEL_ROW
     "W R b_w b_r W_hr per_unit R_panels W_panels W_hr_panels panel_row",
-    # states; own_h is h before a projection; `x_by_steps`: each step multiplies its own x; `ax_slot`: distance between
-    # two times, 0 if all times share memory
+    # states; own_h is h before a projection. x is multiplied for `chunk` steps at a time; else ax is given. Each thread
+    # has a part of the memory for x of these steps, for their x Wᵀ, and for h Rᵀ of one step, see
+    # `sharing.own_products`.
     "h h_row h_slot own_h own_h_row own_h_slot c c_row c_slot c_slots zeros",
-    "x x_row x_by_steps ax ax_row ax_slot ah ah_row saved saved_row v v_row all_sums lanes parts totals step_mask",
+    "x x_row chunk ax ax_row own_x own_ax own_ah",
+    "saved saved_row v v_row all_sums lanes parts totals step_mask",
     "noise noise_thresholds noise_values",
     # gradients; own_dh is the gradient of own_h
     "d_states d_states_row",
     "dh dh_row own_dh own_dh_row dc dc_row dax dax_row dah dah_row dy dy_row dht d_per_unit d_per_unit_row d_v d_v_row",
     # addresses of functions: the cell's, the product's, the packing's; of a `Stage` for each stage
-    "step stages stages_count product pack_panel",
+    "step stages stages_count product pack_panels",
 )
 
 
@@ -50,36 +52,30 @@ LARGEST = 2
 Stage = _table("Stage", "is_sums first_gate end_gate first_sum end_sum product step")
 
 # Arguments of a cell's function: some sequences in one step, units [first, last) of H. Addresses point at unit 0 of
-# the first sequence; `.._row` is the distance between sequences.
+# the first sequence; `.._row` is the distance between sequences. `.._units` is the distance between two gates, and
+# `.._first` the address for the thread's first sequence.
 Rows = _table(
     "Rows",
     "rows first last H t position noise noise_thresholds noise_values",
-    "ax ax_row ah ah_row b_w b_r per_unit sums sums_row",
+    "ax ax_row ax_units ax_first ah ah_row ah_units ah_first b_w b_r per_unit sums sums_row",
     "h h_row c c_row new_h new_h_row new_c new_c_row saved saved_row",
     "dy dy_row dh dh_row dc dc_row dax dax_row dah dah_row d_per_unit d_per_unit_row d_v d_v_row d_sums d_sums_row",
     "out out_row",
 )
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
-# `panel_row` between two terms of one. Blocks of `kc` terms are added up; a GEMV panel may have several
-# `accumulators`. With panels or few rows (`few_rows.multiply_by_rows`) there may be `more` matrices b, such as R of
-# further gates, and as many parts of out; `.._next` is the distance between them.
-# Columns that fill no whole panel are in panels together, in the order of the b, at `rest_panels` (0: after the
-# others); `rest_first` is the number of the first of these b to multiply. Such a panel is packed from `rest` rows of
-# each b, and begins with row number `rest_first` of all of them.
-# `narrow`: see `products.choose_pieces`.
+# `panel_row` between two terms of one. To be packed are `units` rows of each of several b, see `panels.pack_rows`.
 Product = _table(
     "Product",
-    "rows columns terms kc a a_row b b_row panel_row out out_row transpose_a transpose_b add more b_next out_next",
-    "rest rest_first rest_panels accumulators",
-    "call_rows call_columns k_blocks narrow",
+    "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add",
+    "units first_column b_next out_next",
 )
 
 # out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
 Sums = _table("Sums", "rows columns x x_row out also add")
 
-# Consecutive products and sums, cut into `pieces`; `function` multiplies.
-Work = _table("Work", "products products_count sums sums_count function has_small pieces")
+# Consecutive products and sums, cut into `pieces`.
+Work = _table("Work", "products products_count sums sums_count has_small pieces")
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")
@@ -93,8 +89,8 @@ Step = _table("Step", "function record threads")
 # A thread's part of shared work: a function of (zero, address of its Job) does `record`.
 Job = _table("Job", "thread threads counters record")
 
-# A parallel region of OpenMP: addresses of OpenMP's functions, and of the function that each thread calls.
-Region = _table("Region", "gomp_parallel thread_number team_size take_part item function threads counters record")
+# What each thread of a parallel region of OpenMP does, see `openmp.take_part`.
+Region = _table("Region", "item function threads counters record")
 
 STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
 

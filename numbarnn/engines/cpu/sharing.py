@@ -9,7 +9,7 @@ from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import barrier
 from numbarnn.engines.cpu.cell_steps import TILE
 from numbarnn.engines.cpu.records import LARGEST, rows_at, run_at
-from numbarnn.engines.cpu.vectors import bytes_of, numbers_at
+from numbarnn.engines.cpu.vectors import LINE, bytes_of, numbers_at
 
 find_step_time = plain(step_time)
 FEW_TILES = 8  # sums of TILE units that are added up one after another
@@ -60,25 +60,23 @@ def share_of(zero, call, job):
 
 
 @plain
-def units_before(zero, call, share, panel_row):
-    """Return [first, last) of the units whose weights a share packs and multiplies by x before its first step.
-
-    They are the share's own units; if each thread needs all weights, they are a part of all units.
-
-    Args:
-        panel_row: bytes of the weights' panels; the units are cut at whole panels.
-    """
-    if call.by_rows:
-        return cut(call.hidden, panel_row // bytes_of(zero), share.thread, share.threads)
-    return share.first, share.last
+def columns_apart(zero, call, first, last):
+    """Return the columns between two gates in a thread's product for units [first, last) of all gates.
+    The gates follow each other. A cell's stages multiply some gates alone; these begin new panels."""
+    width = call.panel_row // bytes_of(zero)
+    return (last - first + width - 1) // width * width if call.stages_count else last - first
 
 
 @plain
-def columns_before(zero, call, share):
-    """Return [first, last) of the columns of h whose projection a share packs before its first step."""
+def own_products(zero, call, share, slots, gates):
+    """Return (offset, bytes between rows) of a thread's part of memory for products.
+    For each of its sequences it has `slots` rows, with its units of so many gates. Rows a power of two apart would
+    evict each other from the caches."""
+    item = bytes_of(zero)
+    row = gates * columns_apart(zero, call, share.first, share.last) * item + LINE
     if call.by_rows:
-        return cut(call.outputs, call.panel_row // bytes_of(zero), share.thread, share.threads)
-    return share.first_out, share.last_out
+        return share.first_row * slots * row, row
+    return call.batch * slots * (gates * share.first * item + share.thread * LINE), row
 
 
 # ------------------------------------------------------------------------------------------ threads and each other
@@ -151,8 +149,8 @@ def set_rows(zero, call, share, rows, b, count, t, before):
         rows.dax, rows.dah = call.dax + place * call.dax_row, call.dah + place * call.dah_row
         rows.d_per_unit, rows.d_v = call.d_per_unit + place * call.d_per_unit_row, call.d_v + b * call.d_v_row
     else:
-        rows.sums, rows.ah = totals, call.ah + b * call.ah_row
-        rows.ax = call.ax + t * call.ax_slot + b * call.ax_row
+        rows.sums, number = totals, b - share.first_row
+        rows.ax, rows.ah = rows.ax_first + number * rows.ax_row, rows.ah_first + number * rows.ah_row
 
 
 @plain
@@ -164,7 +162,7 @@ def set_parameters(zero, call, rows):
     rows.noise_thresholds, rows.noise_values = call.noise_thresholds, call.noise_values
     rows.h_row = rows.new_h_row = call.own_h_row
     rows.c_row = rows.new_c_row = call.c_row
-    rows.ax_row, rows.ah_row, rows.saved_row = call.ax_row, call.ah_row, call.saved_row
+    rows.saved_row = call.saved_row
     rows.sums_row = rows.d_sums_row = call.sums_count * bytes_of(zero)
     rows.dy_row = call.dy_row if call.W_hr == 0 else 0
     rows.dh_row, rows.dc_row, rows.dax_row, rows.dah_row = call.own_dh_row, call.dc_row, call.dax_row, call.dah_row

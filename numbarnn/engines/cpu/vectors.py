@@ -36,16 +36,12 @@ def _vector_bytes():
 
 VECTOR_BYTES = _vector_bytes()
 _IS_ARM = llvm.get_default_triple().startswith(("aarch64", "arm64"))  # 128 bits and fused multiply-adds, all of them
-KNOWN = _IS_ARM or bool(host_features())  # whether LLVM knows this processor's features
 LINE = 64  # bytes of a cache line
 # A tile of 6 x 2 sums, 2 vectors of the panel and a factor take 15 of 16 registers. AVX-512 has 32, but 12 rows are
 # no faster there than 8, and take longer to compile.
 MOST_ROWS = 8 if VECTOR_BYTES == 64 else 6
-
-
-def panel_width(dtype):
-    """Return the columns of a panel: two vectors."""
-    return 2 * VECTOR_BYTES // np.dtype(dtype).itemsize
+# Terms to multiply without a branch while one cache line of the next panel is prefetched.
+UNROLLED = 2 if VECTOR_BYTES == 64 else 4
 
 
 def description():
@@ -53,9 +49,7 @@ def description():
     features, text = host_features(), f"vectors of {8 * VECTOR_BYTES} bits"
     if features.get("fma") or _IS_ARM:
         text += ", fused multiply-add"
-    if not KNOWN:
-        text += ", and of four sequences or more by OpenBLAS, as LLVM does not know what this processor has"
-    elif VECTOR_BYTES == 16 and not _IS_ARM:
+    if VECTOR_BYTES == 16 and not _IS_ARM:
         text += ", slower, as this processor has no AVX"
     return text
 
@@ -106,33 +100,12 @@ class Vectors:
         load = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(load, [self.at(address), ir.IntType(32)(self.bytes), mask, ir.Constant(self.type, None)])
 
-    def sums(self, vectors):
-        """Return the sum of each vector's numbers, added pairwise: upper half to lower half, and so on.
-
-        Args:
-            vectors: a power of two.
-
-        Returns:
-            vectors with the sums in order. Two partly summed vectors share one before the next halving, so several sums
-            take little longer than one.
-        """
-        add, width, starts = self.builder.fadd, self.length, [0]  # of what is left of each, and where it begins
-        while width > 1:
-            width //= 2
-            if len(vectors) > 1:
-                low = [other * self.length + start + i for other in (0, 1) for start in starts for i in range(width)]
-                high, pairs = [place + width for place in low], zip(vectors[::2], vectors[1::2], strict=True)
-                vectors = [add(self._picked(*pair, low), self._picked(*pair, high)) for pair in pairs]
-                starts = range(0, self.length, width)
-            else:
-                high = [(i + width) % self.length for i in range(self.length)]
-                vectors = [add(vectors[0], self._picked(vectors[0], vectors[0], high))]
-        return [self._picked(vector, vector, list(starts)) for vector in vectors]
-
-    def _picked(self, one, other, places):
-        """Return the numbers at some positions of two vectors; the second's positions follow the first's."""
-        places = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-        return self.builder.shuffle_vector(one, other, places)
+    def total(self, vector):
+        """Return the sum of a vector's numbers, in an order that LLVM chooses."""
+        kind = ir.FunctionType(self.number, [self.number, self.type])
+        name = f"llvm.vector.reduce.fadd.v{self.length}f{8 * self.bytes}"
+        add = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(add, [self.number(0), vector], fastmath=("reassoc",))
 
     def same(self, address):
         """Load the number at an address into all places of a vector."""
@@ -147,51 +120,26 @@ class Vectors:
         name = f"llvm.fmuladd.v{self.length}f{8 * self.bytes}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, of_all, name), [x, y, z])
 
-    def fetch(self, address, soon=False):
-        """Prefetch the line at an address into the L2 cache, or with `soon` into L1; the address may be invalid."""
+    def fetch(self, address):
+        """Prefetch the line at an address into the L2 cache; the address may be invalid."""
         builder, byte, flag = self.builder, ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(3 if soon else 2), flag(1)])
+        builder.call(fetch, [self.at(address, ir.IntType(8)), flag(0), flag(2), flag(1)])
 
     def add_products(self, sums, factor, vectors):
         """Add factor times each vector to the variables in `sums`."""
         for place, vector in zip(sums, vectors, strict=True):
             self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
 
-    def put_sums(self, sums, out, add, other=None):
-        """Store sums, rows of variables, in out; with `add` store other + sums.
-
-        Args:
-            out, other: (address, bytes between rows); other: None: out itself.
-        """
-        builder = self.builder
-        with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
-            for place, address in self._places(sums, other or out):
-                builder.store(builder.fadd(self.load(address), builder.load(place)), place)
-        for place, address in self._places(sums, out):
-            self.store(builder.load(place), address)
-
-    def _places(self, sums, matrix):
-        """Return (variable, its address in a matrix) for each of the sums."""
-        first, row_bytes = matrix
-        rows = [self.moved(first, i, row_bytes) for i in range(len(sums))]
+    def places(self, sums, out, out_row):
+        """Return (variable, its address in out) for each of the sums."""
+        rows = [self.moved(out, i, out_row) for i in range(len(sums))]
         return [
             (place, self.moved(first, j, VECTOR_BYTES))
             for row, first in zip(sums, rows, strict=True)
             for j, place in enumerate(row)
         ]
-
-    def put_totals(self, vectors, out, adds):
-        """Store the vectors' numbers side by side in out, or add them if `adds` is true."""
-        builder = self.builder
-        for vector in vectors:
-            place = self.at(out, vector.type)
-            before = builder.load(place)
-            before.align = self.bytes
-            vector = builder.fadd(vector, builder.select(adds, before, ir.Constant(vector.type, None)))
-            builder.store(vector, place).align = self.bytes
-            out = self.moved(out, vector.type.count, self.bytes)
 
     def variable(self):
         """Return a vector variable, zero at first; LLVM keeps it in a register."""
@@ -200,57 +148,69 @@ class Vectors:
         return place
 
 
-def tile_product(rows, panels, accumulators=1):
-    """Return a function for compiled code: out = a panels, or +=.
+def tile_product(most, vectors):
+    """Return a function for compiled code: out = a panel, or +=, for 1 to `most` rows of a: the micro-kernel.
 
     Args:
-        rows: rows of out. panels: number of panels, whose columns are those of out.
-        accumulators: number of partial sums, which take the terms in turn: the rounding error is that of a sum with
-            so many times fewer terms.
+        vectors: vectors of the panel per term.
 
     Args of the function:
+        rows: number of rows.
         a, a_row: address of the rows (rows, terms), and bytes between them.
-        panel, panel_bytes, term_bytes: address of the first panel (terms, `panel_width`); bytes between two panels, and
-            between two terms of one.
-        terms, out, out_row, add: see `packed_tile.packed_tile`.
+        panel, term_bytes: address of the panel's first term, and bytes between two terms.
+        ahead: address to prefetch, one cache line for each UNROLLED terms. The processor cannot guess the next panel,
+            and large weights lie in the L3 cache.
+        terms, out, out_row: number of terms; address of the result, and bytes between its rows.
+        add: add to out.
     """
 
     def generate(context, builder, signature, arguments):
         v = Vectors(context, builder, signature.args[0])
-        _, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add = arguments
-        sums = [[[v.variable() for _ in range(2 * panels)] for _ in range(rows)] for _ in range(accumulators)]
-
-        def add_products(term, accumulator):
-            b = []
-            for p in range(panels):
-                first = v.moved(v.moved(panel, p, panel_bytes), term, term_bytes)
-                b += [v.load(first), v.load(v.moved(first, 1, VECTOR_BYTES))]
-            for i in range(rows):
-                v.add_products(sums[accumulator][i], v.same(v.moved(v.moved(a, i, a_row), term, v.bytes)), b)
-
-        done = INT(0)
-        if accumulators > 1:
-            groups = builder.sdiv(terms, INT(accumulators))
-            with cgutils.for_range(builder, groups) as loop:
-                for accumulator in range(accumulators):
-                    add_products(builder.add(builder.mul(loop.index, INT(accumulators)), INT(accumulator)), accumulator)
-            done = builder.mul(groups, INT(accumulators))
-        with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
-            add_products(builder.add(done, loop.index), 0)
-        for place, *others in zip(*(chain(*of_turn) for of_turn in sums), strict=True):
-            for other in others:
-                builder.store(builder.fadd(builder.load(place), builder.load(other)), place)
-        v.put_sums(sums[0], (out, out_row), add)
+        _, rows, *operands = arguments
+        for count in cgutils.each_of(builder, rows, range(1, most + 1)):
+            _write_tile(v, (count, vectors), *operands)
         return context.get_dummy_value()
 
     @intrinsic
-    def product(typing_context, zero, a, a_row, panel, panel_bytes, term_bytes, terms, out, out_row, add):
-        return types.void(zero, *[types.intp] * 8, types.boolean), generate
+    def product(typing_context, zero, rows, a, a_row, panel, term_bytes, ahead, terms, out, out_row, add):
+        return types.void(zero, *[types.intp] * 9, types.boolean), generate
 
     return product
 
 
-def dot_tiles(most, columns, fetches=False):
+def _write_tile(v, shape, a, a_row, panel, term_bytes, ahead, terms, out, out_row, add):
+    """Write `tile_product`'s instructions for a tile of a shape (rows, vectors)."""
+    builder, (rows, vectors) = v.builder, shape
+    sums = [[v.variable() for _ in range(vectors)] for _ in range(rows)]
+    starts = [v.moved(a, i, a_row) for i in range(rows)]
+    for place in chain(*sums):
+        builder.store(ir.Constant(v.type, None), place)
+    for i in range(rows):  # fetch the sums to add to: a store would wait for their line
+        for line in range(0, vectors * VECTOR_BYTES, LINE):
+            v.fetch(builder.add(v.moved(out, i, out_row), INT(line)))
+
+    def add_products(term):
+        first = v.moved(panel, term, term_bytes)
+        b = [v.load(v.moved(first, j, VECTOR_BYTES)) for j in range(vectors)]
+        for row, start in zip(sums, starts, strict=True):
+            v.add_products(row, v.same(v.moved(start, term, v.bytes)), b)
+
+    groups = builder.sdiv(terms, INT(UNROLLED))
+    with cgutils.for_range(builder, groups) as loop:
+        v.fetch(v.moved(ahead, loop.index, LINE))
+        for number in range(UNROLLED):
+            add_products(builder.add(builder.mul(loop.index, INT(UNROLLED)), INT(number)))
+    done = builder.mul(groups, INT(UNROLLED))
+    with cgutils.for_range(builder, builder.sub(terms, done)) as loop:
+        add_products(builder.add(done, loop.index))
+    with builder.if_then(builder.icmp_signed("!=", add, add.type(0))):
+        for place, address in v.places(sums, out, out_row):
+            builder.store(builder.fadd(v.load(address), builder.load(place)), place)
+    for place, address in v.places(sums, out, out_row):
+        v.store(builder.load(place), address)
+
+
+def dot_tiles(most, columns):
     """Return a function for compiled code: out (rows, count * columns) = a bᵀ, or +=, for row-major a and b.
 
     Each dot product has one vector of partial sums, which are added at the end. A row of a meets several columns at
@@ -258,7 +218,6 @@ def dot_tiles(most, columns, fetches=False):
 
     Args:
         most: most rows of a. columns: columns of a tile.
-        fetches: prefetch the next tile's rows of b: a tenth faster if b is in the L3 cache, else slower.
 
     Args of the function:
         rows: number of rows.
@@ -271,7 +230,7 @@ def dot_tiles(most, columns, fetches=False):
         v = Vectors(context, builder, signature.args[0])
         _, rows, *operands = arguments
         for number in cgutils.each_of(builder, rows, range(1, most + 1)):
-            _write_dot_tiles(v, (number, columns), fetches, *operands)
+            _write_dot_tiles(v, (number, columns), *operands)
         return context.get_dummy_value()
 
     @intrinsic
@@ -281,7 +240,7 @@ def dot_tiles(most, columns, fetches=False):
     return product
 
 
-def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, out_row, add):
+def _write_dot_tiles(v, shape, a, a_row, b, b_row, count, terms, out, out_row, add):
     """Write `dot_tiles`'s instructions for tiles of a shape (rows, columns)."""
     builder, (rows, columns) = v.builder, shape
     sums = [[v.variable() for _ in range(columns)] for _ in range(rows)]
@@ -293,8 +252,6 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         for j in range(columns):
             place = v.moved(v.moved(tile, j, b_row), at, v.bytes)
             of_b = load(place)
-            if fetches:
-                v.fetch(builder.add(place, tile_bytes), soon=True)
             for i in range(rows):
                 builder.store(v.multiply_add(of_a[i], of_b, builder.load(sums[i][j])), sums[i][j])
 
@@ -308,9 +265,54 @@ def _write_dot_tiles(v, shape, fetches, a, a_row, b, b_row, count, terms, out, o
         with builder.if_then(builder.icmp_signed("<", done, terms)):
             left = builder.sub(terms, done)
             add_products(tile, done, lambda address: v.load_first(address, left))
-        for i in range(rows):
-            first = v.moved(v.moved(out, i, out_row), loop.index, columns * v.bytes)
-            v.put_totals(v.sums([builder.load(place) for place in sums[i]]), first, adds)
+        for i, j in np.ndindex(rows, columns):
+            place = builder.add(v.moved(out, i, out_row), v.moved(INT(j * v.bytes), loop.index, columns * v.bytes))
+            place = v.at(place, v.number)
+            before = builder.select(adds, builder.load(place), v.number(0))
+            builder.store(builder.fadd(v.total(builder.load(sums[i][j])), before), place)
+
+
+@intrinsic
+def transpose_square(typing_context, zero, source, source_row, rows, out, out_row):
+    """Write out = the transposed source, with as many rows and columns as a vector has numbers; strides in bytes.
+    Only the first `rows` of the source are read; the last of them is repeated."""
+
+    def generate(context, builder, signature, arguments):
+        v = Vectors(context, builder, signature.args[0])
+        _, source, source_row, count, out, out_row = arguments
+        last = builder.sub(count, INT(1))
+        numbers = [builder.select(builder.icmp_signed("<", INT(i), last), INT(i), last) for i in range(v.length)]
+        rows = [v.load(v.moved(source, number, source_row)) for number in numbers]
+        _exchange(builder, rows)
+        for i, row in enumerate(rows):
+            v.store(row, v.moved(out, i, out_row))
+        return context.get_dummy_value()
+
+    return types.void(zero, *[types.intp] * 5), generate
+
+
+def _exchange(builder, rows):
+    """Swap a row's number with the high part of a number's position in it; the low part stays."""
+    width = len(rows) // 2
+    while width:  # swap halves of pairs of rows, quarters of pairs, and so on
+        for i in range(len(rows)):
+            if not i & width:
+                rows[i], rows[i + width] = _swapped(builder, rows[i], rows[i + width], width)
+        width //= 2
+
+
+def _swapped(builder, first, second, width):
+    """Return two rows after exchanging the first one's odd blocks with the second one's even blocks."""
+    length = first.type.count
+    even = [i + j for i in range(0, length, 2 * width) for j in range(width)]
+    mask_type = ir.VectorType(ir.IntType(32), length)
+    results = []
+    for start in (0, width):
+        places = [0] * length
+        for i in even:
+            places[i], places[i + width] = i + start, length + i + start
+        results.append(builder.shuffle_vector(first, second, ir.Constant(mask_type, places)))
+    return results
 
 
 @intrinsic

@@ -2,9 +2,6 @@
 
 import ctypes
 import math
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -155,27 +152,6 @@ def of_another(a, b):
 
 def of_gamma(a, b):
     return math.gamma(np.float32(a))
-
-
-def first_of(a, b):
-    return a
-
-
-def test_threads_that_call_it_first_at_once_share_one_function():
-    """A second one would free what a call of the first one still reads."""
-    begin, before = threading.Barrier(4), sys.getswitchinterval()
-
-    def made(function):
-        begin.wait()
-        return function.compiled
-
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            for _ in range(50):
-                assert len(set(threads.map(made, [from_python(first_of)] * 4))) == 1
-    finally:
-        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize(

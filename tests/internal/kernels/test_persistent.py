@@ -12,7 +12,7 @@ import pytest
 import minimal_rnn
 from cases import Case
 from comparing import assert_close, assert_same_bits
-from general_cells import GENERAL, NOISE_CELLS, SUM_CELLS, UNEVEN
+from general_cells import WRITTEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
 from numbarnn.bench import planned
@@ -80,15 +80,15 @@ def test_refuses_what_its_kernels_do_not_compute(backward, dtype, profile, words
 
 
 OWN = {
-    "no R": (GENERAL["light"], "float32", (512, 512), 1, False),
-    "no R, two layers in a launch": (GENERAL["light"], "float32", (100, 64), 1, False),
-    "fewer gates of ah": (UNEVEN["fewer"], "float32", (256, 256), 2, False),
-    "more gates of ah": (UNEVEN["more"], "float16", (768, 768), 1, True),
-    "sums over units": (SUM_CELLS["normed"], "float16", (512, 512), 1, False),
+    "no R": (WRITTEN["light"], "float32", (512, 512), 1, False),
+    "no R, two layers in a launch": (WRITTEN["light"], "float32", (100, 64), 1, False),
+    "fewer gates of ah": (WRITTEN["fewer"], "float32", (256, 256), 2, False),
+    "more gates of ah": (WRITTEN["more"], "float16", (768, 768), 1, True),
+    "sums over units": (WRITTEN["normed"], "float16", (512, 512), 1, False),
     "a product within the step": ("gru_reset_before", "float16", (512,), 1, True),
-    "sums and products within the step": (SUM_CELLS["ladder"], "float32", (512, 512), 1, False),
-    "noise": (NOISE_CELLS["noisy"], "float32", (512, 512), 1, True),
-    "noise, no R": (NOISE_CELLS["drawn"], "float16", (512,), 1, False),
+    "sums and products within the step": (WRITTEN["ladder"], "float32", (512, 512), 1, False),
+    "noise": (WRITTEN["noisy"], "float32", (512, 512), 1, True),
+    "noise, no R": (WRITTEN["drawn"], "float16", (512,), 1, False),
 }
 
 
