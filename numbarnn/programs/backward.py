@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from numbarnn.common.order import RESET
+from numbarnn.common.order import RESET, SKIP
 from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Scratch
 from numbarnn.programs.forward import BUILDERS, ForwardSpec, as_given, forward
 from numbarnn.programs.program import Builder
@@ -287,6 +287,9 @@ class Backward(Builder):
             P, step_mask = problem.output_sizes[task.layer], tape.step_mask[task.direction][1:-1]
             h_before = h_before[:, :, task.direction * P : (task.direction + 1) * P]
             self.emit("select", self.h_before[place], h_before, step_mask, RESET, 0.0)
+        if problem.padded and problem.cell.product_stages:  # beyond a sequence stages may have divided by x = 0
+            v = tape.v[place]
+            self.emit("select", v, v, tape.step_mask[task.direction][1:-1], SKIP, 0.0)
         if not self.need.by_sequence:
             self._weight_gradients(task, self.dw, self.d_derived, rows, problem.batch)
             return

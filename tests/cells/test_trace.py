@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import numbarnn as nr
@@ -269,3 +270,19 @@ CELLS = {
 def test_derived_functions_equal_the_equations(traced):
     """By NumPy's engine, which calls them as they are; it draws nothing."""
     assert nr.gradcheck(traced, 2, 3, device="cpu" if traced.noise else NumpyEngine()).ok
+
+
+@nr.cell
+def dividing_by_x(x, h, p):
+    return nr.tanh(p.W.a @ x + p.R.a @ (h / (p.W.d @ x)))
+
+
+def test_what_a_cell_divides_by_is_not_zero_beyond_a_sequence():
+    """R's gradient is that of a call of the longer sequence alone and one of the shorter one."""
+    layer, x = nr.RNN(dividing_by_x, 3, 4, dtype="float64", device="cpu", seed=1), np.ones((4, 2, 3))
+    y, _, tape = layer.forward(x, lengths=[4, 2])
+    found, expected = layer.backward(tape, np.ones_like(y)).weights, 0
+    for b, steps in enumerate([4, 2]):
+        y, _, tape = layer.forward(x[:steps, b : b + 1])
+        expected = expected + layer.backward(tape, np.ones_like(y)).weights
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -344,9 +344,9 @@ def test_second_derivatives_by_the_states_of_all_steps_say_so():
 
 
 def test_cells_written_as_functions_say_so():
-    from general_cells import GENERAL
+    from general_cells import DRAWN
 
-    module, x = nrt.Recurrent(next(iter(GENERAL.values())), 3, 4), torch.randn(4, 2, 3, requires_grad=True)
+    module, x = nrt.Recurrent(DRAWN, 3, 4), torch.randn(4, 2, 3, requires_grad=True)
     (g,) = grad(module(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="written as functions"):
         grad(g.square().sum(), x)
