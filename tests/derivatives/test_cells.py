@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from directions import Line, error, positive
+from directions import Line, by_autograd, error, positive
 from numbarnn.cells import library
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 3, 4
@@ -47,39 +47,20 @@ def test_second_derivatives_of_a_surrogate():
     layer = nr.RNN(library.lsnn, INPUTS, HIDDEN, dtype="float64", device="cpu", seed=1)
     layer.weights[...] *= 4  # some units fire
     line = Line(layer, 6, BATCH)
-    parts = {name: torch.tensor(layer.named[name], requires_grad=True) for name in layer.named}
-    x, *state = (torch.tensor(one, requires_grad=True) for one in (line.x, *line.state))
-    z, v, a = (one[0] for one in state)
-    y = []
-    for x_t in x:
-        v = 0.9 * v + x_t @ parts["W.v"].T + z @ parts["R.v"].T - (z * (0.6 + 0.7 * a)).detach()
-        a = 0.97 * a + 0.03 * z
-        excess = v - (0.6 + 0.7 * a)
-        near = excess.clamp(-1, 1)
-        told = 0.3 * (near - near * near.abs() / 2)  # whose derivative is the surrogate
-        z = (excess > 0).double() + told - told.detach()
-        y.append(z)
-    finals = [torch.stack(y), *(one[None] for one in (z, v, a))]
-    point = [x, *state, *parts.values()]
-    moves = [line.dx, *line.dstate, *(line.dweights[one].reshape(part.shape) for one, part in places(layer))]
-    along = list(map(torch.tensor, moves))
-    first = [torch.tensor(one, requires_grad=True) for one in (line.dy, *line.of_state)]
-    gradients = torch.autograd.grad(finals, point, first, create_graph=True)
-    slope = sum((one * other).sum() for one, other in zip(gradients, along, strict=True))
-    *tangents, _ = torch.autograd.grad(slope, [*first, x], retain_graph=True)
-    second = torch.autograd.grad(slope, point, retain_graph=True)
-    changes = torch.autograd.grad(finals, point, list(map(torch.tensor, (line.ddy, *line.dd_state))))
-    second = [one + other for one, other in zip(second, changes, strict=True)]
-    (y, final), found, tape = line.jvp()
-    assert 0.1 < y.mean() < 0.9
-    results = (y, *final), found, *line.hvp(tape)
-    expected = [[one.detach().numpy() for one in part] for part in (finals, tangents, gradients, second)]
-    for one, other in zip(results, expected, strict=True):
+
+    def loop(x, state, parameters):
+        (z, v, a), y = (one[0] for one in state), []
+        for x_t in x:
+            v = 0.9 * v + x_t @ parameters["W.v"].T + z @ parameters["R.v"].T - (z * (0.6 + 0.7 * a)).detach()
+            a = 0.97 * a + 0.03 * z
+            excess = v - (0.6 + 0.7 * a)
+            near = excess.clamp(-1, 1)
+            told = 0.3 * (near - near * near.abs() / 2)  # whose derivative is the surrogate
+            z = (excess > 0).double() + told - told.detach()
+            y.append(z)
+        return torch.stack(y), *(one[None] for one in (z, v, a))
+
+    found = line.everything()
+    assert 0.1 < found[0][0].mean() < 0.9
+    for one, other in zip(found, by_autograd(line, loop, layer.named), strict=True):
         assert error(one, other) < 1e-13
-
-
-def places(layer):
-    """(slice of the flat weights, parameter) by the equations' names."""
-    for part in layer.named.values():
-        first = (part.__array_interface__["data"][0] - layer.weights.__array_interface__["data"][0]) // 8
-        yield slice(first, first + part.size), part

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
-from directions import Line, error, flat, mapped, positive
+from directions import Line, by_autograd, error, flat, mapped, positive
 from general_cells import EQUATIONS
 from numbarnn.cells import library
 
@@ -119,74 +119,33 @@ def test_nothing_is_read_beyond_a_sequence(packed):
 def test_float32_errs_at_most_twice_as_much_as_an_unfused_loop(kind):
     """The loop is PyTorch's, of small operations; float64 is the truth. Which errs less by few roundings is luck."""
     torch = pytest.importorskip("torch")
-    wide = kind(12, 16, **SIMPLE)
-    narrow = kind(12, 16, **SIMPLE | {"dtype": "float32"})
-    wide.weights[...] = narrow.weights
-    exact, rounded = Line(wide, 20, 4), Line(narrow, 20, 4)
-    for name in ("x", "state", "dx", "dstate", "dweights", "dy", "ddy", "of_state", "dd_state"):
-        setattr(rounded, name, mapped(lambda one: one.astype("float32"), getattr(exact, name)))
-        setattr(exact, name, mapped(lambda one: one.astype("float64"), getattr(rounded, name)))
-    exact.weights = narrow.weights.astype("float64")
+    module = getattr(torch.nn, kind.__name__)(12, 16).requires_grad_(False)
+    layer, wide = (kind(12, 16, **SIMPLE | {"dtype": dtype}) for dtype in ("float32", "float64"))
+    wide.weights[...] = layer.weights
+    line = Line(layer, 20, 4)
 
-    def of(line):
-        results, tangents, tape = line.jvp()
-        return [results, tangents, *line.hvp(tape)]
+    def loop(x, state, parameters):
+        state = state if len(state) > 1 else state[0]
+        with torch.backends.mkldnn.flags(enabled=False):  # whose LSTM is one operation
+            results = torch.func.functional_call(module, parameters, (x, state))
+        return tuple(torch.utils._pytree.tree_leaves(results))
 
-    module = getattr(torch.nn, kind.__name__)(12, 16)
-    names = list(narrow.parameters)
-
-    def loop(x, state, weights):
-        """The same equations, by autograd of autograd."""
-        y, state = torch.func.functional_call(
-            module, {name: weights[part.offset :][: part.size].view(part.shape) for name, part in parts.items()},
-            (x, tuple(state) if len(state) > 1 else state[0]),
-        )  # fmt: skip
-        return y, state
-
-    parts, offset = {}, 0
-    for name in names:
-        shape = narrow.parameters[name].shape
-        parts[name] = type("Part", (), {"offset": offset, "size": int(np.prod(shape)), "shape": shape})
-        offset += parts[name].size
-
-    def tensors(value, grad=False):
-        value = value if isinstance(value, tuple) else (value,)
-        return [torch.tensor(one, requires_grad=grad) for one in value]
-
-    point = [*tensors(rounded.x, True), *tensors(rounded.state, True), *tensors(rounded.weights, True)]
-    y, state = loop(point[0], point[1:-1], point[-1])
-    along = [*tensors(rounded.dx), *tensors(rounded.dstate), *tensors(rounded.dweights)]
-    finals = [y, *(state if isinstance(state, tuple) else (state,))]
-    ones = [torch.zeros_like(one, requires_grad=True) for one in finals]
-    transposed = torch.autograd.grad(finals, point, ones, create_graph=True)
-    tangents = torch.autograd.grad(transposed, ones, along, retain_graph=True)
-    d_finals = [*tensors(rounded.dy), *tensors(rounded.of_state)]
-    moving = [*tensors(rounded.ddy), *tensors(rounded.dd_state)]
-    gradients = torch.autograd.grad(finals, point, d_finals, create_graph=True)
-    second = torch.autograd.grad(gradients, point, along, retain_graph=True)
-    other = torch.autograd.grad(finals, point, moving)
-    second = [one + two for one, two in zip(second, other, strict=True)]
-    theirs = [finals, tangents, gradients, second]
-    theirs = [flat([one.detach().numpy() for one in part]) for part in theirs]
-    for ours, loops, truth in zip(of(rounded), theirs, of(exact), strict=True):
-        errors = error(ours, truth), error(loops, truth)
+    exact = line.astype("float64", wide).everything()
+    for ours, theirs, truth in zip(line.everything(), by_autograd(line, loop, layer.parameters), exact, strict=True):
+        errors = error(ours, truth), error(theirs, truth)
         assert errors[0] < max(2 * errors[1], 4 * np.finfo("float32").eps), errors
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_float32_rounded_once(dtype):
     pytest.importorskip("ml_dtypes")
-    at = nr.cell(library.lstm, drop_R=0.3, name="lstm_dropping")
-    layer, wide = (nr.RNN(at, 3, 4, 2, dropout=0.5, device="cpu", dtype=one, seed=0) for one in (dtype, "float32"))
+    dropping = nr.cell(library.lstm, drop_R=0.3, name="lstm_dropping")
+    layer, wide = (nr.RNN(dropping, 3, 4, 2, dropout=0.5, **SIMPLE | {"dtype": one}) for one in (dtype, "float32"))
     wide.weights[...] = layer.weights.astype("float32")
     line = Line(layer, training=True)
-    other = Line(wide, training=True)
-    for name in ("x", "state", "dx", "dstate", "dweights", "dy", "ddy", "of_state", "dd_state"):
-        setattr(other, name, mapped(lambda one: one.astype("float32"), getattr(line, name)))
-    other.weights = wide.weights.copy()
-    found, expected = ([*one[:2], *each.hvp(one[2])] for each, one in ((line, line.jvp()), (other, other.jvp())))
+    expected = line.astype("float32", wide).everything()
     rounded = mapped(lambda one: one.astype(layer.weights.dtype), expected)
-    np.testing.assert_array_equal(flat(found), flat(rounded))
+    np.testing.assert_array_equal(flat(line.everything()), flat(rounded))
 
 
 # ---------------------------------------------------------------------------------------------------- other schedules
@@ -199,11 +158,7 @@ def test_the_simulator_by_every_schedule(kind, options, schedule):
         for where in ({"device": "cpu"}, {"device": "sim", "schedule": schedule})
     )
     lines = [Line(one, 2, 2, **({} if schedule == "persistent" else {"lengths": [2, 1]})) for one in (on_cpu, layer)]
-    found = []
-    for line in lines:
-        results, tangents, tape = line.jvp()
-        found.append([results, tangents, *line.hvp(tape)])
-    assert error(found[1], found[0]) < 1e-5
+    assert error(lines[1].everything(), lines[0].everything()) < 1e-5
 
 
 # ---------------------------------------------------------------------------------------------------------- identities

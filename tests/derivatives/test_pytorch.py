@@ -219,19 +219,6 @@ def test_gradients_of_each_sequence():
         assert_close({name: one[b] for name, one in found.items()}, func.grad(loss)(parameters, x[:, b]))
 
 
-def test_steps_of_gradient_descent_have_gradients():
-    """As in MAML: the loss after two steps, by the parameters before them."""
-    x, found = random(4, 2, 3), []
-    for module in pair("LSTM", 3, 4):
-        fast = dict(module.named_parameters())
-        for _ in range(2):
-            loss = func.functional_call(module, fast, (x,))[0].square().sum()
-            steps = grad(loss, list(fast.values()), create_graph=True)
-            fast = {key: one - 0.1 * step for (key, one), step in zip(fast.items(), steps, strict=True)}
-        found.append(grad(func.functional_call(module, fast, (2 * x,))[0].square().sum(), list(module.parameters())))
-    assert_close(*found[::-1])
-
-
 def test_a_gradient_penalty_trains_along_the_same_curve():
     """A critic of sequences as in WGAN-GP (Gulrajani et al. 2017, arXiv:1704.00028)."""
     real, fake, curves = random(5, 4, 3), random(5, 4, 3) + 1, []

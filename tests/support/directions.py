@@ -3,6 +3,8 @@
 A point is (x, state, weights) as a layer takes them; so are its direction, its gradients and their derivative.
 """
 
+import copy
+
 import numpy as np
 
 
@@ -82,6 +84,19 @@ class Line:
         found = self.layer.backward(tape, mapped(move, self.dy, self.ddy), mapped(move, self.of_state, self.dd_state))
         return found.x, found.state, found.weights
 
+    def everything(self):
+        """(results, their tangents, gradients, their derivative)."""
+        results, tangents, tape = self.jvp()
+        return [results, tangents, *self.hvp(tape)]
+
+    def astype(self, dtype, layer):
+        """The same line for a layer of another dtype, with its own weights."""
+        other = copy.copy(self)
+        for name in ("x", "state", "dx", "dstate", "dweights", "dy", "ddy", "of_state", "dd_state"):
+            setattr(other, name, mapped(lambda one: one.astype(dtype), getattr(self, name)))
+        other.layer, other.weights = layer, layer.weights.copy()
+        return other
+
     def jvp(self):
         """((y, the final state), their tangents, the tape)."""
         x, state = self.moved(0.0)
@@ -97,8 +112,36 @@ class Line:
 
     def errors(self, size=1e-6):
         """How far jvp and hvp are from calls, from `backward`, and from central differences of these."""
-        results, tangents, tape = self.jvp()
-        gradients, second = self.hvp(tape)
         slopes = [(flat(of(size)) - flat(of(-size))) / (2 * size) for of in (self.results, self.gradients)]
         expected = self.results(), slopes[0], self.gradients(), slopes[1]
-        return [error(*pair) for pair in zip((results, tangents, gradients, second), expected, strict=True)]
+        return [error(*pair) for pair in zip(self.everything(), expected, strict=True)]
+
+
+def by_autograd(line, function, views):
+    """What `Line.jvp` and `Line.hvp` say, as lists of arrays, by PyTorch's autograd of a function.
+
+    Args:
+        function: of x, the tuple of states, and name -> parameter; returns y and the final states.
+        views: the layer's parameters by these names.
+    """
+    import torch
+    from torch import func
+
+    def tensors(*values):
+        parts = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        return tuple(map(torch.tensor, parts))
+
+    def results(x, *rest):
+        *state, weights = rest
+        begin, size = line.layer.weights.ctypes.data, line.layer.weights.itemsize
+        first = {name: (view.ctypes.data - begin) // size for name, view in views.items()}
+        own = {name: weights[first[name] :][: view.size].view(view.shape) for name, view in views.items()}
+        return function(x, tuple(state), own)
+
+    def gradients(d_results, *point):
+        return func.vjp(results, *point)[1](d_results)
+
+    point, along = tensors(line.x, line.state, line.weights), tensors(line.dx, line.dstate, line.dweights)
+    ends = tensors(line.dy, line.of_state), tensors(line.ddy, line.dd_state)
+    found = *func.jvp(results, point, along), *func.jvp(gradients, (ends[0], *point), (ends[1], *along))
+    return [[one.detach().numpy() for one in part] for part in found]
