@@ -49,9 +49,10 @@ def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
     if weights is not None:
         weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
     about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
+    tape = checks.flag(tape, "tape")
     draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
     at = [of_x[0], states[0], layer.weights], [of_x[1], states[1], weights]
-    if checks.flag(tape, "tape"):  # the caller may change these before hvp
+    if tape:  # the caller may change these before hvp
         with layer.engine.activate():
             at = [[one if one is None or n == 1 else one.copy() for n, one in enumerate(part)] for part in at]
     results, tangents, kept = tangents_of(stack).forward(*(Values(*part) for part in at), about, draws, tape)

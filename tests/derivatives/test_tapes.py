@@ -150,38 +150,39 @@ def halved(x, h, p):
     return nr.tanh(p.W.h @ x + 0.5 * h)
 
 
+def of_jvp(x=X, **options):
+    return lambda layer: layer.jvp(x, **options)
+
+
+def of_hvp(**options):
+    return lambda layer: layer.hvp(layer.jvp(X, tape=True)[-1], **options)
+
+
+NARROW, SHORT = np.zeros((4, 2, 5), "float32"), np.zeros((2, 3, 5))
 BAD = {
-    "x of integers": (lambda layer: layer.jvp(X.astype(int), DX), TypeError, r"x has dtype \w+, but.*float64"),
-    "x of another dtype": (lambda layer: layer.jvp(X.astype("float32"), DX), TypeError, "x has dtype float32"),
-    "dx of another shape": (lambda layer: layer.jvp(X, DX[:2]), ValueError, r"dx must have shape \(4, 2, 3\)"),
-    "dx of another dtype": (lambda layer: layer.jvp(X, DX.astype("float32")), TypeError, "dx has dtype float32"),
-    "dstate of another shape": (
-        lambda layer: layer.jvp(X, DX, None, (np.zeros((2, 3, 5)), None)), ValueError, r"dstate\[0\].*\(2, 2, 5\)",
-    ),
-    "dstate of one array": (lambda layer: layer.jvp(X, dstate=np.zeros((2, 2, 5))), TypeError, r"dstate.*\(h, c\)"),
-    "weights of another shape": (lambda layer: layer.jvp(X, weights=np.zeros(3)), ValueError, "weights must"),
+    "x of integers": (of_jvp(X.astype(int)), TypeError, r"x has dtype \w+, but.*float64"),
+    "dx of another shape": (of_jvp(dx=DX[:2]), ValueError, r"dx must have shape \(4, 2, 3\)"),
+    "dx of another dtype": (of_jvp(dx=DX.astype("float32")), TypeError, r"dx has dtype float32.*pass dx\.astype"),
+    "dstate of another shape": (of_jvp(dstate=(SHORT, None)), ValueError, r"dstate\[0\].*\(2, 2, 5\)"),
+    "dstate of one array": (of_jvp(dstate=SHORT), TypeError, r"dstate.*\(h, c\)"),
+    "weights of another shape": (of_jvp(weights=SHORT), ValueError, "weights must"),
     "weights of another dtype": (
         lambda layer: layer.jvp(X, weights=layer.weights.astype("float32")), TypeError, "weights has dtype float32",
     ),
-    "training that is no bool": (lambda layer: layer.jvp(X, training=2), TypeError, "training must be"),
-    "lengths of a wrong shape": (lambda layer: layer.jvp(X, lengths=[1]), ValueError, "lengths must"),
+    "training that is no bool": (of_jvp(training=2), TypeError, "training must be"),
+    "tape that is no bool": (of_jvp(tape=2), TypeError, "tape must be"),
+    "lengths of a wrong shape": (of_jvp(lengths=[1]), ValueError, "lengths must"),
+    "dy of another shape": (of_hvp(dy=X), ValueError, r"dy must have shape \(4, 2, 5\)"),
+    "ddy of another dtype": (of_hvp(ddy=NARROW), TypeError, "ddy has dtype float32"),
+    "ddstate of another shape": (of_hvp(ddstate=(None, SHORT)), ValueError, r"ddstate\[1\]"),
     "no tape": (lambda layer: layer.hvp(None), TypeError, r"tape must be what jvp\(\.\.\., tape=True\) returned"),
     "a tape of forward": (lambda layer: layer.hvp(layer.forward(X)[-1]), TypeError, "tape.*jvp.*not a Tape"),
-    "a tape of another layer": (
-        lambda layer: layer.hvp(make().jvp(X, tape=True)[-1]), ValueError, "call hvp on the layer whose jvp made it",
+    "another layer's": (
+        lambda layer: layer.hvp(make().jvp(X, tape=True)[-1]),
+        ValueError,
+        "the layer whose jvp made it",
     ),
-    "a tape of jvp for backward": (
-        lambda layer: layer.backward(layer.jvp(X, tape=True)[-1]), TypeError, "tape must be what forward returned",
-    ),
-    "dy of another shape": (
-        lambda layer: layer.hvp(layer.jvp(X, tape=True)[-1], X), ValueError, r"dy must have shape \(4, 2, 5\)",
-    ),
-    "ddy of another dtype": (
-        lambda layer: layer.hvp(layer.jvp(X, tape=True)[-1], ddy=np.zeros((4, 2, 5), "float32")), TypeError, "ddy has",
-    ),
-    "ddstate of another shape": (
-        lambda layer: layer.hvp(layer.jvp(X, tape=True)[-1], ddstate=(None, np.zeros(2))), ValueError, r"ddstate\[1\]",
-    ),
+    "one of jvp for backward": (lambda layer: layer.backward(layer.jvp(X, tape=True)[-1]), TypeError, "what forward"),
 }  # fmt: skip
 
 
