@@ -234,6 +234,7 @@ class Second(torch.autograd.Function):
         ctx.about, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -267,6 +268,7 @@ class ForwardTangents(torch.autograd.Function):
         ctx.about, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
 
     @staticmethod
     def backward(ctx, *of_tangents):

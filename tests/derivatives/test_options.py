@@ -1,4 +1,4 @@
-"""jvp and hvp with every option of a layer, in every dtype and by every schedule; identities; gradients per sequence."""
+"""jvp and hvp with every option of a layer, every dtype and schedule; identities; gradients per sequence."""
 
 import numpy as np
 import pytest
