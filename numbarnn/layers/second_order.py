@@ -8,7 +8,7 @@ from typing import Any
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import arguments, array_checks, checks, private, sequences
 from numbarnn.layers.parameters import Gradients
-from numbarnn.layers.tangents import Results, Tangents, Values
+from numbarnn.layers.tangents import Point, Results, Tangents
 
 
 @dataclass
@@ -31,9 +31,10 @@ class TangentTape:
         raise TypeError("a tape cannot be copied or pickled: it is good for one hvp of the layer that made it")
 
 
-def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
-    """See `Recurrent.jvp`."""
-    stack, packing, batch_first, of_x = layer.stack, None, layer.batch_first, []
+def jvp(layer, at, along, ends, training, tape):
+    """See `Recurrent.jvp`: at (x, state), along (dx, dstate, weights), ends (lengths, resets)."""
+    (x, state), (dx, dstate, weights), (lengths, resets) = at, along, ends
+    stack, packing, batch_first = layer.stack, None, layer.batch_first
     if sequences.is_packed(x):
         if lengths is not None:
             raise ValueError("lengths must be None with a packed x, which has its own")
@@ -50,10 +51,11 @@ def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
         weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
     about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
     draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
-    at = Values(of_x[0], states[0], layer.weights)
-    results, tangents, kept = tangents_of(stack).forward(
-        at, Values(of_x[1], states[1], weights), about, draws, checks.flag(tape, "tape")
-    )
+    at = [of_x[0], states[0], layer.weights], [of_x[1], states[1], weights]
+    if checks.flag(tape, "tape"):  # the caller may change these before hvp
+        with layer.engine.activate():
+            at = [[one if one is None or n == 1 else one.copy() for n, one in enumerate(part)] for part in at]
+    results, tangents, kept = tangents_of(stack).forward(*(Point(*part) for part in at), about, draws, tape)
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
@@ -88,7 +90,8 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
     of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
     with_tangents = Results(of_y[1], of_states[1]), Results(of_y[0], of_states[0])
     found = []
-    for values in own.backward(tape.kept, *with_tangents):
+    kept, tape.kept = tape.kept, None  # a tape that is used up takes no memory
+    for values in own.backward(kept, *with_tangents):
         with layer.engine.activate():
             dtype = known_dtype(stack.dtype)
             gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)
@@ -117,7 +120,7 @@ def _exchanged(array, batch_first):
 
 
 def _checked_state(stack, state, name, batch):
-    """Return a state as `Values` has it; tangents and gradients, too, are zero for units that callers do not see."""
+    """Return a state as a `Point` has it; tangents and gradients, too, are zero for units that callers do not see."""
     return by_layer(stack, *arguments.states(stack, state, name, batch, gradients=name != "state"))
 
 

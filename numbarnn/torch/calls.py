@@ -5,7 +5,7 @@ transformed go through the operators of `operators`.
 """
 
 import warnings
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.autograd import forward_ad
@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from numbarnn.layers.private import split_steps
 from numbarnn.programs.backward import Need
 from numbarnn.programs.states import with_each
-from numbarnn.torch import core, second_order, transformed
+from numbarnn.torch import core, second_order
 from numbarnn.torch.arrays import gradients_of, tensor_of
 from numbarnn.torch.operators import autocast_dtype
 from numbarnn.torch.transformed import TransformedForward, inmost
@@ -203,8 +203,12 @@ class Recurrence(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         copied = shape.batch_major or shape.padded or prepared.calls.has_checkpoints  # y out of the reserve
+        values, ctx.unsaved = (x, hx, cx), None
+        if not any(ctx.needs_input_grad[5:]) and not prepared.calls.has_checkpoints:
+            # Only second derivatives read these: callers may write into them, as with frozen modules of torch.nn.
+            values, ctx.unsaved = (None, None, None), [(one, _version(one)) for one in values]
         # Writing into y may be writing into the reserve. As y is saved, PyTorch notices it.
-        ctx.save_for_backward(reserve, None if copied else y, x, hx, cx, *weights)
+        ctx.save_for_backward(reserve, None if copied else y, *values, *weights)
         return y, hy, cy, states
 
     @staticmethod
@@ -213,25 +217,46 @@ class Recurrence(torch.autograd.Function):
         network, prepared, seed = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
-        d_results = dy, dhy, dcy, d_states
-        if transformed.is_vmapped():  # by the operator, which knows vmap
-            options = network.key, *prepared.calls.shape, needs_x, [need.weights] * len(weights)
+        d_results, of_second = (dy, dhy, dcy, d_states), None
+        vmapped = second_order.is_vmapped()
+        if vmapped or torch.is_grad_enabled():  # create_graph
+            options = *prepared.calls.shape, needs_x, [need.weights] * len(weights)
+            about = second_order.About(network.key, prepared.calls.shape.batch_major, options)
+            values = (x, hx, cx) if ctx.unsaved is None else _unchanged(ctx.unsaved)
+            ends, tensors = _ends(prepared, seed), (*values, *weights)
 
-            def call(*results):
-                return torch.ops.numbarnn.rnn_backward(*results, x, weights, reserve, seed, *options)
+            def of_second(known, dy, dhy, dcy, d_states):
+                kept = None if known else reserve
+                return second_order.BackwardAgain.apply(about, known, *ends, kept, d_states, dy, dhy, dcy, *tensors)
 
-            dx, dhx, dcx, dw = transformed.each(call, d_results)
+        if not need.again:
+            ctx.unsaved = None
+        if vmapped:  # by the operator, which knows vmap
+            dx, dhx, dcx, dw = second_order.each(partial(of_second, None), d_results)
             results = None, None, dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
             return tuple(one if needed else None for one, needed in zip(results, ctx.needs_input_grad, strict=True))
         dx, dhx, dcx, dw = core.backward_tensors(
             network, prepared, x, weights, reserve, d_results, need, (needs_hx, needs_cx)
         )
         gradients = dx, dhx, dcx, *gradients_of(network, weights, dw, needs_weights)
-        if torch.is_grad_enabled():  # create_graph
-            about, ends = second_order.About(network.key, prepared.calls.shape.batch_major), _ends(prepared, seed)
-            tensors = dy, dhy, dcy, x, hx, cx, *weights
-            gradients = second_order.Backward.apply(about, gradients, *ends, None, d_states, *tensors)
+        if of_second is not None:
+            gradients = of_second(gradients, *d_results)
         return None, None, *gradients
+
+
+def _version(tensor):
+    return None if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _unchanged(values):
+    """Return the tensors of (tensor, its version at forward) pairs, which must be the same with create_graph."""
+    for tensor, version in values if torch.is_grad_enabled() else ():
+        if _version(tensor) != version:
+            raise RuntimeError(
+                "x or an initial state has been modified by an inplace operation since forward; second derivatives "
+                "read it again: pass a copy, x.clone(), to the module"
+            )
+    return [tensor for tensor, _ in values]
 
 
 def _ends(prepared, seed):

@@ -16,10 +16,13 @@ from torch.library import custom_op
 
 from numbarnn.layers.second_order import by_layer, joined, tangents_of
 from numbarnn.layers.sequences import checked
-from numbarnn.layers.tangents import Results, Values
+from numbarnn.layers.tangents import Point, Results
 from numbarnn.torch import core
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
 from numbarnn.torch.networks import HALVES, Network
+
+# of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
+_VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
 
 
 @custom_op("numbarnn::rnn_tangents", mutates_args=())
@@ -72,13 +75,13 @@ def _sequences(stack, about, x):
 
 
 def _values(net, tensors, batch_first):
-    """Return `Values` of x (or y), hx, cx and the flat weights, if these are there; None is zero."""
+    """Return the `Point` of x (or y), hx, cx and the flat weights, if these are there; None is zero."""
     x, hx, cx, *weights = tensors
     x = x if x is None or not batch_first else x.transpose(0, 1)
     h, c = array_of(hx), array_of(cx)
     if net.uneven:
-        h, c = core.apart(net, h, c)
-    return Values(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
+        h, c = core.layers_apart(net, h, c)
+    return Point(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
 
 
 def _results(net, stack, y, states, batch_first):
@@ -119,6 +122,28 @@ def _one_after_another(info, in_dims, *arguments):
 rnn_tangents.register_vmap(_one_after_another)
 
 
+def is_vmapped():
+    """Return whether one tensor may stand for several."""
+    return torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
+
+
+def each(function, tensors):
+    """Return a function's results for tensors or Nones; the function must support torch.func's vmap.
+    Under autograd's vmap a tensor stands for several: the function is called for one after another."""
+    several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
+    if not any(several):
+        return function(*tensors)
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
+             for one, more in zip(tensors, several, strict=True)]  # fmt: skip
+    count = len(apart[several.index(True)])
+    all_results = [
+        function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
+    ]
+    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
+
+
 class About:
     """A call's arguments that are no tensors.
 
@@ -140,7 +165,8 @@ class About:
         """
         guarded = [one if one is None else Guarded.apply(one) for one in (*self.joined(values), *of_tangents)]
         arguments = *guarded[:4], *self.joined(direction), *guarded[4:], *of_results
-        found = [one if one.numel() else None for one in Second.apply(self, *ends, *arguments)]
+        found = each(lambda *tensors: Second.apply(self, *ends, *tensors), arguments)
+        found = [one if one.numel() else None for one in found]
         return found[:3], *(self._apart(part, len(values) - 3) for part in (found[3:7], found[7:]))
 
     def joined(self, tensors):
@@ -208,6 +234,7 @@ class Second(torch.autograd.Function):
         ctx.about, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -221,7 +248,7 @@ class Second(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Tangents(torch.autograd.Function):
+class ForwardTangents(torch.autograd.Function):
     """The tangents of y, hy, cy.
 
     Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
@@ -241,6 +268,7 @@ class Tangents(torch.autograd.Function):
         ctx.about, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
 
     @staticmethod
     def backward(ctx, *of_tangents):
@@ -254,7 +282,7 @@ class Tangents(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Backward(torch.autograd.Function):
+class BackwardAgain(torch.autograd.Function):
     """dx, dhx, dcx and the weights' gradients, which have gradients in turn.
 
     Args of apply: an `About`; the gradients, if they are known, or None; lengths, resets, seed, the reserve, d_states;
@@ -294,7 +322,7 @@ class Backward(torch.autograd.Function):
 
 
 def _parts(ctx):
-    """Return lengths, resets, seed; the gradients of results; and the values of a `Backward`."""
+    """Return lengths, resets, seed; the gradients of results; and the values of a `BackwardAgain`."""
     if ctx.has_states:
         raise NotImplementedError(core.NO_SECOND_OF_STATES)
     saved = ctx.saved_tensors

@@ -8,37 +8,12 @@ import torch
 
 from numbarnn.torch import core, operators, second_order
 
-# of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
-_VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
-
 
 def inmost(tensor):
     """Return a tensor without the wrappers of transformations, down to the first wrapper with a gradient."""
     while tensor is not None and not tensor.requires_grad and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
-
-
-def is_vmapped():
-    """Return whether one tensor may stand for several."""
-    return torch._C._are_functorch_transforms_active() or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
-
-
-def each(function, tensors):
-    """Return a function's results for tensors or Nones; the function must support torch.func's vmap.
-    Under autograd's vmap a tensor stands for several: the function is called for one after another."""
-    several = [one is not None and torch._C._dispatch_keys(one).has(_BATCHED) for one in tensors]
-    if not any(several):
-        return function(*tensors)
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    apart = [torch._remove_batch_dim(one, level, -1, 0).unbind() if more else one
-             for one, more in zip(tensors, several, strict=True)]  # fmt: skip
-    count = len(apart[several.index(True)])
-    all_results = [
-        function(*one) for one in zip(*(part if type(part) is tuple else [part] * count for part in apart), strict=True)
-    ]
-    return [torch._add_batch_dim(torch.stack(results), 0, level) for results in zip(*all_results, strict=True)]
 
 
 class TransformedForward(torch.autograd.Function):
@@ -68,7 +43,7 @@ class TransformedForward(torch.autograd.Function):
             *of_results, d_states = of_results
             about = second_order.About(ctx.network, ctx.shape.batch_major, options)
             ends = lengths, resets, seed, reserve, d_states
-            return second_order.Backward.apply(about, None, *ends, *of_results, *values, *weights)
+            return second_order.BackwardAgain.apply(about, None, *ends, *of_results, *values, *weights)
 
         dx, dhx, dcx, dw = operators.gradients(ctx, call, results[:4], True, True)
         hx, cx = ctx.saved_tensors[5:7]
@@ -80,6 +55,6 @@ class TransformedForward(torch.autograd.Function):
             raise NotImplementedError(core.NO_SECOND_OF_STATES)
         _, *saved = ctx.saved_tensors
         about = second_order.About(ctx.network, ctx.shape.batch_major)
-        made = second_order.Tangents.apply(about, *saved, *tangents[7:])
+        made = second_order.ForwardTangents.apply(about, *saved, *tangents[7:])
         like = made[0].new_zeros(0)  # of results that are not there: None is only for integers
         return *(like if one is None else one for one in made), like, None

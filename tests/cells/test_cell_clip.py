@@ -1,27 +1,15 @@
-"""The LSTM with cell clip (cells/lstm.py): c is limited where it is read, no gradient passes the bounds, NaN is kept or
-not. cuDNN's own results are in tests/data/cudnn-lstm-clip*.npz."""
-
-import math
+"""The LSTM with cell clip (cells/lstm.py): gradients at and beyond the bounds. What it computes is in
+test_conformance.py, NaN in layers/test_options.py, cuDNN's own results in tests/data/cudnn-lstm-clip*.npz."""
 
 import numpy as np
 import pytest
 
-from cell_steps import callable_from_python
 from numbarnn.cells import lstm
-from numbarnn.compile.specialise import specialise
 
 LOW, HIGH = -0.3, 0.4  # bounds of c
 BOUNDS = LOW, HIGH
 CLIPPED = {"clipped": lstm.clipped(*BOUNDS), "clipped_nan_too": lstm.clipped(*BOUNDS, False)}
 by_clipped = pytest.mark.parametrize("cell", CLIPPED.values(), ids=CLIPPED)
-by_dtype = pytest.mark.parametrize("dtype", ("float32", "float64"))
-
-
-def clip_by_hand(x, propagate_nan):
-    """One number limited to [LOW, HIGH], in words of its own."""
-    if math.isnan(x):
-        return x if propagate_nan else LOW
-    return sorted((LOW, x, HIGH))[1]
 
 
 def lstm_points(count, seed=0):
@@ -29,23 +17,6 @@ def lstm_points(count, seed=0):
     rng = np.random.default_rng(seed)
     point = rng.normal(size=(10, count))
     return tuple(point[:4]), tuple(point[4:8]), tuple(point[8:])
-
-
-@by_clipped
-def test_c_is_limited_where_it_is_read(cell):
-    """On arrays and on numbers: before the LSTM's equations, and again for h. c itself is not."""
-    ax, ah, (h, c) = lstm_points(200)
-    limited = np.array([clip_by_hand(one, True) for one in c])
-    (_, free), saved = lstm.LSTM.forward(ax, ah, (h, limited))
-    (new_h, new_c), kept = cell.forward(ax, ah, (h, c))
-    for one in (c, free):
-        assert (one < LOW).sum() > 20 and (one > HIGH).sum() > 20 and ((LOW < one) & (one < HIGH)).sum() > 20
-    np.testing.assert_array_equal(new_c, free)
-    np.testing.assert_array_equal(new_h, saved[3] * np.tanh([clip_by_hand(one, True) for one in free]))
-    np.testing.assert_array_equal(kept, saved)
-    for k in range(20):
-        one = cell.forward(*(tuple(values[k] for values in part) for part in (ax, ah, (h, c))))
-        np.testing.assert_allclose(one[0], (new_h[k], new_c[k]), rtol=1e-15)
 
 
 @by_clipped
@@ -68,27 +39,6 @@ def test_no_gradient_passes_a_bound(cell):
     np.testing.assert_allclose(d_ax[3], dh * np.tanh(c) * saved[3] * (1 - saved[3]), rtol=1e-13)
     np.testing.assert_array_equal(d_c, np.where(beyond_before, 0, free_c))
     assert d_ah is d_ax and d_h == 0 and (free_c[beyond_before] != 0).all()
-
-
-@pytest.mark.parametrize("propagate_nan", (True, False))
-def test_nan_in_c(propagate_nan):
-    """It stays, or is read as the lower bound: on numbers, on arrays, compiled in both dtypes."""
-    cell = lstm.clipped(*BOUNDS, propagate_nan)
-    gates, numbers = (0.5,) * 4, (math.nan, -math.inf, math.inf, 3.0, -3.0, 0.1)
-    (h, c), _ = cell.forward(gates, gates, (0.0, np.array(numbers)))
-    limited = np.array([clip_by_hand(one, propagate_nan) for one in numbers])
-    assert math.isnan(limited[0]) == propagate_nan and list(limited[1:5]) == [LOW, HIGH, HIGH, LOW]
-    expected = lstm.LSTM.forward(gates, gates, (0.0, limited))[0][1]
-    np.testing.assert_array_equal(c, expected)
-    assert np.isnan(h[0]) == propagate_nan and np.isfinite(h[1:]).all()
-    for number, one in zip(numbers, expected, strict=True):
-        np.testing.assert_array_equal(cell.forward(gates, gates, (0.0, number))[0][1], one)
-    for dtype in ("float32", "float64"):
-        of_dtype, forward = np.dtype(dtype).type, callable_from_python(specialise(cell.forward, dtype, "cpu"))
-        for number, one in zip(numbers, expected, strict=True):
-            four = (of_dtype(0.5),) * 4
-            (_, found), _ = forward(four, four, (of_dtype(0), of_dtype(number)))
-            np.testing.assert_allclose(found, one, rtol=4 * np.finfo(dtype).eps)
 
 
 def test_one_cell_for_equal_bounds():
