@@ -14,11 +14,14 @@ FOREIGN = {  # (file, function) -> who laid its arguments down
     ("engines/cpu/products.py", "_blas"): "BLAS' gemm",
     ("functional.py", "backward_data"): "cudnnRNNBackwardData_v8",
     ("layers/models.py", "__init__"): "torch.nn.LSTM and torch.nn.GRU, and our own options after their own",
+    ("layers/recurrent.py", "jvp"): "forward's own arguments, and what they move by",
     ("layers/stack.py", "__init__"): "torch.nn.LSTM, and our own options after its own",
     ("torch/modules.py", "__init__"): "torch.nn.LSTM, and our own options after its own",
     ("torch/operators.py", "rnn_forward"): "torch.library: an operator's schema has no groups",
     ("torch/operators.py", "rnn_backward"): "torch.library: an operator's schema has no groups",
     ("torch/operators.py", "_"): "torch.library: fakes take what their operators take",
+    ("torch/second_order.py", "rnn_tangents"): "torch.library: an operator's schema has no groups",
+    ("torch/second_order.py", "_"): "torch.library: fakes take what their operators take",
     ("torch/transformed.py", "forward"): "torch.autograd.Function: sees tensors that are arguments of their own alone",
 }  # fmt: skip
 TYPING = ("self", "cls", "typing_context")  # given by Python and by compilers, not by callers

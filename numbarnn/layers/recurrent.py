@@ -343,7 +343,7 @@ class Recurrent:
         """
         from numbarnn.layers import second_order  # traces cells
 
-        return second_order.jvp(self, x, dx, state, dstate, weights, lengths, resets, training, tape)
+        return second_order.jvp(self, (x, state), (dx, dstate, weights), (lengths, resets), training, tape)
 
     def hvp(
         self, tape: Any, dy: Array | None = None, dstate: State | None = None, *, ddy: Array | None = None,

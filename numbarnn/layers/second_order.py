@@ -8,7 +8,7 @@ from typing import Any
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import arguments, array_checks, checks, private, sequences
 from numbarnn.layers.parameters import Gradients
-from numbarnn.layers.tangents import Results, Tangents, Values
+from numbarnn.layers.tangents import Point, Results, Tangents
 
 
 @dataclass
@@ -31,9 +31,10 @@ class TangentTape:
         raise TypeError("a tape cannot be copied or pickled: it is good for one hvp of the layer that made it")
 
 
-def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
-    """See `Recurrent.jvp`."""
-    stack, packing, batch_first, of_x = layer.stack, None, layer.batch_first, []
+def jvp(layer, at, along, ends, training, tape):
+    """See `Recurrent.jvp`: at (x, state), along (dx, dstate, weights), ends (lengths, resets)."""
+    (x, state), (dx, dstate, weights), (lengths, resets) = at, along, ends
+    stack, packing, batch_first = layer.stack, None, layer.batch_first
     if sequences.is_packed(x):
         if lengths is not None:
             raise ValueError("lengths must be None with a packed x, which has its own")
@@ -55,7 +56,7 @@ def jvp(layer, x, dx, state, dstate, weights, lengths, resets, training, tape):
     if tape:  # the caller may change these before hvp
         with layer.engine.activate():
             at = [[one if one is None or n == 1 else one.copy() for n, one in enumerate(part)] for part in at]
-    results, tangents, kept = tangents_of(stack).forward(*(Values(*part) for part in at), about, draws, tape)
+    results, tangents, kept = tangents_of(stack).forward(*(Point(*part) for part in at), about, draws, tape)
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
@@ -120,7 +121,7 @@ def _exchanged(array, batch_first):
 
 
 def _checked_state(stack, state, name, batch):
-    """Return a state as `Values` has it; tangents and gradients, too, are zero for units that callers do not see."""
+    """Return a state as a `Point` has it; tangents and gradients, too, are zero for units that callers do not see."""
     return by_layer(stack, *arguments.states(stack, state, name, batch, gradients=name != "state"))
 
 

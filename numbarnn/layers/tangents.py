@@ -29,8 +29,8 @@ from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
 
-class Values(NamedTuple):
-    """What a call is a function of, or its tangents or gradients; what is None is zero.
+class Point(NamedTuple):
+    """What a call is a function of, or a direction there, or gradients; what is None is zero.
 
     Attributes:
         x: (T, B, I), an array of the engine. weights: the flat buffer.
@@ -43,7 +43,7 @@ class Values(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Results of a call, or its tangents or gradients; what is None is zero. `states` as those of `Values`."""
+    """Results of a call, or its tangents or gradients; what is None is zero. `states` as those of a `Point`."""
 
     y: Any = None
     states: Any = None
@@ -57,8 +57,6 @@ class Tangents:
     """
 
     def __init__(self, stack):
-        from numbarnn.layers.models import RNN
-
         self._stack, self.cell = ref(stack), stack.cell
         self.opened = opened(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
@@ -74,7 +72,9 @@ class Tangents:
         primal = "auto" if schedule == "persistent" else schedule  # which does not return the states of each step
 
         def layers(cell, inputs, schedule):
-            made = {H: RNN(cell, D * len(inputs) * H, H, schedule=schedule, **options) for H in set(stack.widths)}
+            made = {
+                H: type(stack)(cell, D * len(inputs) * H, H, schedule=schedule, **options) for H in set(stack.widths)
+            }
             return [made[H] for H in stack.widths]
 
         self.primal = layers(self.opened.primal, self.opened.inputs, primal)
@@ -83,37 +83,36 @@ class Tangents:
 
     stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
 
-    def forward(self, at, along=None, sequences=EVERY_STEP, draws=None, tape=True):
+    def forward(self, at, along, sequences=EVERY_STEP, draws=None, tape=True):
         """Return the `Results`, those of the tangents, and what `backward` reads.
 
         Args:
-            at: the `Values`. along: the direction, also `Values`; None: there are no tangents.
+            at: the `Point`. along: the direction, also a `Point`.
             sequences: of the call.
             draws: (seed, number) of the training call whose random numbers are drawn; None: inference, without any.
             tape: backward may follow.
         """
-        stack, direction, passes = self.stack, along or Values(), []
+        stack, passes = self.stack, []
         draws = self._draws(at.x, sequences, draws)
         with stack.engine.activate():
-            weights, tangents = weights_by_layer(stack, at.weights, direction.weights, self.dtype)
-            x, dx = self._ready(at.x, sequences), self._ready(direction.x, sequences)
+            weights, tangents = weights_by_layer(stack, at.weights, along.weights, self.dtype)
+            x, dx = self._ready(at.x, sequences), self._ready(along.x, sequences)
             found = []
             for layer in range(stack.num_layers):
                 if layer and draws["masks"]:
                     x, dx = (one if one is None else one * draws["masks"][layer - 1] for one in (x, dx))
-                own = weights[layer], None if along is None else tangents[layer] or [{}] * stack.directions
-                one = _Pass(self, layer, *own, draws, sequences, tape)
-                states = (self._states(part, layer) for part in (at.states, direction.states))
+                one = _Pass(self, layer, weights[layer], tangents[layer], draws, sequences, tape)
+                states = (self._states(part, layer) for part in (at.states, along.states))
                 x, dx, *final = one.forward(x, dx, *states)
                 found.append(final)
                 passes.append(one)
         final, d_final = zip(*found, strict=True)
-        return Results(x, final), Results(dx, d_final), (passes, draws, at.weights, direction.weights)
+        return Results(x, final), Results(dx, d_final), (passes, draws, at.weights, along.weights)
 
-    def backward(self, tape, d_results, d_tangents=None):
-        """Return the gradients of `at` and of `along`, both `Values`, for those of both `Results`."""
+    def backward(self, tape, d_results, d_tangents):
+        """Return the gradients of `at` and of `along`, each a `Point`, for those of both `Results`."""
         stack, (passes, draws, flat, direction) = self.stack, tape
-        d_tangents, found = d_tangents or Results(), []
+        found = []
         with stack.engine.activate():
             gy, gty = (self._ready(one.y, passes[0].sequences) for one in (d_results, d_tangents))
             for layer in reversed(range(stack.num_layers)):
@@ -127,7 +126,7 @@ class Tangents:
             states, weights, t_states, t_weights = map(list, zip(*found, strict=True))
             made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
             gty = self._or_zero(gty, gy)
-        return Values(gy, states, made), Values(gty, t_states, t_made)
+        return Point(gy, states, made), Point(gty, t_states, t_made)
 
     def _or_zero(self, array, like):
         return self.xp.zeros_like(like) if array is None else array
@@ -184,22 +183,21 @@ class _Pass:
     Args:
         owner: the `Tangents`. layer: its number.
         weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P / heads), "W_hr" (P, H),
-            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero. tangents None: the tangent cell does
-            not run.
+            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
         draws: of `Tangents._draws`. sequences: of the call.
         tape: backward may follow.
     """
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
-        self.opened, self.sequences, self.tape, self.linear = owner.opened, sequences, tape, tangents is not None
-        self.layers, self.tf32 = (owner.primal[layer], owner.tangent[layer]), owner.stack.allow_tf32 is True
+        self.opened, self.sequences, self.tape = owner.opened, sequences, tape
+        self.stacks, self.tf32 = (owner.primal[layer], owner.tangent[layer]), owner.stack.allow_tf32 is True
         self.buffers = vars(owner.of_thread)
         self.D, self.H, self.own = owner.stack.directions, owner.stack.widths[layer], owner.opened.num_states
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
         self.noise = draws["noise"][layer] if draws["noise"] else None
         self.masks = draws["R"][layer] if draws["R"] else None
-        self.weights, self.tangents = self._dropped(weights), self._dropped(tangents or [{}] * self.D)
+        self.weights, self.tangents = self._dropped(weights), self._dropped(tangents)
         self.projects = "W_hr" in weights[0]
         both = zip(self.weights, self.tangents, strict=True)
         self.recurs, self.d_recurs = zip(*(self._recurring(*one) for one in both), strict=True)
@@ -285,26 +283,23 @@ class _Pass:
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
         self.columns = self._inputs()
         self.m, last, self.values, self.primal_tape = self._run(0, self.columns, state)
-        self.dm, y, dy, d_last = None, self.m, None, [None] * self.own
-        if self.linear:
-            self.dm, d_last, _, self.tangent_tape = self._run(1, self._tangent_inputs(), d_state)
-            dy = self.dm
+        self.dm, d_last, _, self.tangent_tape = self._run(1, self._tangent_inputs(), d_state)
+        y, dy = self.m, self.dm
         if self.projects:
-            self.ends = list(last[0]), [None] * self.D if d_last[0] is None else list(d_last[0])
+            self.ends = list(last[0]), list(d_last[0])
             y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
-            ends = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
+            ends = map(self.xp.stack, self._projected(*self.ends))
             last[0], d_last[0] = (self._of_empty(*pair) for pair in zip(ends, (state[0], d_state[0]), strict=True))
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, number, columns, state):
         """Run the primal or the tangent layer: y, the final states, the values of the states of each step, the tape."""
-        layer = self.layers[number]
-        stack, others = layer.stack, layer.stack.cell.num_private
+        stack, others = self.stacks[number], self.stacks[number].cell.num_private
         every = number == 0 and others > 0
         sequences = replace(self.sequences, every_state=True) if every else self.sequences
         h, c = None if self.projects else state[0], self._side_by_side(state[1:], others, self.B)
         x = columns.reshape(self.T, self.B, -1)
-        weights = _load(layer, self.recurs, self.cell.gates_of_ah, self.buffers)
+        weights = _load(stack, self.recurs, self.cell.gates_of_ah, self.buffers)
         y, h, c, *more, tape = stack.forward(x, h, c, weights, self.tape, False, sequences)
         private = list(self.xp.split(c, others, axis=-1)) if others else []
         return y, [h, *private], more[0].reshape(len(columns), -1) if more else None, tape
@@ -325,7 +320,7 @@ class _Pass:
             return self._part(columns, d * len(self.opened.inputs) + self.opened.inputs.index(place), 1)
         if place == 0:
             return self._part(self.m.reshape(self.T * self.B, -1), d, 1)
-        return self._part(self.values, d * self.layers[0].stack.cell.num_private + place - 1, 1)
+        return self._part(self.values, d * self.stacks[0].cell.num_private + place - 1, 1)
 
     def _direction(self, columns, d):
         """Return the columns of one direction."""
@@ -498,10 +493,10 @@ class _Pass:
             pair = ([None] * self.D if one is None else list(one) for one in (g_state[0], gt_state[0]))
             pair = self._projected_backward(grads, t_grads, self.ends, *pair)
             g_state[0], gt_state[0] = (None if one[0] is None else self.xp.stack(one) for one in pair)
-        count = self.layers[0].stack.cell.num_private
+        count = self.stacks[0].cell.num_private
         first, t_first = [None] * self.D, [None] * self.D
         of_states, of_inputs = None, []
-        if self.linear and any(one is not None for one in (gty, *gt_state)):
+        if any(one is not None for one in (gty, *gt_state)):
             columns, t_initial, of_recurs = self._run_backward(1, self.tangent_tape, gty, gt_state, None)
             of_states = self.xp.zeros((self.T * self.B, self.D * (count + 1), self.H), self.dtype)
             for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
@@ -558,8 +553,7 @@ class _Pass:
         Args:
             of_states: gradients of the states of each step, (T*B, D*number, H), h's behind the others; None: zero.
         """
-        layer, d_states = self.layers[number], None
-        stack, others = layer.stack, layer.stack.cell.num_private
+        stack, others, d_states = self.stacks[number], self.stacks[number].cell.num_private, None
         if of_states is not None:
             both = of_states.reshape(self.T, self.B, self.D, -1)
             split = others * self.H
@@ -571,14 +565,14 @@ class _Pass:
         dx, dh, dc = stack.backward_data(tape, gy, h, c, None, False, ALL, d_states)
         states = [dh, *(self.xp.split(dc, others, axis=-1) if others else [])][: self.own]
         like = self.recurs[0]
-        return dx.reshape(self.T * self.B, -1), states, _unload(layer, tape.dw, self.cell.gates_of_ah, like, self.D)
+        return dx.reshape(self.T * self.B, -1), states, _unload(stack, tape.dw, self.cell.gates_of_ah, like, self.D)
 
     def _to_value(self, place, d, g, of_states, of_inputs):
         """Add the gradient of a value of the primal cell, see `_value`."""
         if isinstance(place, str):
             of_inputs.append((d * len(self.opened.inputs) + self.opened.inputs.index(place), g))
         else:
-            count = self.layers[0].stack.cell.num_private
+            count = self.stacks[0].cell.num_private
             of_states[:, d * (count + 1) + (place - 1 if place else count)] += g
 
     def _sum_columns(self, number, columns, grads):
@@ -653,32 +647,32 @@ def _runs(pairs):
     return found
 
 
-def _rows_of(layer, gates):
-    """Yield (direction, number of a gate, slice of the flat buffer, shape) of R's parts in a layer."""
-    for (_, direction), blocks in layer.stack.space.blocks.items():
+def _rows_of(stack, gates):
+    """Yield (direction, number of a gate, slice of the flat buffer, shape) of R's parts in a stack's."""
+    for (_, direction), blocks in stack.space.blocks.items():
         for name, (_, where, shape) in blocks.items():
             if name.startswith("R."):
                 yield direction, gates.index(name.removeprefix("R.")), where, shape
 
 
-def _load(layer, R, gates, buffers):
-    """Return the flat weights of a layer with R, [direction] -> (A*H, width).
+def _load(stack, R, gates, buffers):
+    """Return the flat weights of a stack with R, [direction] -> (A*H, width).
 
     Args:
-        buffers: layer -> flat weights that the calling thread can overwrite: prepared calls know weights by the buffer.
+        buffers: stack -> flat weights that the calling thread can overwrite: prepared calls know weights by the buffer.
     """
-    flat = buffers.get(layer) if layer.engine.prepares_calls else None
+    flat = buffers.get(stack) if stack.engine.prepares_calls else None
     if flat is None:
-        flat = buffers[layer] = layer.engine.zeros(layer.weights.shape, layer.dtype)
-    for direction, gate, where, shape in _rows_of(layer, gates):
+        flat = buffers[stack] = stack.engine.zeros(stack.space.size, stack.dtype)
+    for direction, gate, where, shape in _rows_of(stack, gates):
         flat[where].reshape(shape)[...] = R[direction][gate * shape[0] : (gate + 1) * shape[0]]
     return flat
 
 
-def _unload(layer, gradient, gates, like, directions):
-    """Return the gradient of R, [direction] -> (A*H, width) or None, in that of a layer's weights."""
-    found = [None if like is None else layer.engine.array_module.zeros_like(like) for _ in range(directions)]
-    for direction, gate, where, shape in _rows_of(layer, gates):
+def _unload(stack, gradient, gates, like, directions):
+    """Return the gradient of R, [direction] -> (A*H, width) or None, in that of a stack's weights."""
+    found = [None if like is None else stack.engine.array_module.zeros_like(like) for _ in range(directions)]
+    for direction, gate, where, shape in _rows_of(stack, gates):
         found[direction][gate * shape[0] : (gate + 1) * shape[0]] = gradient[where].reshape(shape)
     return found
 
@@ -698,7 +692,7 @@ def weights_by_layer(stack, flat, direction, dtype):
     tangents = None if direction is None or derived is None else derived_tangents(space, engine, flat, direction, dtype)
     weights = _by_layer(stack, read.flat, derived, dtype)
     if direction is None:
-        return weights, [None] * len(weights)
+        return weights, [[{}] * stack.directions] * stack.num_layers
     return weights, _by_layer(stack, direction, tangents, dtype)
 
 

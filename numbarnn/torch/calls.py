@@ -227,7 +227,7 @@ class Recurrence(torch.autograd.Function):
 
             def of_second(known, dy, dhy, dcy, d_states):
                 kept = None if known else reserve
-                return second_order.Backward.apply(about, known, *ends, kept, d_states, dy, dhy, dcy, *tensors)
+                return second_order.BackwardAgain.apply(about, known, *ends, kept, d_states, dy, dhy, dcy, *tensors)
 
         if not need.again:
             ctx.unsaved = None

@@ -120,7 +120,7 @@ def forward_tensors(network, prepared, x, hx, cx):
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
         if network.uneven:
-            x, hx, cx = array_of(x), *apart(network, array_of(hx), array_of(cx))
+            x, hx, cx = array_of(x), *layers_apart(network, array_of(hx), array_of(cx))
         (y, hy, cy, *more), reserve = calls.forward(call, x, (hx, cx), sequences)
         if network.uneven:
             hy, cy = (joined_layers(network.stack, calls.engine, one) for one in (hy, cy))
@@ -147,7 +147,7 @@ def backward_tensors(network, prepared, x, weights, reserve, gradients, need, ne
             call = calls.call(flat, call.seed)
         if network.uneven:
             x, reserve, dy, dhy, dcy, d_states = map(array_of, (x, reserve, *gradients))
-            gradients = dy, *apart(network, dhy, dcy), d_states
+            gradients = dy, *layers_apart(network, dhy, dcy), d_states
         dx, *states, dw = calls.backward(call, x, reserve, Given(*gradients), need)
         if network.uneven:
             states = [joined_layers(network.stack, calls.engine, one) for one in states]
@@ -164,7 +164,7 @@ def joined_state_shapes(network, batch):
     return [(stack.num_layers * D, batch, width) for width in (stack.output_widths[0], N * stack.widths[0])]
 
 
-def apart(network, h, c):
+def layers_apart(network, h, c):
     """Split arrays of h and of all cell states, side by side, into the engines' form: lists of one per layer."""
     states = []
     for state, widths in (
@@ -178,7 +178,7 @@ def apart(network, h, c):
 
 
 def joined_layers(stack, engine, state):
-    """Join one state's layers, the reverse of `apart`.
+    """Join one state's layers, the reverse of `layers_apart`.
     It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
     if state is None:
         return None

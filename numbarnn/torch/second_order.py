@@ -16,7 +16,7 @@ from torch.library import custom_op
 
 from numbarnn.layers.second_order import by_layer, joined, tangents_of
 from numbarnn.layers.sequences import checked
-from numbarnn.layers.tangents import Results, Values
+from numbarnn.layers.tangents import Point, Results
 from numbarnn.torch import core
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
 from numbarnn.torch.networks import HALVES, Network
@@ -75,13 +75,13 @@ def _sequences(stack, about, x):
 
 
 def _values(net, tensors, batch_first):
-    """Return `Values` of x (or y), hx, cx and the flat weights, if these are there; None is zero."""
+    """Return the `Point` of x (or y), hx, cx and the flat weights, if these are there; None is zero."""
     x, hx, cx, *weights = tensors
     x = x if x is None or not batch_first else x.transpose(0, 1)
     h, c = array_of(hx), array_of(cx)
     if net.uneven:
-        h, c = core.apart(net, h, c)
-    return Values(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
+        h, c = core.layers_apart(net, h, c)
+    return Point(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
 
 
 def _results(net, stack, y, states, batch_first):
@@ -248,7 +248,7 @@ class Second(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Tangents(torch.autograd.Function):
+class ForwardTangents(torch.autograd.Function):
     """The tangents of y, hy, cy.
 
     Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
@@ -282,7 +282,7 @@ class Tangents(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Backward(torch.autograd.Function):
+class BackwardAgain(torch.autograd.Function):
     """dx, dhx, dcx and the weights' gradients, which have gradients in turn.
 
     Args of apply: an `About`; the gradients, if they are known, or None; lengths, resets, seed, the reserve, d_states;
@@ -322,7 +322,7 @@ class Backward(torch.autograd.Function):
 
 
 def _parts(ctx):
-    """Return lengths, resets, seed; the gradients of results; and the values of a `Backward`."""
+    """Return lengths, resets, seed; the gradients of results; and the values of a `BackwardAgain`."""
     if ctx.has_states:
         raise NotImplementedError(core.NO_SECOND_OF_STATES)
     saved = ctx.saved_tensors

@@ -43,7 +43,7 @@ class TransformedForward(torch.autograd.Function):
             *of_results, d_states = of_results
             about = second_order.About(ctx.network, ctx.shape.batch_major, options)
             ends = lengths, resets, seed, reserve, d_states
-            return second_order.Backward.apply(about, None, *ends, *of_results, *values, *weights)
+            return second_order.BackwardAgain.apply(about, None, *ends, *of_results, *values, *weights)
 
         dx, dhx, dcx, dw = operators.gradients(ctx, call, results[:4], True, True)
         hx, cx = ctx.saved_tensors[5:7]
@@ -55,6 +55,6 @@ class TransformedForward(torch.autograd.Function):
             raise NotImplementedError(core.NO_SECOND_OF_STATES)
         _, *saved = ctx.saved_tensors
         about = second_order.About(ctx.network, ctx.shape.batch_major)
-        made = second_order.Tangents.apply(about, *saved, *tangents[7:])
+        made = second_order.ForwardTangents.apply(about, *saved, *tangents[7:])
         like = made[0].new_zeros(0)  # of results that are not there: None is only for integers
         return *(like if one is None else one for one in made), like, None

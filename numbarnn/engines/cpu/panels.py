@@ -28,7 +28,7 @@ FEW_ROWS = 2  # most rows of a product with GEMV panels: of three the sums would
 KC = 128
 # A block of rows is copied to the stack, which some programs limit to 256 KB: its rows no longer lie a power of two
 # apart, and stay in the L2 cache beside the panels' stream.
-BLOCK_ROWS, BLOCK_BYTES = 64, 1 << 17
+BLOCK_ROWS, BLOCK_BYTES = 64, 1 << 17  # fewer rows have more terms
 COLUMNS = 4  # rows of b multiplied together
 # Most rows of a multiplied together: with COLUMNS rows of b 24 sums of AVX-512's 32 registers, or 12 of 16.
 MOST_TOGETHER = 6 if VECTOR_BYTES == 64 else 3
@@ -109,9 +109,10 @@ def panel_product(zero, address):
     """
     own_a, own_out = own_bytes(BLOCK_BYTES + BLOCK_ROWS * LINE), own_bytes(BLOCK_ROWS * GEMV_ROW)
     at, item = product_at(address), bytes_of(zero)
-    blocks, most = (at.rows + BLOCK_ROWS - 1) // BLOCK_ROWS, BLOCK_BYTES // BLOCK_ROWS // item
+    blocks = (at.rows + BLOCK_ROWS - 1) // BLOCK_ROWS
     for block in range(blocks):
         first, last = at.rows * block // blocks, at.rows * (block + 1) // blocks
+        most = BLOCK_BYTES // ((last - first) * item * 2 * KC) * 2 * KC
         for start in range(0, max(1, at.terms), most):
             terms = min(most, at.terms - start)
             a = at.a + first * at.a_row + start * item, at.a_row
