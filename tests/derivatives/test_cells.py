@@ -12,8 +12,8 @@ MADE = {"lstm_with": library.lstm_with, "recurrent_highway": library.recurrent_h
 SIZES = {"delta_rule": 8, "lmu": 8}
 WIDE_INPUT = ("highway_lstm", "intersection")  # x goes into h itself
 OFTEN = (  # the others, with -m full, have no operation that these do not have
-    "gru", "ind_rnn", "recurrent_highway", "cornn", "peephole_lstm", "multiplicative_lstm", "slstm", "phased_lstm",
-    "layer_norm_gru", "highway_lstm", "delta_rule", "tgru", "lsnn", "additive_network",
+    "ind_rnn", "recurrent_highway", "cornn", "multiplicative_lstm", "slstm", "phased_lstm", "layer_norm_gru",
+    "highway_lstm", "delta_rule", "lsnn",
 )  # fmt: skip
 STEEP = {"layer_norm_lstm": 1e-5, "layer_norm_gru": 1e-7}  # differences err more where few units have one deviation
 
