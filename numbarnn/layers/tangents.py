@@ -109,16 +109,24 @@ class Tangents:
         final, d_final = zip(*found, strict=True)
         return Results(x, final), Results(dx, d_final), (passes, draws, at.weights, along.weights)
 
-    def backward(self, tape, d_results, d_tangents):
-        """Return the gradients of `at` and of `along`, each a `Point`, for those of both `Results`."""
+    def backward(self, tape, d_results, d_tangents, of_along=True):
+        """Return the gradients of `at` and of `along`, each a `Point`, for those of both `Results`.
+
+        Args:
+            of_along: the second is wanted: it is backward of d_tangents. Else it is not specified.
+        """
         stack, (passes, draws, flat, direction) = self.stack, tape
+        # A gradient of weights that are made of parameters, as of R W_hr, is made of both gradients.
+        both = of_along or (direction is not None and bool(stack.space.derived_size or stack.proj_size))
         found = []
         with stack.engine.activate():
             gy, gty = (self._ready(one.y, passes[0].sequences) for one in (d_results, d_tangents))
             for layer in reversed(range(stack.num_layers)):
                 states = (self._states(part, layer) for part in (d_results.states, d_tangents.states))
                 g, gt = states
-                gy, *first, gty, t_states, t_weights = passes[layer].backward(gy, g, gty, gt)
+                gy, *first, gty, t_states, t_weights = passes[layer].backward(
+                    gy, g, gty, gt, (of_along or layer > 0, both)
+                )
                 t_states = [self._or_zero(*pair) for pair in zip(t_states, first[0], strict=True)]
                 if layer and draws["masks"]:
                     gy, gty = (one if one is None else one * draws["masks"][layer - 1] for one in (gy, gty))
@@ -477,12 +485,13 @@ class _Pass:
         return made.reshape(self.T, self.B, -1)
 
     # ---------------------------------------------------------------- backward
-    def backward(self, gy, g_state, gty, gt_state):
+    def backward(self, gy, g_state, gty, gt_state, wanted):
         """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
         tangents.
 
         Args:
             gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
+            wanted: whether those of the tangents of x, and of weights, are; else they are left out.
         """
         grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
         g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
@@ -502,17 +511,16 @@ class _Pass:
             for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
                 own = self._direction(columns, d)
                 self._sum_columns(1, own, t_grads[d])
-                gtx, gx = (
-                    self._to_x(gtx, own, d, weights.get("W"), 1),
-                    self._to_x(gx, own, d, tangents.get("W"), 1, False),
-                )
                 W, R = weights.get("W"), weights.get("R")
-                self._matrix_gradient(t_grads[d], "W", W, own, self.x, self.of_x[1])
+                gtx = self._to_x(gtx, own, d, W, 1) if wanted[0] else None
+                gx = self._to_x(gx, own, d, tangents.get("W"), 1, False)
+                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, own, self.x, self.of_x[1])
                 self._matrix_gradient(grads[d], "W", W, own, self.dx, self.of_x[1])
                 dR, of_dR = self._dense(self.d_recurs[d]), {}
                 for place, runs in self.of_operand[1].items():
                     vector = self._value(place, d, self.columns)
-                    self._matrix_gradient(of_dR, "R", self._dense(self.recurs[d]), own, vector, runs)
+                    like = self._dense(self.recurs[d]) if wanted[1] else None
+                    self._matrix_gradient(of_dR, "R", like, own, vector, runs)
                     if dR is not None:
                         self._to_value(place, d, self._vector_gradient(own, dR, runs), of_states, of_inputs)
                 for column, name in enumerate(self.opened.tangent_inputs):

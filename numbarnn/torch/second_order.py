@@ -36,9 +36,9 @@ def rnn_tangents(
     seed: Tensor | None,
     network: str,
     batch_first: bool,
-    backward: bool,
+    passes: int,
 ) -> list[Tensor]:
-    """Return the tangents of y, hy, cy; with `backward` also the gradients of values, and those of the direction.
+    """Return the tangents of y, hy, cy; with 2 passes also the gradients of values; with 3 those of the direction.
 
     Args:
         values: x, hx, cx, the flat weights. direction: what they move by; None is zero.
@@ -56,12 +56,14 @@ def rnn_tangents(
         about = core.About(lengths, resets, batch_first=batch_first)
         sequences = _sequences(stack, about, x)
         draws = None if seed is None else (int(seed.item()), 0)
-        _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, backward)
+        _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, passes > 1)
         made = [_results(net, stack, tangents.y, tangents.states, batch_first)]
-        if backward:
+        if passes > 1:
             pair = (Results(*_values(net, part, batch_first)[:2]) for part in (of_results, of_tangents))
-            found = tangents_of(stack).backward(tape, *pair)
-            made += [[*_results(net, stack, one.x, one.states, batch_first), one.weights] for one in found]
+            found = tangents_of(stack).backward(tape, *pair, passes > 2)
+            made += [
+                [*_results(net, stack, one.x, one.states, batch_first), one.weights] for one in found[: passes - 1]
+            ]
         like = x.new_empty(0)
         return [like.clone() if one is None else tensor_of(one).to(dtype) for part in made for one in part]
 
@@ -92,12 +94,12 @@ def _results(net, stack, y, states, batch_first):
 
 
 @rnn_tangents.register_fake
-def _(values, direction, of_tangents, of_results, lengths, resets, seed, network, batch_first, backward):
+def _(values, direction, of_tangents, of_results, lengths, resets, seed, network, batch_first, passes):
     net, x = Network.of_key(network), values[0]
     of_h, of_c = core.joined_state_shapes(net, x.shape[0 if batch_first else 1])
     states = [x.new_empty(of_h), x.new_empty(of_c if net.private else 0)]
     made = [x.new_empty((*x.shape[:2], net.stack.directions * net.stack.output_widths[-1])), *states]
-    for _ in range(2 * backward):
+    for _ in range(passes - 1):
         made += [x.new_empty(x.shape), *(torch.empty_like(one) for one in states), x.new_empty(net.size)]
     return made
 
@@ -148,26 +150,28 @@ class About:
     """A call's arguments that are no tensors.
 
     Attributes:
-        network: its key. batch_first: of x. options: of `rnn_backward`, behind the key.
+        network: its key. batch_first: of x.
+        options: of `rnn_backward`, behind the key; for `Second` the number of passes of `rnn_tangents`.
     """
 
     def __init__(self, network, batch_first, options=()):
         self.network, self.batch_first, self.options = network, batch_first, options
 
-    def run(self, ends, values, direction, of_tangents=(None,) * 3, of_results=(None,) * 3):
+    def run(self, ends, values, direction, of_tangents, of_results=(None,) * 3, passes=2):
         """Call `Second`.
 
         Args:
             ends: lengths, resets and seed. values, direction: x, hx, cx and the weights, or their tangents.
 
         Returns:
-            lists: the tangents of y, hy, cy; the gradients of values, and those of the direction.
+            lists: the tangents of y, hy, cy; the gradients of values; with 3 passes those of the direction.
         """
         guarded = [one if one is None else Guarded.apply(one) for one in (*self.joined(values), *of_tangents)]
         arguments = *guarded[:4], *self.joined(direction), *guarded[4:], *of_results
-        found = each(lambda *tensors: Second.apply(self, *ends, *tensors), arguments)
+        about = About(self.network, self.batch_first, passes)
+        found = each(lambda *tensors: Second.apply(about, *ends, *tensors), arguments)
         found = [one if one.numel() else None for one in found]
-        return found[:3], *(self._apart(part, len(values) - 3) for part in (found[3:7], found[7:]))
+        return found[:3], *(self._apart(part, len(values) - 3) for part in (found[3:7], found[7:])[: passes - 1])
 
     def joined(self, tensors):
         """Return x, hx, cx and the flat weights; where some weights have no tangent, it is zero."""
@@ -226,7 +230,7 @@ class Second(torch.autograd.Function):
     @staticmethod
     def forward(about, lengths, resets, seed, *tensors):
         parts = [list(tensors[first:last]) for first, last in ((0, 4), (4, 8), (8, 11), (11, 14))]
-        options = lengths, resets, seed, about.network, about.batch_first, True
+        options = lengths, resets, seed, about.network, about.batch_first, about.options
         return tuple(torch.ops.numbarnn.rnn_tangents(*parts, *options))
 
     @staticmethod
@@ -239,7 +243,7 @@ class Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         ends, values, of_tangents = ctx.saved_tensors[:3], ctx.saved_tensors[3:7], ctx.saved_tensors[11:14]
-        of_results, of_direction, _ = ctx.about.run(ends, values, gradients[3:7], of_tangents, gradients[:3])
+        of_results, of_direction = ctx.about.run(ends, values, gradients[3:7], of_tangents, gradients[:3])
         found = _there([*of_direction, *of_results], (*ctx.saved_tensors[7:11], *ctx.saved_tensors[14:]))
         return *[None] * 8, *found[:4], None, None, None, *found[4:]
 
@@ -260,7 +264,7 @@ class ForwardTangents(torch.autograd.Function):
     def forward(about, lengths, resets, seed, *tensors):
         half, none = len(tensors) // 2, [None] * 3
         both = [about.joined(part) for part in (tensors[:half], tensors[half:])]
-        options = lengths, resets, seed, about.network, about.batch_first, False
+        options = lengths, resets, seed, about.network, about.batch_first, 1
         return tuple(torch.ops.numbarnn.rnn_tangents(*both, none, none, *options))
 
     @staticmethod
@@ -274,7 +278,7 @@ class ForwardTangents(torch.autograd.Function):
     def backward(ctx, *of_tangents):
         ends, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         half = len(tensors) // 2
-        _, of_values, of_direction = ctx.about.run(ends, tensors[:half], tensors[half:], of_tangents)
+        _, of_values, of_direction = ctx.about.run(ends, tensors[:half], tensors[half:], of_tangents, passes=3)
         return *[None] * 4, *_there([*of_values, *of_direction], tensors)
 
     @staticmethod
@@ -310,13 +314,13 @@ class BackwardAgain(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *direction):
         ends, gradients, values = _parts(ctx)
-        of_gradients, of_values, _ = ctx.about.run(ends, values, direction, gradients)
+        of_gradients, of_values = ctx.about.run(ends, values, direction, gradients)
         return *[None] * 7, *_there([*of_gradients, *of_values], (*gradients, *values))
 
     @staticmethod
     def jvp(ctx, *tangents):
         ends, gradients, values = _parts(ctx)
-        _, found, _ = ctx.about.run(ends, values, tangents[10:], gradients, tangents[7:10])
+        _, found = ctx.about.run(ends, values, tangents[10:], gradients, tangents[7:10])
         like, flat = values[0].new_zeros(0), gathered(Network.of_key(ctx.about.network), found[3:])
         return tuple(like if one is None else one for one in (*found[:3], flat))
 
