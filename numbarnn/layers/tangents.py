@@ -20,7 +20,7 @@ import numpy as np
 
 from numbarnn.cells.tracing.tangent import equations_of, opened
 from numbarnn.common.precision import compute_dtype
-from numbarnn.layers import drawn
+from numbarnn.layers import drawn, private
 from numbarnn.layers.kernel_weights import ReadWeights
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
@@ -209,11 +209,8 @@ class _Pass:
         self.projects = "W_hr" in weights[0]
         both = zip(self.weights, self.tangents, strict=True)
         self.recurs, self.d_recurs = zip(*(self._recurring(*one) for one in both), strict=True)
-        gates, recurrent, names = (
-            self.cell.gates,
-            self.cell.gates_of_ah,
-            (self.opened.inputs, self.opened.tangent_inputs),
-        )
+        gates, recurrent = self.cell.gates, self.cell.gates_of_ah
+        names = self.opened.inputs, self.opened.tangent_inputs
         self.of_x = [_runs([(gates.index(one[2:]), n) for n, one in enumerate(own) if one[0] == "W"]) for own in names]
         self.of_gates, self.of_operand = [], []  # the same for R; by what R multiplies
         for own in names:
@@ -305,22 +302,17 @@ class _Pass:
         stack, others = self.stacks[number], self.stacks[number].cell.num_private
         every = number == 0 and others > 0
         sequences = replace(self.sequences, every_state=True) if every else self.sequences
-        h, c = None if self.projects else state[0], self._side_by_side(state[1:], others, self.B)
+        h, c = None if self.projects else state[0], self._side_by_side(state[1:], others)
         x = columns.reshape(self.T, self.B, -1)
         weights = _load(stack, self.recurs, self.cell.gates_of_ah, self.buffers)
         y, h, c, *more, tape = stack.forward(x, h, c, weights, self.tape, False, sequences)
-        private = list(self.xp.split(c, others, axis=-1)) if others else []
-        return y, [h, *private], more[0].reshape(len(columns), -1) if more else None, tape
+        states = [h, *(private.split(c, others) if others else [])]
+        return y, states, more[0].reshape(len(columns), -1) if more else None, tape
 
-    def _side_by_side(self, parts, count, rows):
-        """Return states (D, B, H), and zero for None and for further ones, as one (D, B, count*H); None: all zero."""
-        if not count or all(part is None for part in parts):
-            return None
-        made = self.xp.zeros((self.D, rows, count * self.H), self.dtype)
-        for number, part in enumerate(parts):
-            if part is not None:
-                made[..., number * self.H : (number + 1) * self.H] = part
-        return made
+    def _side_by_side(self, parts, count):
+        """Return states, and zero for further ones, as one (D, B, count*H); None: all zero."""
+        parts = [*parts, *[None] * (count - len(parts))]
+        return private.join(self.xp, parts, (self.D, self.B, self.H), self.dtype) if count else None
 
     def _value(self, place, d, columns):
         """Return a value of the primal cell at each step, (T*B, H): a state after it, or an input in its columns."""
@@ -569,9 +561,9 @@ class _Pass:
             d_states = self.xp.ascontiguousarray(both[..., :split]).reshape(self.T, self.B, -1) if others else None
         gy = None if gy is None else self.xp.ascontiguousarray(gy)
         h = None if g_state[0] is None else self.xp.ascontiguousarray(g_state[0])
-        c = self._side_by_side(g_state[1:], others, self.B)
+        c = self._side_by_side(g_state[1:], others)
         dx, dh, dc = stack.backward_data(tape, gy, h, c, None, False, ALL, d_states)
-        states = [dh, *(self.xp.split(dc, others, axis=-1) if others else [])][: self.own]
+        states = [dh, *(private.split(dc, others) if others else [])][: self.own]
         like = self.recurs[0]
         return dx.reshape(self.T * self.B, -1), states, _unload(stack, tape.dw, self.cell.gates_of_ah, like, self.D)
 

@@ -78,12 +78,17 @@ def prepare(network, about, x, hx, weights, keep):
     sequences = EVERY_STEP
     with stream_of(x):
         if shape.padded or shape.resets:
-            lengths, resets = about.lengths, about.resets
-            lengths = lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
-            ends = lengths, array_of(resets) if isinstance(resets, torch.Tensor) else resets
-            sizes = shape.steps, shape.batch, about.batch_first
-            sequences = checked(prepared.call.engine, *ends, about.padding_value, *sizes)
+            sequences = sequences_of(prepared.call.engine, about, x)
     return prepared._replace(sequences=replace(sequences, every_state=True) if shape.keeps_states else sequences)
+
+
+def sequences_of(engine, about, x):
+    """Return the `Sequences` of a call's lengths and resets, checked."""
+    lengths, resets = about.lengths, about.resets
+    lengths = lengths.detach().cpu().numpy() if isinstance(lengths, torch.Tensor) else lengths
+    resets = array_of(resets) if isinstance(resets, torch.Tensor) else resets
+    steps, batch = x.shape[1::-1] if about.batch_first else x.shape[:2]
+    return checked(engine, lengths, resets, about.padding_value, steps, batch, about.batch_first)
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):

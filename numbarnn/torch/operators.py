@@ -190,7 +190,7 @@ def _select(argument, dim, number):
     return argument.select(dim, number) if isinstance(dim, int) else argument
 
 
-def _one_after_another(operator, info, in_dims, *arguments):
+def one_after_another(operator, info, in_dims, *arguments):
     """Call the operator for each of a batch, one after another."""
     calls = [
         operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
@@ -206,7 +206,7 @@ def _(info, in_dims, *arguments):
     of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, *_ = in_dims
     others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
     if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
-        return _one_after_another(rnn_forward, info, in_dims, *arguments)
+        return one_after_another(rnn_forward, info, in_dims, *arguments)
     count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, the axis of sequences
 
     def folded(tensor, dim, into):
@@ -225,7 +225,7 @@ def _(info, in_dims, *arguments):
     return tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in results), dims
 
 
-rnn_backward.register_vmap(partial(_one_after_another, rnn_backward))
+rnn_backward.register_vmap(partial(one_after_another, rnn_backward))
 
 
 # ----------------------------------------------------------------------------------------------------------- autocast

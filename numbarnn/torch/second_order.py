@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.library import custom_op
 
 from numbarnn.layers.second_order import by_layer, joined, tangents_of
-from numbarnn.layers.sequences import checked
 from numbarnn.layers.tangents import Point, Results
 from numbarnn.torch import core
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
 from numbarnn.torch.networks import HALVES, Network
+from numbarnn.torch.operators import one_after_another
 
 # of the vmap that autograd itself has (`is_grads_batched=True`), which is not torch.func's
 _VMAP_MODE, _BATCHED = map(torch._C._parse_dispatch_key, ("VmapMode", "Batched"))
@@ -54,7 +54,7 @@ def rnn_tangents(
     with stream_of(x):
         at, along = (_values(net, part, batch_first) for part in (values, direction))
         about = core.About(lengths, resets, batch_first=batch_first)
-        sequences = _sequences(stack, about, x)
+        sequences = core.sequences_of(stack.engine, about, x)
         draws = None if seed is None else (int(seed.item()), 0)
         _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, passes > 1)
         made = [_results(net, stack, tangents.y, tangents.states, batch_first)]
@@ -66,14 +66,6 @@ def rnn_tangents(
             ]
         like = x.new_empty(0)
         return [like.clone() if one is None else tensor_of(one).to(dtype) for part in made for one in part]
-
-
-def _sequences(stack, about, x):
-    lengths, resets = about.lengths, about.resets
-    lengths = lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths
-    resets = array_of(resets) if isinstance(resets, Tensor) else resets
-    steps, batch = x.shape[1::-1] if about.batch_first else x.shape[:2]
-    return checked(stack.engine, lengths, resets, about.padding_value, steps, batch, about.batch_first)
 
 
 def _values(net, tensors, batch_first):
@@ -104,24 +96,9 @@ def _(values, direction, of_tangents, of_results, lengths, resets, seed, network
     return made
 
 
-def _one_after_another(info, in_dims, *arguments):
-    """Call the operator for each of a batch, one after another."""
-
-    def select(argument, dim, number):
-        if isinstance(argument, list | tuple):
-            dims = dim if isinstance(dim, list | tuple) else [dim] * len(argument)
-            return [select(*pair, number) for pair in zip(argument, dims, strict=True)]
-        return argument.select(dim, number) if isinstance(dim, int) else argument
-
-    calls = [
-        rnn_tangents(*[select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
-        for number in range(info.batch_size)
-    ]
-    results = [torch.stack(one) for one in zip(*calls, strict=True)]
-    return results, [0] * len(results)
-
-
-rnn_tangents.register_vmap(_one_after_another)
+@rnn_tangents.register_vmap
+def _(info, in_dims, *arguments):
+    return tuple(map(list, one_after_another(rnn_tangents, info, in_dims, *arguments)))
 
 
 def is_vmapped():
@@ -217,21 +194,10 @@ class Guarded(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Second(torch.autograd.Function):
-    """The results of `rnn_tangents` with its gradients, as a tuple. They have gradients by the direction and by the
-    gradients of results, in which they are linear; the other arguments are `Guarded`.
-
-    Args of apply: an `About`; lengths, resets, seed; the four values, the direction's four, and the gradients of the
-        tangents of y, hy, cy and of y, hy, cy.
-    """
+class Saved(torch.autograd.Function):
+    """A function of an `About` and tensors, which it saves; without derivatives in forward mode."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(about, lengths, resets, seed, *tensors):
-        parts = [list(tensors[first:last]) for first, last in ((0, 4), (4, 8), (8, 11), (11, 14))]
-        options = lengths, resets, seed, about.network, about.batch_first, about.options
-        return tuple(torch.ops.numbarnn.rnn_tangents(*parts, *options))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -241,24 +207,37 @@ class Second(torch.autograd.Function):
         ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
 
     @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(core.NO_THIRD_ORDER)
+
+
+class Second(Saved):
+    """The results of `rnn_tangents` with its gradients, as a tuple. They have gradients by the direction and by the
+    gradients of results, in which they are linear; the other arguments are `Guarded`.
+
+    Args of apply: an `About`; lengths, resets, seed; the four values, the direction's four, and the gradients of the
+        tangents of y, hy, cy and of y, hy, cy.
+    """
+
+    @staticmethod
+    def forward(about, lengths, resets, seed, *tensors):
+        parts = [list(tensors[first:last]) for first, last in ((0, 4), (4, 8), (8, 11), (11, 14))]
+        options = lengths, resets, seed, about.network, about.batch_first, about.options
+        return tuple(torch.ops.numbarnn.rnn_tangents(*parts, *options))
+
+    @staticmethod
     def backward(ctx, *gradients):
         ends, values, of_tangents = ctx.saved_tensors[:3], ctx.saved_tensors[3:7], ctx.saved_tensors[11:14]
         of_results, of_direction = ctx.about.run(ends, values, gradients[3:7], of_tangents, gradients[:3])
         found = _there([*of_direction, *of_results], (*ctx.saved_tensors[7:11], *ctx.saved_tensors[14:]))
         return *[None] * 8, *found[:4], None, None, None, *found[4:]
 
-    @staticmethod
-    def jvp(ctx, *_):
-        raise NotImplementedError(core.NO_THIRD_ORDER)
 
-
-class ForwardTangents(torch.autograd.Function):
+class ForwardTangents(Saved):
     """The tangents of y, hy, cy.
 
     Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(about, lengths, resets, seed, *tensors):
@@ -268,22 +247,11 @@ class ForwardTangents(torch.autograd.Function):
         return tuple(torch.ops.numbarnn.rnn_tangents(*both, none, none, *options))
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.about, *tensors = inputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)  # else jvp under vmap fails before it can say why
-
-    @staticmethod
     def backward(ctx, *of_tangents):
         ends, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         half = len(tensors) // 2
         _, of_values, of_direction = ctx.about.run(ends, tensors[:half], tensors[half:], of_tangents, passes=3)
         return *[None] * 4, *_there([*of_values, *of_direction], tensors)
-
-    @staticmethod
-    def jvp(ctx, *_):
-        raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
 class BackwardAgain(torch.autograd.Function):
