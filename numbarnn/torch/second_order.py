@@ -194,7 +194,7 @@ class Guarded(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Saved(torch.autograd.Function):
+class FunctionOfTensors(torch.autograd.Function):
     """A function of an `About` and tensors, which it saves; without derivatives in forward mode."""
 
     generate_vmap_rule = True
@@ -211,7 +211,7 @@ class Saved(torch.autograd.Function):
         raise NotImplementedError(core.NO_THIRD_ORDER)
 
 
-class Second(Saved):
+class Second(FunctionOfTensors):
     """The results of `rnn_tangents` with its gradients, as a tuple. They have gradients by the direction and by the
     gradients of results, in which they are linear; the other arguments are `Guarded`.
 
@@ -233,7 +233,7 @@ class Second(Saved):
         return *[None] * 8, *found[:4], None, None, None, *found[4:]
 
 
-class ForwardTangents(Saved):
+class ForwardTangents(FunctionOfTensors):
     """The tangents of y, hy, cy.
 
     Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
