@@ -1,7 +1,6 @@
 """The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first; a
 `watching.Watcher` is told of what blocks exchange: relaxed loads and stores."""
 
-import time
 from functools import partial
 
 import numpy as np
@@ -237,11 +236,3 @@ exp2, reciprocal = np.exp2, np.reciprocal
 
 def sleep(nanoseconds):
     simulator.pause()
-
-
-# ---- clocks: the host's
-def clock():
-    return np.int64(time.perf_counter_ns())
-
-
-nanoseconds = clock

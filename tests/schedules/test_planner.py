@@ -245,9 +245,9 @@ def test_estimates_have_the_exchanges_within_a_step(cell, backward):
         problem = problem_of(cell, dtype, (hidden,), batch, MANY)
         (launch,) = check_launches(problem, backward)
         turns, blocks = -(-launch.sequences // launch.tile.sequences), launch.blocks // launch.slices
-        exchanges = calibration.WITHIN_SHARE.value * turns * EXCHANGES[cell] * problem.profile.exchange_us
+        exchanges = calibration.WITHIN_SHARE * turns * EXCHANGES[cell] * problem.profile.exchange_us
         words = launch.slices * blocks * launch.sequences * cell.num_sums * blocks
-        read = calibration.L2_SHARE.value * 8 * words / (problem.profile.l2_gb_s * 1e3)
+        read = calibration.L2_SHARE * 8 * words / (problem.profile.l2_gb_s * 1e3)
         assert launch.estimate.rounds == EXCHANGES[cell]
         assert launch.estimate.within == pytest.approx(exchanges + read)
         assert launch.tile.warps <= tilings.WARPS_IF_STAGED and not launch.tile.given
@@ -305,7 +305,7 @@ def test_estimates_have_all_products_and_the_exchanges_before_them(cell, backwar
         assert step.read_bytes == launch.sequences * columns * np.dtype(dtype).itemsize
         assert step.rounds == len(GATES[cell]) - 1
         assert step.within == pytest.approx(
-            calibration.WITHIN_SHARE.value * turns * step.rounds * problem.profile.exchange_us
+            calibration.WITHIN_SHARE * turns * step.rounds * problem.profile.exchange_us
         )
         units, (slices,) = launch.tile.units, residences(problem, launch)
         assert slices.R == ((units, columns) if backward else (sum(GATES[cell]) * units, hidden)) and slices.W is None
