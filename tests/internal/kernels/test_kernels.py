@@ -3,16 +3,13 @@
 What the kernels compute is tested in the simulator (tests/simulated) and on a GPU (tests/layers/test_gpu.py).
 """
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import ptx_checks
 import real_sizes
 from general_cells import WRITTEN
-from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import compile_row
 from numbarnn.kernels import catalog
@@ -83,38 +80,6 @@ def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     assert compiled.registers * least_threads(shipped, compiled) <= REGISTERS
     assert compiled.shared_bytes <= unit_sums.SHARED_BYTES
     ptx_checks.require_no_double(*written_ptx)
-
-
-def kernels_in(source, module):
-    """(module, qualified name) of a source's kernels: what `@cuda.jit` decorates, device functions aside."""
-
-    def is_kernel(decorator):
-        call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
-        return ast.unparse(call.func) in ("cuda.jit", "jit", "kernel") and "device" not in [
-            word.arg for word in call.keywords
-        ]
-
-    def walk(node, prefix):
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.FunctionDef):
-                yield from walk(child, prefix)
-                continue
-            if any(map(is_kernel, child.decorator_list)):
-                yield module, prefix + child.name
-            yield from walk(child, f"{prefix}{child.name}.<locals>.")
-
-    return set(walk(ast.parse(source), ""))
-
-
-def test_catalog_has_every_kernel():
-    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to planned_problems.py."""
-    folder, there = Path(kernels.__file__).parent, set()
-    for path in folder.rglob("*.py"):
-        module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
-        there |= kernels_in(path.read_text(encoding="utf-8"), module)
-    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in shipped_kernels((9, 0))}
-    assert listed == there
-    assert ("numbarnn.kernels.arrays.copies", "make_copy.<locals>.copy_kernel") in there
 
 
 @pytest.mark.full  # the largest take half a minute and a gigabyte to compile
