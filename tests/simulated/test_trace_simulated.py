@@ -12,7 +12,7 @@ from general_cells import WRITTEN
 from numbarnn.bench.shapes import Shape
 from numbarnn.bench.trace import recorder
 from numbarnn.cells import CELLS
-from numbarnn.cuda import simulator, watching
+from numbarnn.cuda import simulator
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 
@@ -76,6 +76,6 @@ def test_watching_changes_no_bit_and_is_over_afterwards():
     with simulator.schedule(0):
         expected = layer(x)[0]
     watcher = recorder.Recorder(SCHEDULE.launches(layer.stack.problem(len(x), x.shape[1], False), False))
-    with simulator.schedule(0), watching.watched(watcher):
+    with simulator.schedule(0), simulator.watched(watcher):
         np.testing.assert_array_equal(layer(x)[0], expected)
-    assert watcher.events and type(watching.watcher) is watching.Watcher
+    assert watcher.events and type(simulator.watcher) is simulator.Watcher
