@@ -1,14 +1,12 @@
 """`numbarnn trace` in the simulator: the record of a persistent kernel is what its plan says."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from threads import small_device
 
 import traces
-from general_cells import WRITTEN
 from numbarnn.bench.shapes import Shape
 from numbarnn.bench.trace import recorder
 from numbarnn.cells import CELLS
@@ -52,20 +50,6 @@ def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
     layers = range(L)[::-1] if backward else range(L)
     assert depths == {(layer, 0, step): 1 + step + behind for behind, layer in enumerate(layers) for step in range(T)}
     assert len(set(depths.values())) == T + L - 1
-
-
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-@pytest.mark.parametrize("cell, B", [("normed", 17), ("gru_reset_before", 2)])
-def test_what_a_step_exchanges_within_itself_is_no_event_of_its_own(cell, B, backward):
-    """It counts as multiplying. Of 17 sequences, a step goes through them in two turns."""
-    T = 3
-    made = recorded((CELLS | WRITTEN)[cell], (T, B, 3, 7, 1), backward)
-    assert set(traces.computed(made)) == {(0, 0, step) for step in range(T)}
-    for block in range(len(made["blocks"])):
-        events = sorted((event for event in made["events"] if event["block"] == block), key=lambda one: one["start"])
-        assert all(one["end"] <= other["start"] for one, other in pairwise(events))
-        kinds = [event["kind"] for event in events if event["kind"] != "wait"]
-        assert kinds.count("publish") >= T and all(one != other for one, other in pairwise(kinds))
 
 
 def test_watching_changes_no_bit_and_is_over_afterwards():
