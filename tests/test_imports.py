@@ -129,27 +129,6 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {frozenset("abc")}
 
 
-@pytest.mark.parametrize(
-    "module, source",
-    [
-        ("numbarnn.cells.lstm", "from numbarnn.kernels import pointwise"),
-        ("numbarnn.cuda.launch", "import numbarnn.compile.native"),
-        ("numbarnn.engines.cpu.engine", "def f():\n    from numbarnn import layers"),
-        ("numbarnn.kernels.catalog", "from importlib import import_module\nimport_module('numbarnn.engines')"),
-        ("numbarnn.schedules.plan", "from .. import functional"),
-        ("numbarnn.layers.stack", "from numbarnn.reference import loops"),
-        ("numbarnn.layers.stack", "import numbarnn"),
-        ("numbarnn.reference.loops", "from numbarnn.cells import scalar"),
-        ("numbarnn.functional", "from numbarnn.bench import info"),
-        ("numbarnn.bench.check", "from ..cli import main"),
-        ("numbarnn.bench.peers.peers", "from numbarnn.torch import LSTM"),
-        ("numbarnn.torch.modules", "from numbarnn import convert"),
-    ],
-)
-def test_a_wrong_import_would_be_found(module, source):
-    assert list(violations(source, module))
-
-
 def test_public_names_come_from_where_they_say():
     for name, module in numbarnn._PUBLIC.items():
         assert part_of(module) in RANKS

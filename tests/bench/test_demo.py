@@ -1,9 +1,7 @@
 """`numbarnn demo`: text, model, optimizer, training, sampling; the command end to end."""
 
 import json
-import re
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -137,7 +135,6 @@ def test_run_end_to_end(small, tmp_path, capsys):
     assert results["steps"] == 5 and results["seconds"] > 0 and results["interrupted"] is False
     expected = {"cell": "lstm", "hidden": 8, "layers": 2, "batch": 3, "seq": 8, "dropout": 0, "lr": 0.004, "seed": 4}
     assert results["configuration"] == expected
-    assert (tmp_path / demo.DEFAULT_PLOT).read_bytes().startswith(b"\x89PNG")
     assert "held-out" in capsys.readouterr().out
     assert run(*small, "--layers", 1, "--dropout", 0.5) == 2
     assert "--dropout: expected 0 with layers=1" in capsys.readouterr().err
@@ -161,14 +158,7 @@ def test_ctrl_c_samples_and_reports(small, tmp_path, monkeypatch, capsys):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(demo.Trainer, "train_step", step_and_press)
-    assert run(*small, "--plot", "none", "--json", "out.json") == 0
+    assert run(*small, "--json", "out.json") == 0
     results = json.loads((tmp_path / "out.json").read_text())
     assert results["interrupted"] and results["steps"] == 3
     assert "stopped by Ctrl-C at step 3" in capsys.readouterr().out
-
-
-def test_without_matplotlib(small, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert run(*small, "--steps", 1) == 1
-    assert re.search(r'matplotlib .*--plot none.* pip install .*\[cli\]"', capsys.readouterr().err)
-    assert run(*small, "--steps", 1, "--plot", "none") == 0

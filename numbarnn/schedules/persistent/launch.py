@@ -41,10 +41,9 @@ class Launch:
     @property
     def microseconds(self):
         """Estimated time of the launch."""
-        per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
-        load = per_word.value * self.tile.words_per_lane
+        load = calibration.LOAD_US[self.backward] * self.tile.words_per_lane
         steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
-        return calibration.LAUNCH_US.value + load + steps * self.estimate.step
+        return calibration.LAUNCH_US + load + steps * self.estimate.step
 
     @property
     def layer_range(self):
