@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
-from numbarnn.layers.prepared import NUMPY, SMALL_WEIGHTS, PreparedForward
+from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
@@ -74,7 +74,7 @@ class PlannedCalls:
 
     def __init__(self, stack, shape, training=True, arrays=NUMPY):
         self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
-        self._weights, self._caller, self._prepared_calls = stack.kernel_weights, stack.caller, stack.prepared
+        self._weights, self._caller = stack.kernel_weights, stack.caller
         self._stack_schedule = stack.schedule  # not the stack itself, which holds this object
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
@@ -83,37 +83,37 @@ class PlannedCalls:
             stack.require_trust(one)
         self.schedule = stack.schedule.pick(problem)[0]
         self._plans, self.forward_plan = {}, None if self.has_checkpoints else self.schedule.plan_forward(problem)
-        self._kind = problem, shape.from_zero, arrays.into  # of calls, for `PreparedCalls`
+        prepares = is_small(problem) and not self.has_checkpoints and not self.forward_plan.concurrent
+        self._pool = stack.prepared if prepares else None
+        self._kind = problem.x_shape, training, shape.batch_major, shape.from_zero
 
     def call(self, weights, seed=0, number=0, keeps=False):
         """The `calls.Call` with these weights, a flat buffer; the others are its attributes."""
         read = self._weights.of(weights)
         return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
 
-    def run(self, call, x, state, sequences=EVERY_STEP, kind=None):
-        """The forward call `Done`, within `begun`.
+    def run(self, call, x, state, sequences=EVERY_STEP):
+        """The forward call `Done`; whoever is done with its `prepared` gives that back.
 
         Args:
             call: of `call`. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
-            kind: what the stack's caller finds such calls by, see `PreparedCalls`; None: by this object's.
         """
-        ordinary = sequences is EVERY_STEP and not self.has_checkpoints
-        prepared = self._prepared(call, state, kind) if ordinary else None
+        prepared = self._prepared(call, state) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
-        if self.arrays is not NUMPY:
-            x, state = with_each((x, state), self.arrays.array)
-        if self.has_checkpoints:
-            tape = CheckpointedForward(call, self._stack_schedule)
-            return Done(tape.run(x, state, sequences), tape)
-        ends = sequences.lengths, sequences.resets, sequences.padding_value
-        return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
+        with self.begun():
+            if self.arrays is not NUMPY:
+                x, state = with_each((x, state), self.arrays.array)
+            if self.has_checkpoints:
+                tape = CheckpointedForward(call, self._stack_schedule)
+                return Done(tape.run(x, state, sequences), tape)
+            ends = sequences.lengths, sequences.resets, sequences.padding_value
+            return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
 
     def forward(self, call, x, state, sequences=EVERY_STEP):
         """((y, hy, cy, and all private states if they were asked for), the reserve (bytes,) uint8, of which y may be a
         part; None after inference). Arguments as those of `run`."""
-        with self.begun():
-            done = self.run(call, x, state, sequences)
+        done = self.run(call, x, state, sequences)
         reserve = done.tape.reserve if self.training else None
         if done.prepared is not None:
             reserve = reserve if reserve is None else reserve.copy()
@@ -130,13 +130,13 @@ class PlannedCalls:
             reserve: overwritten, unless it is needed again.
             gradients: a `Given`. need: a `Need`.
         """
+        prepared = self._prepared(call, (None, None)) if self._prepares_backward(need) else None
+        if prepared is not None:  # which may overwrite its tape, a copy of the reserve
+            prepared.remake(x, reserve)
+            *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
+            prepared.give_back()
+            return *results, dw
         with self.begun():
-            prepared = self._prepared(call, (None, None)) if self._prepares_backward(need) else None
-            if prepared is not None:  # which may overwrite its tape, a copy of the reserve
-                prepared.remake(x, reserve)
-                *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
-                prepared.give_back()
-                return *results, dw
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             if self.has_checkpoints:
                 tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
@@ -176,16 +176,17 @@ class PlannedCalls:
         return plan
 
     def _prepares_backward(self, need):
-        if need.by_sequence:
-            return False
-        return not self.has_checkpoints and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
+        return not need.by_sequence and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
-    def _prepared(self, call, state, kind=None):
-        """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
-        kind, found = kind or (*self._kind, *map(type, state)), self._prepared_calls
-        return found.find(kind, call.weights.parameters) or found.make(
-            kind, call, self.forward_plan, state, self.arrays
-        )
+    def _prepared(self, call, state):
+        """A `PreparedForward` for a call, found or made, to be given back; None if such calls are not prepared."""
+        if self._pool is None:
+            return None
+        kind = *self._kind, *map(type, state), self.engine.num_threads
+        found = self._pool.find(kind, call.weights.parameters)
+        if found is None and not (call.keeps and call.weights.parameters.nbytes > COPIED):
+            found = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
+        return found
 
     def begun(self):
         """A context for a call's work, in which its device is the current one."""

@@ -18,7 +18,7 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import Done, PlannedCalls, Shape
+from numbarnn.layers.planned import PlannedCalls, Shape
 from numbarnn.layers.prepared import PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
@@ -133,7 +133,9 @@ class Stack:
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
-        self.prepared = PreparedCalls(self.engine)
+        self.prepared = PreparedCalls() if self.engine.prepares_calls else None
+        if self.prepared is not None:
+            self.engine.keepers.add(self.prepared)
         self.tangents = None  # the `numbarnn.layers.tangents.Tangents`, once there has been a call for them
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:
@@ -266,16 +268,8 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self._planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        kind = x.shape, training, batch_major, type(hx), type(cx)
-        prepared = self.prepared.find(kind, weights) if sequences is EVERY_STEP else None
-        if prepared is not None:  # what follows takes longer than a small call
-            if training:
-                self._next_call()
-            done = Done(prepared.run(x, hx, cx), prepared.tape, prepared=prepared)
-        else:
-            with calls.begun():
-                call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
-                done = calls.run(call, x, (hx, cx), sequences, kind)
+        call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
+        done = calls.run(call, x, (hx, cx), sequences)
         if training:
             return *done.results, Tape(self, weights, calls, done.tape, x, prepared=done.prepared)
         if done.prepared is not None:
@@ -295,7 +289,8 @@ class Stack:
     def infer_again(self, x, hx, cx, weights, batch_major):
         """[y, hy, cy] of an inference call whose arguments are like those of an earlier one, which was checked; None if
         there is no prepared pass for it. Checks take as long as a small call computes."""
-        prepared = self.prepared.find((x.shape, False, batch_major, type(hx), type(cx)), weights)
+        kind = x.shape, False, batch_major, hx is None, type(hx), type(cx), self.engine.num_threads
+        prepared = self.prepared.find(kind, weights)
         if prepared is None:
             return None
         results = prepared.run(x, hx, cx) if prepared.takes(x, hx, cx) else None
@@ -304,10 +299,10 @@ class Stack:
 
     def prepared_step(self, weights, batch):
         """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
-        if not self.engine.prepares_calls or self._widened is not None:
+        if self.prepared is None or self._widened is not None:
             return None
         calls = self._planned(Shape(1, batch), training=False)
-        return PreparedForward(calls.call(weights), calls.forward_plan, *self.zero_state(batch))
+        return PreparedForward(calls.call(weights), calls.forward_plan, self.zero_state(batch))
 
     def _zeros(self, shape):
         """An array of that shape, or a list of them of that of a state."""
