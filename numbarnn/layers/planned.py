@@ -3,9 +3,8 @@
 Whoever keeps a call's x, weights, seed and reserve can go backward later, as PyTorch's modules do:
 
     calls = PlannedCalls(stack, Shape(steps, batch))
-    call = calls.call(weights)
-    (y, hy, cy), reserve = calls.forward(call, x, (hx, cx))
-    dx, dhx, dcx, dw = calls.backward(call, x, reserve, Given(dy, dhy, dcy))
+    (y, hy, cy), reserve = calls.forward(weights, x, (hx, cx))
+    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, Given(dy, dhy, dcy))
 
 No array is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they were
 is the caller's to see to. A layer's `Tape` keeps them.
@@ -22,6 +21,8 @@ from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
 from numbarnn.programs.program import Places
 from numbarnn.programs.states import with_each
+
+NO_KEY = 0, 0  # of random numbers that nobody draws
 
 
 class Shape(NamedTuple):
@@ -92,16 +93,18 @@ class PlannedCalls:
         read = self._weights.of(weights)
         return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
 
-    def run(self, call, x, state, sequences=EVERY_STEP):
+    def run(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY, keeps=False):
         """The forward call `Done`; whoever is done with its `prepared` gives that back.
 
         Args:
-            call: of `call`. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
+            weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
+            key: seed and number of the call, for random numbers. keeps: see `Call`.
         """
-        prepared = self._prepared(call, state) if sequences is EVERY_STEP else None
+        prepared = self._prepared(weights, state, keeps) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
         with self.begun():
+            call = self.call(weights, *key, keeps)
             if self.arrays is not NUMPY:
                 x, state = with_each((x, state), self.arrays.array)
             if self.has_checkpoints:
@@ -110,33 +113,34 @@ class PlannedCalls:
             ends = sequences.lengths, sequences.resets, sequences.padding_value
             return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
 
-    def forward(self, call, x, state, sequences=EVERY_STEP):
+    def forward(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY):
         """((y, hy, cy, and all private states if they were asked for), the reserve (bytes,) uint8, of which y may be a
         part; None after inference). Arguments as those of `run`."""
-        done = self.run(call, x, state, sequences)
+        done = self.run(weights, x, state, sequences, key)
         reserve = done.tape.reserve if self.training else None
         if done.prepared is not None:
             reserve = reserve if reserve is None else reserve.copy()
             done.prepared.give_back()
         return done.results, reserve
 
-    def backward(self, call, x, reserve, gradients, need=ALL):
+    def backward(self, weights, x, reserve, gradients, need=ALL, key=NO_KEY):
         """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
 
         Args:
-            call: of `call`, with the weights and the seed of the forward call.
+            weights, key: of the forward call.
             x: None will do where no gradients of parameters are needed, or the reserve has a copy
                 (`Problem.copies_x`), but never for calls with checkpoints.
             reserve: overwritten, unless it is needed again.
             gradients: a `Given`. need: a `Need`.
         """
-        prepared = self._prepared(call, (None, None)) if self._prepares_backward(need) else None
+        prepared = self._prepared(weights, (None, None)) if self._prepares_backward(need) else None
         if prepared is not None:  # which may overwrite its tape, a copy of the reserve
             prepared.remake(x, reserve)
             *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
             prepared.give_back()
             return *results, dw
         with self.begun():
+            call = self.call(weights, *key)
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             if self.has_checkpoints:
                 tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
@@ -178,13 +182,15 @@ class PlannedCalls:
     def _prepares_backward(self, need):
         return not need.by_sequence and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
-    def _prepared(self, call, state):
-        """A `PreparedForward` for a call, found or made, to be given back; None if such calls are not prepared."""
+    def _prepared(self, weights, state, keeps=False):
+        """A `PreparedForward`, found or made, to be given back; None if such calls are not prepared."""
         if self._pool is None:
             return None
-        kind = *self._kind, *map(type, state), self.engine.num_threads
-        found = self._pool.find(kind, call.weights.parameters)
-        if found is None and not (call.keeps and call.weights.parameters.nbytes > COPIED):
+        hx, cx = state
+        kind = *self._kind, type(hx), type(cx), self.engine.num_threads
+        found = self._pool.find(kind, weights)
+        if found is None and not (keeps and weights.nbytes > COPIED):
+            call = self.call(weights, keeps=keeps)
             found = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
         return found
 

@@ -19,7 +19,7 @@ from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
 from numbarnn.layers.planned import PlannedCalls, Shape
-from numbarnn.layers.prepared import PreparedCalls, PreparedForward
+from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
@@ -133,6 +133,7 @@ class Stack:
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
+        self.arrays = NUMPY  # the `CallersArrays` of all calls
         self.prepared = PreparedCalls() if self.engine.prepares_calls else None
         if self.prepared is not None:
             self.engine.keepers.add(self.prepared)
@@ -267,21 +268,21 @@ class Stack:
             return *results, tape
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
-        calls = self._planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
-        done = calls.run(call, x, (hx, cx), sequences)
+        calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
+        key = self.seed, self._next_call() if training else 0
+        done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
             return *done.results, Tape(self, weights, calls, done.tape, x, prepared=done.prepared)
         if done.prepared is not None:
             done.prepared.give_back()
         return *done.results, None
 
-    def _planned(self, shape, training):
+    def planned(self, shape, training):
         """The `PlannedCalls` of a `Shape`; the same object for the same one."""
         calls = self._calls.get((shape, training))
         if calls is None:
             with self.engine.activate():
-                calls = self._calls[shape, training] = PlannedCalls(self, shape, training)
+                calls = self._calls[shape, training] = PlannedCalls(self, shape, training, self.arrays)
             if len(self._calls) > PLANNED:
                 self._calls.clear()
         return calls
@@ -301,7 +302,7 @@ class Stack:
         """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
         if self.prepared is None or self._widened is not None:
             return None
-        calls = self._planned(Shape(1, batch), training=False)
+        calls = self.planned(Shape(1, batch), training=False)
         return PreparedForward(calls.call(weights), calls.forward_plan, self.zero_state(batch))
 
     def _zeros(self, shape):

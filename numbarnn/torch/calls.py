@@ -35,7 +35,7 @@ def run(network, x, hx, cx, weights, **about):
 
     Args:
         x: (T, B, I), or (B, T, I) with `batch_first`.
-        hx: (L*D, B, P), or a list with one (D, B, P) per layer if sizes differ; None is zero.
+        hx: (L*D, B, P); None is zero.
         cx: the cell state in the same form, with H; a tuple if the cell has several; None is zero, or there is none.
         weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
             one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Their gradients
@@ -62,7 +62,7 @@ def call(network, about, x, h, private, weights, checked=True):
     Args:
         about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
 
-    The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
+    The state is a tuple of h and the cell states.
     """
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights) or is_in_forward_mode()
@@ -79,11 +79,11 @@ def call(network, about, x, h, private, weights, checked=True):
         y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
         prepared = core.prepare(network, about, x, hx, weights, keep=False)
-        y, hy, cy, every, _ = core.forward_tensors(network, prepared, x, hx, cx)
-    stack = network.stack
-    state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
+        y, hy, cy, every, _ = core.forward_tensors(prepared, x, hx, cx)
+    count = network.private
+    state = hy, *(cy.tensor_split(count, dim=2) if count > 1 else [cy] * count)
     if about.output_states:
-        return y, state, split_steps(every, network.private, stack.directions)
+        return y, state, split_steps(every, count, network.stack.directions)
     return y, state
 
 
@@ -164,18 +164,10 @@ def _cast(x, h, private, weights):
 
 # ------------------------------------------------------------------------------------------------------------- states
 def _joined(states):
-    """Join states into one tensor: a layer's side by side, and layers that differ in size, (D, B, sum of H)."""
-    if isinstance(states[0], list | tuple):
-        return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
+    """Join states side by side into one tensor."""
     return torch.cat(list(states), dim=2) if len(states) > 1 else states[0]
 
 
-def _apart(network, state, widths, count):
-    """Split a tensor into `count` states, of layers of these widths; the reverse of `_joined`."""
-    if network.uneven:
-        parts = state.split([width for width in widths for _ in range(count)], dim=2) if count else ()
-        return [list(parts[number::count]) for number in range(count)]
-    return state.split([widths[0]] * count, dim=2) if count > 1 else [state] * count
 
 
 # ------------------------------------------------------------------------------------------------ without operators
@@ -199,7 +191,7 @@ class Recurrence(torch.autograd.Function):
         seed = None
         if type(prepared) is core.About:
             seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
-        y, hy, cy, states, reserve = core.forward_tensors(network, prepared, x, hx, cx)
+        y, hy, cy, states, reserve = core.forward_tensors(prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
         ctx.call, shape = (network, prepared, seed), prepared.calls.shape
         copied = shape.batch_major or shape.padded or prepared.calls.has_checkpoints  # y out of the reserve

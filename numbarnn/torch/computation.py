@@ -15,8 +15,8 @@ from numbarnn.torch.parameters import FlatParameters, NamedTensors
 class Computation:
     """The networks that compute a module.
 
-    One network computes all layers. With dropout between layers there is one per layer, and torch draws the dropped
-    elements: after the same `torch.manual_seed` they are those of torch.nn's modules.
+    One network computes all layers. There is one per layer if layers differ in size, and with dropout between them:
+    torch draws the dropped elements; after the same `torch.manual_seed` they are those of torch.nn's modules.
 
     Args:
         options: of `Network`. by_layer: whether there is one network per layer.
@@ -33,6 +33,7 @@ class Computation:
     def __init__(self, options, by_layer=False, suffix=""):
         network = Network(**options)
         whole = self.stack = network.stack
+        by_layer = by_layer or not whole.equal_widths
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}

@@ -46,7 +46,7 @@ def rnn_forward(
     net = Network.of_key(network)
     core.check_tensors(net, about, x, hx, cx, weights)
     prepared = core.prepare(net, about, x, hx, weights, keep)
-    *results, reserve = core.forward_tensors(net, prepared, x, hx, cx)
+    *results, reserve = core.forward_tensors(prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):

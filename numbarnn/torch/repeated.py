@@ -64,7 +64,7 @@ def again(network, form, batch_first, x, hx, weights):
     keep = torch.is_grad_enabled() and requires_grad(x, h, c, weights)
     if keep not in last.prepared:
         prepared, known = core.prepare(network, core.About(), x, h, weights, keep), network.last_weights
-        is_theirs = prepared.dtype is None and known is not None and prepared.call.weights.parameters is known.array
+        is_theirs = prepared.dtype is None and known is not None and prepared.weights is known.array
         last.prepared[keep] = prepared if is_theirs else None
     prepared = last.prepared[keep]
     if prepared is None:
@@ -72,7 +72,7 @@ def again(network, form, batch_first, x, hx, weights):
     if keep:
         y, h, c, _ = recurrence(network, prepared, x, h, c, *weights)
     else:
-        y, h, c, _, _ = core.forward_tensors(network, prepared, x, h, c)
+        y, h, c, _, _ = core.forward_tensors(prepared, x, h, c)
     return y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h
 
 
