@@ -90,7 +90,7 @@ class Computation:
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
             states.check_state(stack, state, x.shape[1], x)
-            state = states.widened_state(stack, state) if stack.has_narrow else state
+            state = private.for_engines(torch, state, stack) if stack.has_narrow else state
         if not x.shape[1]:
             y, state, *every = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:
