@@ -6,8 +6,8 @@ import torch
 
 from numbarnn.layers import private
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks, repeated, states
-from numbarnn.torch.calls import call
+from numbarnn.torch import checks, core, states
+from numbarnn.torch.calls import PLAIN, call, engine_call, goes_by_operators, is_in_forward_mode, requires_grad
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters, NamedTensors
 
@@ -60,13 +60,31 @@ class Computation:
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
-        """Return the form of a call without lengths, resets and output states, see `repeated`, and its results.
-        The results are (y, the final state) if the call has the form of the last one, else None."""
-        if self.by_layer or self.stack.has_narrow:
+        """Return the form of a call without lengths, resets and output states, see `form_of`, and its results.
+
+        The results are (y, the final state) if the last call had this form, else None: on small inputs Python takes
+        longer to check a call than the engine to compute it. A call with the last one's form passes the same checks and
+        needs the same plans and weights; only the numbers in its arrays differ.
+        """
+        network = self._networks[0]
+        if self.by_layer or self.stack.has_narrow or not network.remembers:
             return None, None
-        network, weights = self._networks[0], self.flat.of(module)[0]
-        form = repeated.form_of(network, batch_first, x, hx, weights)
-        return form, form and repeated.again(network, form, batch_first, x, hx, weights)
+        weights = self.flat.of(module)[0]
+        form, last = form_of(network.private, batch_first, x, hx, weights), network.last_call
+        if form is None or last is None or last[0] != form:
+            return form, None
+        x = time_first(x) if batch_first else x
+        h, c = (hx, None) if hx is None or not network.private else hx
+        keep, known = torch.is_grad_enabled() and requires_grad(x, h, c, weights), last[1]
+        if keep not in known:
+            prepared, buffer = core.prepare(network, core.About(), x, h, weights, keep), network.last_weights
+            # Parameters that are not views of one buffer were copied: later calls cannot use that copy.
+            is_theirs = prepared.dtype is None and buffer is not None and prepared.weights is buffer.array
+            known[keep] = prepared if is_theirs else None
+        if known[keep] is None:
+            return form, None
+        y, h, c, _ = engine_call(network, known[keep], keep, x, h, c, weights)
+        return form, (y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h)
 
     def run(self, module, x, state, about, drop=None, form=None):
         """Return (y, the final state, with `output_states` the cell states of every step).
@@ -82,7 +100,7 @@ class Computation:
         if about.batch_first:
             resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
             about = about._replace(resets=resets, batch_first=False)
-            y, state, *more = self.run(module, repeated.time_first(x), state, about, drop, form)
+            y, state, *more = self.run(module, time_first(x), state, about, drop, form)
             return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
         weights, stack = self.flat.of(module), self.stack
         first = weights[0][0]
@@ -97,8 +115,9 @@ class Computation:
             y, state, *every = _layer_by_layer(self._networks, weights, (x, state), about, drop)
         else:
             y, state, *every = _through(self._networks[0], weights[0], x, state, about)
-            if form:
-                repeated.remember(self._networks[0], form)
+            network = self._networks[0]
+            if form and (network.last_call is None or network.last_call[0] != form):
+                network.last_call = form, {}  # by whether backward may follow: a `core.PreparedCall`
         if stack.has_narrow:
             (y,), state = private.steps_for_callers([y], stack), private.for_callers(torch, state, stack)
             every = [private.steps_for_callers(one, stack, first=1) for one in every]
@@ -163,6 +182,38 @@ class Computed:
     def __setstate__(self, state):
         torch.nn.Module.__setstate__(self, state)
         self._start_anew()
+
+
+def time_first(x):
+    """Return x (B, T, I) as contiguous (T, B, I): a view, or a copy that both passes share."""
+    return x.transpose(0, 1).contiguous()
+
+
+def form_of(private, batch_first, x, hx, weights):
+    """Return all that checks of a call read, and where the parameters are; None if such calls are not remembered.
+
+    Remembered are calls on the CPU that go straight to the engine (`goes_by_operators`), with x of three dimensions,
+    without autocast, forward mode and random numbers.
+
+    Args:
+        private: number of cell states besides h. x, hx: as the module's caller gave them, not checked.
+        batch_first: of x. weights: the parameters.
+    """
+    if goes_by_operators(x, weights) or not x.is_cpu or x.is_nested or x.dim() != 3:
+        return None
+    if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
+        return None
+    form = [batch_first, x.shape, x.dtype, weights[0].dtype, weights[0].is_cpu]
+    if hx is not None:
+        state = hx if private else (hx,)
+        if not isinstance(state, tuple | list) or len(state) != 1 + private:
+            return None
+        for one in state:
+            if type(one) not in PLAIN:
+                return None
+            form += one.shape, one.dtype, one.is_cpu
+    form += [weight.data_ptr() for weight in weights if weight.is_contiguous()]
+    return form
 
 
 def _options_by_layer(options, whole):

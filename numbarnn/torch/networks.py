@@ -86,7 +86,7 @@ class Network:
         parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
         places: their shapes, strides and offsets. draws: whether training draws random numbers.
         private: N, cell states besides h.
-        remembers: whether calls may be repeated as the last one was; see `repeated`.
+        remembers: whether calls may be repeated as the last one was; see `Computation.again`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Network:
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks = quiet, {}
-        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
+        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
         """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for
