@@ -4,7 +4,6 @@ Inside a state is a tuple with one entry per state of the cell, h first: a tenso
 (D, B, H) per layer if layers' sizes differ.
 """
 
-import torch
 from torch import Tensor
 
 from numbarnn.programs.states import with_each
