@@ -247,7 +247,7 @@ class Stack:
         return calls
 
     def infer_again(self, x, hx, cx, weights, batch_major):
-        """[y, hy, cy] of an inference call whose arguments are like those of an earlier one, which was checked; or None.
+        """[y, hy, cy] of an inference call whose arguments are like those of an earlier, checked one; or None.
         Checks take as long as a small call computes."""
         kind = x.shape, False, batch_major, hx is None, type(hx), type(cx), self.engine.num_threads
         prepared = self.prepared.find(kind, weights)
