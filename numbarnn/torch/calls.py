@@ -144,7 +144,7 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
             "torch.onnx.export has no operator for numbarnn's modules: go back to torch.nn's LSTM, GRU and RNN with "
-            "numbarnn.torch.restore(model) first"
+            "numbarnn.torch.restore(model), or make a module with schedule='loop' and load this one's state dict"
         )
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()

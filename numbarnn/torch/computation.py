@@ -6,7 +6,7 @@ import torch
 
 from numbarnn.layers import private
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks, core, states
+from numbarnn.torch import checks, core, loop, states
 from numbarnn.torch.calls import PLAIN, call, engine_call, goes_by_operators, is_in_forward_mode, requires_grad
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters, NamedTensors
@@ -28,12 +28,15 @@ class Computation:
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
         by_layer: see above. dropout: the probability that networks apply by themselves.
+        loop: whether calls run as `numbarnn.torch.loop`.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
+        self.loop = options.get("schedule") == "loop"
+        options = options | {"schedule": "auto"} if self.loop else options
         network = Network(**options)
         whole = self.stack = network.stack
-        by_layer = by_layer or not whole.equal_widths
+        by_layer = by_layer or not (self.loop or whole.equal_widths)
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
         places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
@@ -67,7 +70,7 @@ class Computation:
         needs the same plans and weights; only the numbers in its arrays differ.
         """
         network = self._networks[0]
-        if self.by_layer or self.stack.has_narrow or not network.remembers:
+        if self.by_layer or self.loop or self.stack.has_narrow or not network.remembers:
             return None, None
         weights = self.flat.of(module)[0]
         form, last = form_of(network.private, batch_first, x, hx, weights), network.last_call
@@ -108,20 +111,27 @@ class Computation:
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
             states.check_state(stack, state, x.shape[1], x)
-            state = private.for_engines(torch, state, stack) if stack.has_narrow else state
+            state = private.for_engines(torch, state, stack) if stack.has_narrow and not self.loop else state
         if not x.shape[1]:
             y, state, *every = self._of_no_sequences(x, state, weights, about)
         elif self.by_layer:
-            y, state, *every = _layer_by_layer(self._networks, weights, (x, state), about, drop)
+            y, state, *every = _layer_by_layer(self._through, self._networks, weights, (x, state), about, drop)
         else:
-            y, state, *every = _through(self._networks[0], weights[0], x, state, about)
+            y, state, *every = self._through(self._networks[0], weights[0], x, state, about)
             network = self._networks[0]
             if form and (network.last_call is None or network.last_call[0] != form):
                 network.last_call = form, {}  # by whether backward may follow: a `core.PreparedCall`
-        if stack.has_narrow:
+        if stack.has_narrow and not self.loop:
             (y,), state = private.steps_for_callers([y], stack), private.for_callers(torch, state, stack)
             every = [private.steps_for_callers(one, stack, first=1) for one in every]
         return y, state if len(state) > 1 else state[0], *every
+
+    def _through(self, network, weights, x, state, about):
+        """Return [y, state, with `output_states` the cell states of every step] of x and a state through a network."""
+        if self.loop:
+            return loop.run(network, weights, x, state, about)
+        h, *private = (None,) if state is None else state
+        return call(network, about, x, h, private or None, weights)
 
     def _of_no_sequences(self, x, state, weights, about):
         """Return the results for a batch of 0 sequences, with gradients of 0 for all parameters, as in torch.nn."""
@@ -227,17 +237,11 @@ def _options_by_layer(options, whole):
     ]  # fmt: skip
 
 
-def _through(network, weights, x, state, about):
-    """Return [y, state, with `output_states` the cell states of every step] of x and a state through a network."""
-    h, *private = (None,) if state is None else state
-    return call(network, about, x, h, private or None, weights)
-
-
-def _layer_by_layer(networks, weights, inputs, about, drop):
+def _layer_by_layer(through, networks, weights, inputs, about, drop):
     """Return [y, state, with `output_states` the cell states of every step] through networks of one layer each.
 
     Args:
-        weights: one list per layer.
+        through: see `Computation._through`. weights: one list per layer.
         inputs: (x, state). drop: f(y of a layer) -> the next layer's input; None: unchanged.
     """
     y, state = inputs
@@ -248,7 +252,7 @@ def _layer_by_layer(networks, weights, inputs, about, drop):
             y = drop(y) if drop else y
         about = of_last if layer == len(networks) - 1 else about
         own_state = states.of_layer(state, layer, network.stack.directions)
-        y, last, *more = _through(network, layer_weights, y, own_state, about)
+        y, last, *more = through(network, layer_weights, y, own_state, about)
         final.append(last)
     equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
     return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

@@ -15,15 +15,16 @@ from numbarnn.torch.networks import computes_in
 
 NO_THIRD_ORDER = (
     "numbarnn computes first and second derivatives, and this is a derivative of a second one, or a second one in "
-    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or go back to torch.nn's modules with "
-    "numbarnn.torch.restore(model)"
+    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or make the module with "
+    "schedule='loop', which has derivatives of every order"
 )
 NO_SECOND_IN_PROGRAMS = (
     "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the "
-    "module itself for them"
+    "module itself for them, or make it with schedule='loop'"
 )
 NO_SECOND_OF_STATES = (
-    "second derivatives by the cell states of every step (output_states) are not computed: leave them out"
+    "second derivatives by the cell states of every step (output_states) are not computed: leave them out, or make the "
+    "module with schedule='loop'"
 )
 
 
