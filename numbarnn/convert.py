@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import keras, onnx, onnx_cells, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer, named, package
+from numbarnn.weights.network import infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_CLASSES = {"lstm": LSTM, "gru": GRU, "gru_reset_before": GRU, "rnn_tanh": RNN, "rnn_relu": RNN}
+_CLASSES = {
+    "lstm": (LSTM, {}), "gru": (GRU, {}), "gru_reset_before": (GRU, {"reset_after": False}),
+    "rnn_tanh": (RNN, {}), "rnn_relu": (RNN, {"nonlinearity": "relu"}),
+}  # fmt: skip
 _FROM_WEIGHTS = (
     "cell", "input_size", "hidden_size", "num_layers", "nonlinearity", "reset_after", "bias", "bidirectional",
     "input_mode", "proj_size",
@@ -345,7 +348,7 @@ def _custom(layer):
         place: kind.arrays({name: flat[where].reshape(shape) for name, (_, where, shape) in blocks.items()})
         for place, blocks in layer.stack.space.blocks.items()
     }
-    return infer(named(parts), kind)
+    return of_parts(parts, kind)
 
 
 def _layer(network, found, options):
@@ -365,11 +368,9 @@ def _layer(network, found, options):
             for name, array in network.cell.named(network.parts(number, direction)).items()
         })  # fmt: skip
         return layer
-    kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
-    kind |= {"nonlinearity": network.cell.removeprefix("rnn_")} if network.cell.startswith("rnn_") else {}
-    kind |= {"reset_after": False} if network.cell == "gru_reset_before" else {}
-    kind |= {"input_mode": network.input_mode} if network.input_mode != "linear" else {}
-    kind |= {"proj_size": network.proj_size} if network.proj_size else {}
-    layer = _CLASSES[network.cell](**sizes, bidirectional=network.bidirectional, **kind, **options)
+    made, kind = _CLASSES[network.cell]
+    sizes |= {"proj_size": network.proj_size} if network.proj_size else {}
+    modes = {"bias": network.bias, "input_mode": network.input_mode, "bidirectional": network.bidirectional}
+    layer = made(**sizes, **modes, **kind, **options)
     layer.load_state_dict(network.parameters)
     return layer
