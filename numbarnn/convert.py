@@ -37,7 +37,7 @@ from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
 from numbarnn.weights import described, keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer, named, package
+from numbarnn.weights.network import infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_CLASSES = {"lstm": LSTM, "gru": GRU, "gru_reset_before": GRU, "rnn_tanh": RNN, "rnn_relu": RNN}
+_CLASSES = {
+    "lstm": (LSTM, {}), "gru": (GRU, {}), "gru_reset_before": (GRU, {"reset_after": False}),
+    "rnn_tanh": (RNN, {}), "rnn_relu": (RNN, {"nonlinearity": "relu"}),
+}  # fmt: skip
 _FROM_WEIGHTS = (
     "cell", "input_size", "hidden_size", "num_layers", "nonlinearity", "reset_after", "bias", "bidirectional",
     "input_mode", "proj_size",
@@ -387,7 +390,7 @@ def _custom(layer):
         place: kind.arrays({name: flat[where].reshape(shape) for name, (_, where, shape) in blocks.items()})
         for place, blocks in layer.stack.space.blocks.items()
     }
-    return infer(named(parts), kind)
+    return of_parts(parts, kind)
 
 
 def _described(description, arrays, cell, source, options):
@@ -401,18 +404,12 @@ def _described(description, arrays, cell, source, options):
     if cell.bias is not None:  # the equations say
         del options["bias"]
     if cells.CELLS.get(cell.name) is cell:
-        make, kind = _CLASSES[cell.name], _kind(cell.name)
+        make, kind = _CLASSES[cell.name]
     else:
         make, kind = RNN, {"cell": cell}
     layer = make(**sizes, **kind, **options)
     layer.load_state_dict({name: arrays[name] for name in layer.parameters})
     return layer
-
-
-def _kind(cell):
-    """Return the options that make a built-in cell of its class."""
-    kind = {"nonlinearity": cell.removeprefix("rnn_")} if cell.startswith("rnn_") else {}
-    return kind | ({"reset_after": False} if cell == "gru_reset_before" else {})
 
 
 def _layer(network, found, options):
@@ -432,10 +429,9 @@ def _layer(network, found, options):
             for name, array in network.cell.named(network.parts(number, direction)).items()
         })  # fmt: skip
         return layer
-    kind = {"bias": {"double": True, "none": False}.get(network.bias, network.bias)}
-    kind |= _kind(network.cell)
-    kind |= {"input_mode": network.input_mode} if network.input_mode != "linear" else {}
-    kind |= {"proj_size": network.proj_size} if network.proj_size else {}
-    layer = _CLASSES[network.cell](**sizes, bidirectional=network.bidirectional, **kind, **options)
+    made, kind = _CLASSES[network.cell]
+    sizes |= {"proj_size": network.proj_size} if network.proj_size else {}
+    modes = {"bias": network.bias, "input_mode": network.input_mode, "bidirectional": network.bidirectional}
+    layer = made(**sizes, **modes, **kind, **options)
     layer.load_state_dict(network.parameters)
     return layer

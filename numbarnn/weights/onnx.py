@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbarnn.weights import gates
-from numbarnn.weights.network import infer, named, package, type_name
+from numbarnn.weights.network import of_parts, package, type_name
 from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
 from numbarnn.weights.onnx_graph import MOVES, OnnxGraph, label
 from numbarnn.weights.onnx_scan import KEY
@@ -110,7 +110,7 @@ def read(model, node=None, reverse_as_forward=False):
     turned = [graph.value(first.nodes[0].x, {name: x}).array for name in whole.inputs]  # X, if time came second
     batch_first = any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in turned)
     parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
-    network = infer(named(parts), first.cell, "the state dict made of the nodes' weights")
+    network = of_parts(parts, first.cell, "the state dict made of the nodes' weights")
     return network, {"batch_first": first.layout == 1 or batch_first}
 
 
