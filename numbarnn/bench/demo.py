@@ -8,7 +8,8 @@ import numpy as np
 from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.bench.cases import PEERS_CELLS, layer_type
-from numbarnn.bench.charmodel import UNKNOWN, Adam, CharModel, Corpus, evaluate, load_text
+from numbarnn.bench.charmodel import UNKNOWN, CharModel, Corpus, evaluate, load_text
+from numbarnn.optim import Adam
 
 DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
@@ -100,7 +101,7 @@ class Trainer:
         layer = layer_type(config["cell"])(EMBEDDING, config["hidden"], config["layers"], **options)
         self.model = CharModel(corpus.vocabulary.size, layer, seed=config["seed"])
         self.parameters = sum(buffer.size for buffer in self.model.buffers)
-        self.optimizer = Adam(self.model.buffers, config["lr"], xp=self.model.xp, clip=CLIP)
+        self.optimizer = Adam(self.model.buffers, config["lr"], clip=CLIP)
         self.step, self.window, self.state, self.losses, self.held_out, self.seconds = 0, 0, None, [], [], 0.0
 
     def train_step(self):

@@ -9,7 +9,7 @@ import pytest
 from numbarnn import cli
 from numbarnn.bench import demo
 from numbarnn.bench.cases import PEERS_CELLS, layer_type
-from numbarnn.bench.charmodel import UNKNOWN, Adam, CharModel, Corpus, load_text
+from numbarnn.bench.charmodel import UNKNOWN, CharModel, Corpus, load_text
 from reference_problem import central_differences
 
 TINY = demo.DEFAULTS | {"hidden": 12, "batch": 3, "seq": 8, "dropout": 0.25, "lr": 0.01, "seed": 5}
@@ -44,7 +44,7 @@ def test_text_of_python_and_of_a_file(tmp_path):
     assert load_text(path)[0] == "Gödel"
 
 
-# --------------------------------------------------------------------------------------------------- model, optimizer
+# --------------------------------------------------------------------------------------------------- model
 @pytest.mark.parametrize("cell", PEERS_CELLS)
 def test_model_gradients_by_finite_differences(cell):
     model, rng = CharModel(7, tiny_layer(cell), seed=2), np.random.default_rng(0)
@@ -56,28 +56,6 @@ def test_model_gradients_by_finite_differences(cell):
         # central differences in float64: error about step^2 + 1e-16 / step = 1e-10
         numeric = central_differences(lambda: float(model.loss(inputs, targets, state)[0]), weights, 1e-5)
         assert gradient == pytest.approx(numeric, rel=1e-6, abs=1e-9)
-
-
-def adam_by_hand(w, gradients, lr, clip, beta1=0.9, beta2=0.999, eps=1e-8):
-    """Algorithm 1 of arXiv 1412.6980 as it stands there, with clipping before it."""
-    m, v = np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gradients, 1):
-        g = g * min(1, clip / np.linalg.norm(g))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        w = w - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
-    return w
-
-
-def test_adam_with_clipping_over_all_buffers():
-    rng = np.random.default_rng(1)
-    w, gradients = rng.standard_normal(10), rng.standard_normal((6, 10)) * np.geomspace(0.1, 10, 6)[:, None]
-    parts = [w[:4].copy(), w[4:].copy()]
-    optimizer = Adam(parts, lr=0.05, xp=np, clip=2.0)
-    for g in gradients:
-        optimizer.step([g[:4].copy(), g[4:].copy()])
-    # the clipping divides by norm + 1e-6, hence 1e-6
-    np.testing.assert_allclose(np.concatenate(parts), adam_by_hand(w, gradients, 0.05, 2.0), rtol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------------ training

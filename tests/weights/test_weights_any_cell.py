@@ -23,7 +23,7 @@ def fed(layer, steps, batch, random):
     """Arguments of a call: x, lengths and positive states, of the layer; and by the names of the model's inputs."""
     x = random.standard_normal((steps, batch, layer.input_size)).astype(layer.dtype)
     lengths = random.integers(1, steps + 1, batch, dtype=np.int32)
-    shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
+    shapes = layer.stack.shapes_of_states(batch)
     draw = lambda shape: random.uniform(0.2, 1, shape).astype(layer.dtype)  # noqa: E731
     state = [list(map(draw, one)) if isinstance(one, list) else draw(one) for one in shapes]
     inputs = {"x": x, "lengths": lengths}
