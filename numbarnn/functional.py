@@ -187,7 +187,11 @@ def backward_data(
         dy = packing.pad(rnn.engine, dy) if packing else dy
     dhy = arguments.checked_state(rnn, dhy, "dhy", work.batch, rnn.output_sizes)
     dcy = _split_c(rnn, dcy, "dcy", work.batch)
-    shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
+    shapes = {
+        "dx": (*axes, rnn.input_size),
+        "dhx": rnn.shapes_of_states(work.batch)[0],
+        "dcx": _c_shape(rnn, work.batch),
+    }
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
@@ -232,7 +236,7 @@ def _forward(rnn, x, hx, cx, w, options, training):
     hx, cx = arguments.checked_state(rnn, hx, "hx", batch, rnn.output_sizes), _split_c(rnn, cx, "cx", batch)
     axes = (len(packing.places),) if packing else x.shape[:2]
     shapes = {"y": (*axes, rnn.directions * rnn.output_sizes[-1])}
-    shapes |= {"hy": rnn.h_shapes(batch), "cy": _c_shape(rnn, batch)}
+    shapes |= {"hy": rnn.shapes_of_states(batch)[0], "cy": _c_shape(rnn, batch)}
     read_again = (("w", w), ("x", x)) if training else (("w", w),)
     places = _places(rnn, {name: getattr(options, name) for name in shapes}, shapes, read_again)
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)

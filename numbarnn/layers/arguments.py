@@ -62,8 +62,7 @@ def states(stack, state, name, batch, gradients=False):
         return None, None
     names = stack.cell.states
     if not isinstance(state, tuple | list) or len(state) != len(names):
-        came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
-        raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
+        raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {_came(state)}")
     parts = enumerate(zip(state, ("h", *names[1:]), stack.state_sizes, strict=True))
     h, *others = (
         checked_state(stack, one, f"{name}[{n}] ({known_as})", batch, sizes) for n, (one, known_as, sizes) in parts
@@ -71,30 +70,28 @@ def states(stack, state, name, batch, gradients=False):
     if len(others) == 1 and not stack.has_narrow:
         return h, others[0]
     with stack.engine.activate():
-        module, shapes = stack.engine.array_module, stack.c_shapes(batch)
+        module = stack.engine.array_module
         if stack.has_narrow:
             h, *others = private.for_engines(module, [h, *others], stack, gradients)
-        return h, private.join(module, others, shapes, known_dtype(stack.dtype))
+        return h, private.join(module, others, stack.c_shapes(batch), known_dtype(stack.dtype))
+
+
+def _came(value):
+    return f"{len(value)} items" if isinstance(value, tuple | list) else f"a {type(value).__qualname__}"
 
 
 def checked_state(stack, value, name, batch, sizes):
     """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
-    sizes differ, each as `array_checks.array` returns it; None stays None.
-
-    Args:
-        sizes: N of each layer.
-    """
+    sizes differ, each as `array_checks.array` returns it; None stays None. sizes: N of each layer."""
     if value is None:
         return None
-    engine, dtype, D = stack.engine, stack.dtype, stack.directions
-    if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
+    engine, dtype, D, differ = stack.engine, stack.dtype, stack.directions, len(set(sizes)) > 1
+    if not differ and not isinstance(value, list | tuple):
         return array_checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
     if not isinstance(value, list | tuple) or len(value) != len(sizes):
-        came = f"{len(value)} items" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
-        differ = len(set(sizes)) > 1
         wanted = "a list with" if differ else f"one array {(len(sizes) * D, batch, sizes[0])}, or a list with"
         why = f", as the layers' sizes {sizes} differ" if differ else ""
-        raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {came}")
+        raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {_came(value)}")
     return [
         array_checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
         for layer, (part, size) in enumerate(zip(value, sizes, strict=True))
@@ -114,16 +111,12 @@ def as_state(stack, h, c):
 
 def output(stack, y):
     """y as callers get it: a copy where engines have a wider one."""
-    if stack.output_sizes == stack.output_widths:
-        return y
     with stack.engine.activate():
         return stack.engine.array_module.ascontiguousarray(private.steps_for_callers([y], stack)[0])
 
 
 def output_gradient(stack, dy):
     """dy as engines have it."""
-    if dy is None or stack.output_sizes == stack.output_widths:
-        return dy
     with stack.engine.activate():
         return private.steps_for_engines(stack.engine.array_module, [dy], stack)[0]
 
@@ -141,15 +134,19 @@ def every_state(stack, dstates, work, packing):
         )
     parts = []
     for number, value in enumerate(dstates):
-        name, width = f"dstates[{number}]", stack.directions * stack.state_sizes[1 + number][-1]
-        if packing is not None and value is not None:
-            value = unpacked(stack, value, name, width, packing)[1]
-        sizes = work.steps, work.batch
-        parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
-    if stack.has_narrow:
-        with stack.engine.activate():
-            parts = private.steps_for_engines(stack.engine.array_module, parts, stack, first=1)
-    return private.join_steps(stack.engine.array_module, parts, stack.directions)
+        width = stack.directions * stack.state_sizes[1 + number][-1]
+        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, work, packing))
+    with stack.engine.activate():
+        module = stack.engine.array_module
+        return private.join_steps(module, private.steps_for_engines(module, parts, stack, first=1), stack.directions)
+
+
+def result_gradient(stack, value, name, width, work, packing):
+    """The gradient of a result of all steps, (T, B, width) or (B, T, width) as x was; None stays None."""
+    if packing is not None and value is not None:
+        value = unpacked(stack, value, name, width, packing)[1]
+    sizes = work.steps, work.batch
+    return value if value is None else sequence(stack, value, name, width, work.batch_major, sizes)
 
 
 # ---------------------------------------------------------------- backward: the tape and dw

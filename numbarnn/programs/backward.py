@@ -8,6 +8,7 @@ from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Scratch
 from numbarnn.programs.forward import BUILDERS, ForwardSpec, as_given, forward
 from numbarnn.programs.program import Builder
 from numbarnn.programs.states import form_of_state, part_of_state, rows, state_arrays
+from numbarnn.programs.views import stacked
 from numbarnn.schedules.plan import Plan
 from numbarnn.schedules.problem import state_shapes
 
@@ -293,9 +294,15 @@ class Backward(Builder):
         if not self.need.by_sequence:
             self._weight_gradients(task, self.dw, self.d_derived, rows, problem.batch)
             return
-        for number in range(problem.batch):
+        before, each = self._operations, []
+        for number in (0, problem.batch - 1):
+            self._operations = []
             d_derived = None if self.d_derived is None else self.d_derived[number]
             self._weight_gradients(task, self.dw[number], d_derived, lambda view, number=number: view[:, number], 1)
+            each.append(self._operations)
+        self._operations = before
+        for (kind, operands, options), last in zip(*each, strict=True):
+            self.emit("each", kind, problem.batch, stacked(operands, last.operands, problem.batch), options)
 
     def _weight_gradients(self, task, dw, d_derived, rows, batch):
         """The gradients of parameters from some sequences: `rows` of a view (T, B, N) are theirs, (T*batch, N)."""

@@ -74,15 +74,9 @@ def _new_network(function, heads, units):
 
 
 def flashrnn(
-    Wx: Tensor,
-    R: Tensor,
-    b: Tensor,
-    states: Tensor | None = None,
-    function: str = "lstm",
-    config: None = None,
-    backend: Any = None,
-    dtype: Any = None,
-) -> tuple[Tensor, Tensor]:
+    Wx: Tensor, R: Tensor, b: Tensor, states: Tensor | None = None, function: str = "lstm", config: None = None,
+    backend: Any = None, dtype: Any = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute all states of every step, and the last ones.
 
     Args:

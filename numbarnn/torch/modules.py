@@ -65,7 +65,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
         bidirectional: add a second direction that runs backward in time. y concatenates both.
         proj_size: size P of the projected h, for an LSTM or a cell that projects its output. 0 has no projection.
         device, dtype: device and dtype of the parameters. On the CPU half precision is computed in float32.
-        input_mode, cell_clip, clip_propagate_nan, schedule, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
+        input_mode, cell_clip, clip_propagate_nan, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
+        schedule: as there, or "loop": a slow, plain loop over time of PyTorch's own operations, for what needs to see
+            them: derivatives of any order, `torch.onnx.export`, hooks, devices other than CPUs and NVIDIA's GPUs.
 
     Raises:
         TypeError, ValueError: an argument is wrong, as in torch.nn.
@@ -113,7 +115,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         options = {name: getattr(self, name) for name in names}
         options["num_layers"] = None if isinstance(self.hidden_size, list | tuple) else self.num_layers
         drops = self.dropout > 0 and self.num_layers > 1
-        if drops and self._is_on_gpu():
+        if drops and self._is_on_gpu() and self.schedule != "loop":
             drops, options["dropout"] = False, self.dropout
         self._computation = Computation(options, by_layer=drops)
         self._flat_weights_names, self._all_weights = list(self._computation.shapes), self._computation.layers
@@ -169,7 +171,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     # ---------------------------------------------------------------- the call
     def forward(
-        self, input: torch.Tensor | PackedSequence, hx: Any = None, *, lengths: Any = None, resets: Any = None,
+        self, input: torch.Tensor | PackedSequence, hx: Any = None, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps and the final state, as torch.nn's modules do.
