@@ -52,7 +52,7 @@ _THREAD_NAMES = ("threadIdx", "blockIdx", "laneid")
 _LAUNCH_NAMES = ("gridDim", "blockDim", *_THREAD_NAMES)
 _lock = threading.RLock()  # the names of threads and blocks are for one launch at a time
 _order = None  # the _Order of the launches; None: that of the default seed, made at the first launch
-_running = None  # the Launch under way
+_running = None  # the SimulatedLaunch under way
 
 
 class _Order:
@@ -102,7 +102,7 @@ class Watcher:
     1, its `current` is the thread whose turn it is."""
 
     def launched(self, launch, function, arguments):
-        """A launch begins: the `Launch`, the kernel's Python function, its arguments."""
+        """A launch begins: the `SimulatedLaunch`, the kernel's Python function, its arguments."""
 
     def loaded(self, array, index, count):
         """The current thread has loaded array[index : index + count], by `ptx.load` or `ptx.load_words`."""
@@ -147,7 +147,7 @@ def launch(function, config, arguments):
         _order.launches += 1
         vars(cuda).update(gridDim=Dim3(*config.grid), blockDim=Dim3(*config.block))
         try:
-            _running = Launch(function, config, arguments, _order)
+            _running = SimulatedLaunch(function, config, arguments, _order)
             watcher.launched(_running, function, arguments)
             try:
                 _running.run()
@@ -213,7 +213,7 @@ class _Thread:
         self.carrier, self.ended = None, False
 
 
-class Launch:
+class SimulatedLaunch:
     """A launch under way.
 
     Attributes:
