@@ -126,5 +126,5 @@ def test_cells_of_the_library_and_of_files(answer, tmp_path, capsys, monkeypatch
     (launch,) = found["passes"][0]["launches"]
     assert launch["estimate"]["rounds"] == 1
     said = capsys.readouterr().out
-    assert "P=32" in said and " of W_hr" in said
+    assert "P=32" in said and "also waits for a projection" in said
     assert answer(f"plan --cell tgru --input-size 65 {rest}")["problem"]["hidden_sizes"] == [65]

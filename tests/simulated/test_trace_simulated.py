@@ -42,16 +42,6 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
     assert traces.require_order(made)
 
 
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
-    T, L = 5, 3
-    made = recorded(CELLS["rnn_tanh"], (T, 1, 3, 5, L), backward)
-    depths = {place: depth for place, depth in traces.depths(made).items() if place[2] < T}
-    layers = range(L)[::-1] if backward else range(L)
-    assert depths == {(layer, 0, step): 1 + step + behind for behind, layer in enumerate(layers) for step in range(T)}
-    assert len(set(depths.values())) == T + L - 1
-
-
 def test_watching_changes_no_bit_and_is_over_afterwards():
     import numbarnn
 

@@ -104,13 +104,6 @@ def test_a_block_waits_for_another(order):
     assert (found == 7 + (8 << 32)).all()
 
 
-def test_waiting_in_vain_is_found(monkeypatch):
-    monkeypatch.setattr(machine, "IDLE_ROUNDS", 50)
-    body = "WAITS: ld.relaxed.gpu.global.u32 %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS;"
-    with pytest.raises(DeviceError, match="nobody writes"):
-        run(ptx(body), np.zeros(THREADS, np.uint64))
-
-
 # ------------------------------------------------------------------------------------------------------------- memory
 
 

@@ -78,11 +78,6 @@ def test_resources_are_reported():
     assert spilling.spill_bytes + spilling.stack_bytes > 0
 
 
-def test_options_that_would_be_ignored_raise():
-    with pytest.raises(ValueError, match="debug"):
-        compiler.compile_kernel(make_kernel(debug=True, opt=False), SIGNATURE, (9, 0))
-
-
 def test_numba_is_left_as_it_was(monkeypatch):
     from numba.cuda import dispatcher
 
