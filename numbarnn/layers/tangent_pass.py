@@ -102,7 +102,7 @@ class Pass:
         self.sequences, self.tape, self.own = sequences, tape, owner.opened.num_states
         self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
-        self.options = {"allow_tf32": owner.stack.allow_tf32 is True}
+        self.tf32, self.products = owner.stack.allow_tf32 is True, []  # products: not computed yet
         self.noise = draws["noise"][layer] if draws["noise"] else None
         self.masks = draws["R"][layer] if draws["R"] else None
         self.weights, self.tangents = self._dropped(weights), self._dropped(tangents)
@@ -126,12 +126,23 @@ class Pass:
         return self._times(R, P), _total(self._times(dR, P), self._times(R, dP))
 
     # ---------------------------------------------------------------- products
+    def _multiply(self, out, a, b, **options):
+        """Note a product: several in a row are one call of the CPU engine, which wakes its threads once."""
+        self.products.append(("multiply", (out, a, b), options | {"allow_tf32": self.tf32}))
+
+    def _compute(self):
+        """Compute the products noted since the last time."""
+        products, self.products = self.products, []
+        for function in self.engine.compile(products):
+            function()
+
     def _times(self, a, b, transpose_a=False, transpose_b=False):
         """Return a b, either transposed; None if one of them is."""
         if a is None or b is None:
             return None
         out = self.engine.empty((a.shape[transpose_a], b.shape[not transpose_b]), self.dtype)
-        self.engine.multiply(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b, **self.options)
+        self._multiply(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        self._compute()
         return out
 
     def _part(self, array, first, count=1):
@@ -151,7 +162,7 @@ class Pass:
         """Add a matrix of gates times a vector (T*B, width) to columns, or write it there."""
         if vector is not None and matrix is not None:
             for out, rows in self._each(columns, runs, matrix):
-                self.engine.multiply(out, vector, rows, transpose_b=True, accumulate=accumulate, **self.options)
+                self._multiply(out, vector, rows, transpose_b=True, accumulate=accumulate)
 
     def _vector_gradient(self, columns, matrix, runs, out=None):
         """Return the gradient of what a matrix of gates multiplied, added to `out`; None without a matrix."""
@@ -160,7 +171,7 @@ class Pass:
         added = out is not None
         out = out if added else self.engine.empty((len(columns), matrix.shape[1]), self.dtype)
         for own, rows in self._each(columns, runs, matrix):
-            self.engine.multiply(out, own, rows, accumulate=added, **self.options)
+            self._multiply(out, own, rows, accumulate=added)
             added = True
         return out
 
@@ -171,7 +182,7 @@ class Pass:
         if grads.get(kind) is None:
             grads[kind] = self.engine.zeros(like.shape, self.dtype)
         for own, rows in self._each(columns, runs, grads[kind]):
-            self.engine.multiply(rows, own, vector, transpose_a=True, accumulate=True, **self.options)
+            self._multiply(rows, own, vector, transpose_a=True, accumulate=True)
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
@@ -193,6 +204,7 @@ class Pass:
 
     def _run(self, recurrence, columns, weights, state):
         """Run a recurrence: y, the final states, the states but h of each step if it is the primal one, the tape."""
+        self._compute()
         stack, others, is_primal = recurrence.stack, recurrence.others, recurrence is self.primal
         h, c = None if self.projects else state[0], self._side_by_side(state[1:], others)
         x = columns.reshape(self.T, self.B, -1)
@@ -380,6 +392,7 @@ class Pass:
                 for operand, runs in self.tangent.of_operands.items():
                     self._matrix_gradient(of_dR, "R", like, own, self._part(values, operand), runs)
                     self._vector_gradient(own, self.d_recurs[d], runs, self._part(own, operand))
+                self._compute()
                 self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], self._blocks(of_dR.get("R")))
                 for where, vector in ((t_grads, self.h0), (grads, self.dh0)):
                     self._matrix_gradient(where[d], "R", R, own, _of(vector, d), self.tangent.of_h)
@@ -392,10 +405,12 @@ class Pass:
             own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
             gx = self._to_x(gx, own, d, W, self.primal)
             self._matrix_gradient(grads[d], "W", W, own, self.x, self.primal.of_x)
+            self._compute()
             self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], None)
             self._matrix_gradient(grads[d], "R", R, own, _of(self.h0, d), self.primal.of_h)
             if self.projects:
                 first[d] = self._vector_gradient(own, R, self.primal.of_h, first[d])
+            self._compute()
             for where in (grads[d], t_grads[d]):
                 if self.masks is not None and where.get("R") is not None:
                     where["R"] *= self.masks[d]
@@ -412,6 +427,7 @@ class Pass:
         Args:
             d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero.
         """
+        self._compute()
         stack, others = recurrence.stack, recurrence.others
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))
         c = self._side_by_side(g_state[1:], others)
