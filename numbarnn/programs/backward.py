@@ -166,7 +166,11 @@ class Backward(Builder):
                     getattr(self, name)[place] = view = self.new((name, place), shape, dtype)
                     return view
 
-                self.dax[place] = new("dax", (*outer, cell.num_gates * H)) if shared is None else shared
+                if self._writes_given(layer):
+                    columns = self.dx[layer][:, :, direction * cell.num_gates * H :]
+                    self.dax[place] = columns[:, :, : cell.num_gates * H]
+                else:
+                    self.dax[place] = new("dax", (*outer, cell.num_gates * H)) if shared is None else shared
                 self.dah[place] = self.dax[place]
                 if not cell.same_gradient:
                     new("dah", (*outer, cell.num_ah * H))
@@ -184,6 +188,11 @@ class Backward(Builder):
                     new("h_before", (*outer, P))
                 if self._adds_dropped:
                     new("dR", (cell.num_ah * H, P // cell.heads))
+
+    def _writes_given(self, layer):
+        """Whether steps write the gradient of a given W x where callers get it.
+        Not where gradients of parameters are made of it in another call, before which a caller may change it."""
+        return self.tape.reads_given(layer) and self.has_weights and not self.spec.after
 
     def _for_weights(self):
         """Return the arrays from which gradients of parameters are made after the steps."""
@@ -261,6 +270,8 @@ class Backward(Builder):
         for direction in range(self.problem.directions):
             gates, options = self.problem.cell.num_gates, {"accumulate": direction > 0}
             dax = self._columns(rows(self.dax[layer, direction][when]), layer, gates)
+            if mode == "given" and self._writes_given(layer):
+                continue
             if mode == "given":
                 self.emit("copy", dx[:, direction * dax.shape[1] :][:, : dax.shape[1]], dax)
                 continue
