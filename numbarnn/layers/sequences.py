@@ -38,14 +38,7 @@ def checked(
     engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
 ):
     """The `Sequences` of a call's arguments; `EVERY_STEP` itself where they say nothing.
-
-    Args:
-        batch_first: resets are (B, T).
-        names: what the caller's arguments are called.
-
-    Raises:
-        TypeError, ValueError: an argument is of the wrong type, shape or range.
-    """
+    batch_first: resets are (B, T). names: what the caller's arguments are called."""
     if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
     if lengths is None and resets is None:  # nothing is padded: no step gets the padding value
