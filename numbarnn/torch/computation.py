@@ -149,7 +149,7 @@ class Computation:
         equal = [len({part.shape for part in one}) == 1 for one in finals]
         equal = (
             equal if self.stack.has_narrow else equal[-1:] * len(equal)
-        )  # h is projected to one size: a list as c is
+        )  # a projected h as c
         return [y, tuple(map(lambda one, same: torch.cat(one) if same else list(one), finals, equal)), *more]
 
 
