@@ -17,9 +17,6 @@ from numbarnn.schedules.problem import state_shapes
 class CheckpointedForward:
     """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
 
-    Args:
-        call: the `Call`. schedule: that of the stack, asked for the plans of segments.
-
     Attributes:
         h, c: [layer, direction] -> (segments, B, ...), states before each segment. outputs: [layer] -> the input of the
             layer above, with two directions. step_mask: None if all steps are ordinary.
@@ -188,15 +185,7 @@ class CheckpointedForward:
 
 
 class CheckpointedBackward:
-    """A backward call, segment by segment, run when it is made.
-
-    Args:
-        tape: the `CheckpointedForward`. given, dw, need: as `BackwardCall` takes them.
-
-    Attributes:
-        results: dx as x was given, dhx, dcx.
-        dw: the gradients of all parameters; None if they are not needed.
-    """
+    """A backward call, segment by segment, run when it is made. Arguments and attributes as of `BackwardCall`."""
 
     def __init__(self, tape, given, dw=None, need=ALL):
         self.tape, self.given, self.need, self.engine, self.problem = tape, given, need, tape.engine, tape.problem
@@ -234,11 +223,7 @@ class CheckpointedBackward:
         return dx, self.dhx, self.dcx
 
     def _run_chain(self, chain, dy):
-        """Backward through all segments of a chain.
-
-        Args:
-            dy: (T, B, D * P) of its last layer, or None.
-        """
+        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
         h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
         for number in reversed(range(len(chain.segments(self.problem)))):

@@ -15,9 +15,8 @@ class Costs:
 
     Attributes:
         steps: k. segments: how many there are, of all layers and directions that are gone through one by one.
-        kept: bytes from forward to backward, besides x, y and the weights. at_work: those of a segment, meanwhile.
-        kept_without: bytes that the same call keeps without checkpoints.
-        microseconds, microseconds_without: the estimate for launches, forward and backward; NaN where there is none.
+        kept: bytes from forward to backward, besides x, y and the weights; kept_without: without checkpoints.
+        at_work: bytes of a segment, meanwhile. microseconds, microseconds_without: estimate for launches, or NaN.
     """
 
     steps: int

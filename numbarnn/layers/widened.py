@@ -16,11 +16,7 @@ def widened(array):
 
 
 class Widened:
-    """A stack's calls by way of a stack of float32.
-
-    Args:
-        wide: the same stack in float32. dtype: the stack's, a name.
-    """
+    """A stack's calls by way of the same stack of float32, wide; dtype: the stack's, a name."""
 
     def __init__(self, wide, dtype):
         self._wide, self._dtype = wide, known_dtype(dtype)

@@ -35,21 +35,13 @@ def run(network, x, hx, cx, weights, **about):
     """Return y, hy, cy of a `Network`, and with `output_states` the cell states of all steps.
 
     Args:
-        x: (T, B, I), or (B, T, I) with `batch_first`.
-        hx: (L*D, B, P); None is zero.
-        cx: the cell state in the same form, with H; a tuple if the cell has several; None is zero, or there is none.
+        x: (T, B, I), or (B, T, I) with `batch_first`. hx: (L*D, B, P); None is zero.
+        cx: the cell state, (L*D, B, H), a tuple if the cell has several; None is zero, or there is none.
         weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
-            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Their gradients
-            are views of one flat buffer.
+            one flat buffer, at their parts' offsets, are not copied. Their gradients are views of one flat buffer.
         about: `lengths`, `resets`, `padding_value`, `batch_first`, `output_states` and `training` of a `core.About`.
 
-    Returns:
-        y, hy, cy in the forms of x, hx and cx; cy is None for a cell whose only state is h.
-        states: a tuple of the cell states of every step, each (T, B, D*H), or (B, T, D*H).
-
-    Raises:
-        TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
-        ValueError: shapes, dtypes or devices do not go together.
+    TypeError or ValueError, with the cure, for dtypes, devices or shapes that no engine has or that do not go together.
     """
     weights = [weights] if isinstance(weights, torch.Tensor) else weights
     private = cx if network.private > 1 and isinstance(cx, list | tuple) else None if cx is None else (cx,)
@@ -58,13 +50,8 @@ def run(network, x, hx, cx, weights, **about):
 
 
 def call(network, about, x, h, private, weights, checked=True):
-    """Return (y, the state, with `output_states` the cell states of every step) of one call.
-
-    Args:
-        about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
-
-    The state is a tuple of h and the cell states.
-    """
+    """Return (y, the state, with `output_states` the cell states of every step) of one call. States are tuples.
+    about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller."""
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights) or is_in_forward_mode()
     if not checked and not by_operators:

@@ -23,12 +23,10 @@ class Computation:
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        suffix: see above. shapes: name -> shape of each parameter, in torch.nn's order.
-        bounds: name -> the bound of its first values, 1/√H.
+        shapes, bounds: name -> shape of each parameter, and bound of its first values, 1/√H, in torch.nn's order.
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
-        by_layer: see above. dropout: the probability that networks apply by themselves.
-        loop: whether calls run as `numbarnn.torch.loop`.
+        dropout: the probability that networks apply by themselves. loop: whether calls run as `numbarnn.torch.loop`.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
@@ -67,8 +65,7 @@ class Computation:
 
         The results are (y, the final state) if the last call had this form, else None: on small inputs Python takes
         longer to check a call than the engine to compute it. A call with the last one's form passes the same checks and
-        needs the same plans and weights; only the numbers in its arrays differ.
-        """
+        needs the same plans and weights; only the numbers in its arrays differ."""
         network = self._networks[0]
         if self.by_layer or self.loop or self.stack.has_narrow or not network.remembers:
             return None, None
@@ -92,12 +89,8 @@ class Computation:
     def run(self, module, x, state, about, drop=None, form=None):
         """Return (y, the final state, with `output_states` the cell states of every step).
 
-        Args:
-            x: (T, B, I), or (B, T, I) with `batch_first`.
-            state: as `numbarnn.torch.states.taken` returned it, or None. about: the `core.About` of the call.
-            drop: f(y of a layer) -> the next layer's input; None: unchanged.
-            form: of `again`, of a call that is to be remembered.
-        """
+        x: (T, B, I), or (B, T, I) with `batch_first`. state: of `numbarnn.torch.states.taken`, or None. about: the
+        `core.About`. drop: f(y of a layer) -> the next layer's input, or None. form: of `again`."""
         # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
         # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
         if about.batch_first:
@@ -126,10 +119,7 @@ class Computation:
 
     def _through(self, weights, x, state, about, drop, looped):
         """Return [y, state, with `output_states` the cell states of every step] through all networks.
-
-        Args:
-            weights: [network] -> its parameters. drop: as of `run`. looped: by `numbarnn.torch.loop`.
-        """
+        weights: [network] -> its parameters. drop: as of `run`. looped: by `numbarnn.torch.loop`."""
         y, finals, last = x, [], len(self._networks) - 1
         for number, (network, own) in enumerate(zip(self._networks, weights, strict=True)):
             if number:
@@ -147,9 +137,7 @@ class Computation:
             return y, final, *more
         finals = list(zip(*finals, strict=True))
         equal = [len({part.shape for part in one}) == 1 for one in finals]
-        equal = (
-            equal if self.stack.has_narrow else equal[-1:] * len(equal)
-        )  # a projected h as c
+        equal = equal if self.stack.has_narrow else equal[-1:] * len(equal)  # a projected h as c
         return [y, tuple(map(lambda one, same: torch.cat(one) if same else list(one), finals, equal)), *more]
 
 
@@ -206,12 +194,7 @@ def form_of(private, batch_first, x, hx, weights):
     """Return all that checks of a call read, and where the parameters are; None if such calls are not remembered.
 
     Remembered are calls on the CPU that go straight to the engine (`goes_by_operators`), with x of three dimensions,
-    without autocast, forward mode and random numbers.
-
-    Args:
-        private: number of cell states besides h. x, hx: as the module's caller gave them, not checked.
-        batch_first: of x. weights: the parameters.
-    """
+    without autocast, forward mode and random numbers. private: number of cell states besides h. x, hx: not checked."""
     if goes_by_operators(x, weights) or not x.is_cpu or x.is_nested or x.dim() != 3:
         return None
     if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
