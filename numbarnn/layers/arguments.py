@@ -51,7 +51,7 @@ def packed(engine, packing, array):
 
 # ---------------------------------------------------------------- states
 def states(stack, state, name, batch, gradients=False):
-    """(h, private states) of an argument, None for zero: the private states side by side, as wide as engines have them."""
+    """(h, private states) of an argument, None for zero: private states side by side, as wide as engines have them."""
     if not stack.cell.num_private:
         return checked_state(stack, state, name, batch, stack.output_sizes), None
     if state is None:

@@ -52,7 +52,7 @@ def _fits(found, shape):
 
 
 def _check_array(array, name, shape, dtype, written=False):
-    """Raise ValueError or TypeError unless an array has the shape and dtype; written: results will be written into it."""
+    """Raise ValueError or TypeError unless an array has the shape and dtype; written: results are written into it."""
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
     if array.ndim != len(shape):
         raise ValueError(
