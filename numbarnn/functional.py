@@ -145,18 +145,15 @@ def backward_data(
         raise ValueError("reserve was already used by backward_data: call forward_training again")
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
         raise ValueError("w must be the weight space that forward_training was given")
-    work, packing = reserve.forward, reserve.packing
-    axes = (len(packing.places),) if packing else work.problem.x_shape[:2]
+    problem, packing = reserve.forward.problem, reserve.packing
+    axes = (len(packing.places),) if packing else problem.x_shape[:2]
     if dy is not None:
         dy = array_checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
-    dhy = arguments.checked_state(rnn, dhy, "dhy", work.batch, rnn.output_sizes)
-    dcy = _split_c(rnn, dcy, "dcy", work.batch)
-    shapes = {
-        "dx": (*axes, rnn.input_size),
-        "dhx": rnn.shapes_of_states(work.batch)[0],
-        "dcx": _c_shape(rnn, work.batch),
-    }
+    dhy = arguments.checked_state(rnn, dhy, "dhy", problem.batch, rnn.output_sizes)
+    dcy = _split_c(rnn, dcy, "dcy", problem.batch)
+    dhx_shape, dcx_shape = rnn.shapes_of_states(problem.batch)[0], _c_shape(rnn, problem.batch)
+    shapes = {"dx": (*axes, rnn.input_size), "dhx": dhx_shape, "dcx": dcx_shape}
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 

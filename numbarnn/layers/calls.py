@@ -72,9 +72,6 @@ class ForwardCall:
         self.call, self.program, self.read, self.arrays = call, program, read, arrays
         self.engine, self.problem = call.engine, call.problem
 
-    steps = property(lambda self: self.problem.steps, doc="T.")
-    batch = property(lambda self: self.problem.batch, doc="B.")
-    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
     reserve = property(lambda self: self.arrays["reserve"], doc="What backward reads besides x and the weights.")
 
     @classmethod

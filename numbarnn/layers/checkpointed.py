@@ -32,10 +32,6 @@ class CheckpointedForward:
             masks = self.engine.from_host(dict(call.drawn())["masks"])
             self._scale, self._masks = dropout_words(self.problem.dropout, 0, 0, 0)[0], masks
 
-    steps = property(lambda self: self.problem.steps, doc="T.")
-    batch = property(lambda self: self.problem.batch, doc="B.")
-    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
-
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
         """The tape of a forward call that is over, made again; x as it was."""
@@ -155,7 +151,7 @@ class CheckpointedForward:
 
     def time_major(self, array):
         """A view of the caller's array with time first; None stays None."""
-        return array.transpose(1, 0, 2) if array is not None and self.batch_major else array
+        return array.transpose(1, 0, 2) if array is not None and self.problem.batch_major else array
 
     def of_segment(self, chain, number, array):
         """A view of a segment's part of an array (T, B, D * N), in the direction's order; None stays None."""

@@ -209,6 +209,13 @@ OPERATIONS = {
 
 
 # -------------------------------------------------------------------------------------------------------- tangents
+def _linear(name):
+    def method(self, *arguments, **options):
+        return Dual(*(getattr(one, name)(*arguments, **options) for one in (self.value, self.tangent)))
+
+    return method
+
+
 class Dual:
     """An array and its tangent, a + a' e with e e = 0, for the operations that terms have."""
 
@@ -219,25 +226,11 @@ class Dual:
 
     shape, ndim = property(lambda self: self.value.shape), property(lambda self: self.value.ndim)
     T = property(lambda self: Dual(self.value.T, self.tangent.T))
-
-    def astype(self, dtype, copy=True):
-        return Dual(self.value.astype(dtype, copy=copy), self.tangent.astype(dtype, copy=copy))
-
-    def reshape(self, *shape):
-        return Dual(self.value.reshape(*shape), self.tangent.reshape(*shape))
-
-    def sum(self):
-        return Dual(self.value.sum(), self.tangent.sum())
-
-    def __neg__(self):
-        return Dual(-self.value, -self.tangent)
+    astype, reshape, sum, __neg__ = map(_linear, ("astype", "reshape", "sum", "__neg__"))
 
     def __add__(self, other):
         other = _dual(other)
         return Dual(self.value + other.value, self.tangent + other.tangent)
-
-    def __sub__(self, other):
-        return self + -_dual(other)
 
     def __mul__(self, other):
         other = _dual(other)
@@ -253,6 +246,7 @@ class Dual:
         return Dual(self.value @ other.value, self.tangent @ other.value + self.value @ other.tangent)
 
     __radd__, __rmul__ = __add__, __mul__
+    __sub__ = lambda self, other: self + -_dual(other)  # noqa: E731
     __rsub__ = lambda self, other: _dual(other) - self  # noqa: E731
     __rtruediv__ = lambda self, other: _dual(other) / self  # noqa: E731
     __rmatmul__ = lambda self, other: _dual(other) @ self  # noqa: E731
