@@ -51,11 +51,7 @@ def packed(engine, packing, array):
 
 # ---------------------------------------------------------------- states
 def states(stack, state, name, batch, gradients=False):
-    """(h, private states) of an argument, None for zero: the private states side by side, as wide as engines have them.
-
-    Args:
-        gradients: it is a gradient of states.
-    """
+    """(h, private states) of an argument, None for zero: private states side by side, as wide as engines have them."""
     if not stack.cell.num_private:
         return checked_state(stack, state, name, batch, stack.output_sizes), None
     if state is None:
@@ -121,12 +117,12 @@ def output_gradient(stack, dy):
         return private.steps_for_engines(stack.engine.array_module, [dy], stack)[0]
 
 
-def every_state(stack, dstates, work, packing):
+def every_state(stack, dstates, problem, packing):
     """The gradients of all private states of every step, as one array; None for zero."""
     if dstates is None:
         return None
     names = stack.cell.states[1:]
-    if not work.problem.keeps_states:
+    if not problem.keeps_states:
         raise ValueError("dstates must be None: forward was not asked for output_states")
     if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
         raise TypeError(
@@ -135,32 +131,28 @@ def every_state(stack, dstates, work, packing):
     parts = []
     for number, value in enumerate(dstates):
         width = stack.directions * stack.state_sizes[1 + number][-1]
-        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, work, packing))
+        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, problem, packing))
     with stack.engine.activate():
         module = stack.engine.array_module
         return private.join_steps(module, private.steps_for_engines(module, parts, stack, first=1), stack.directions)
 
 
-def result_gradient(stack, value, name, width, work, packing):
+def result_gradient(stack, value, name, width, problem, packing):
     """The gradient of a result of all steps, (T, B, width) or (B, T, width) as x was; None stays None."""
     if packing is not None and value is not None:
         value = unpacked(stack, value, name, width, packing)[1]
-    sizes = work.steps, work.batch
-    return value if value is None else sequence(stack, value, name, width, work.batch_major, sizes)
+    sizes = problem.steps, problem.batch
+    return value if value is None else sequence(stack, value, name, width, problem.batch_major, sizes)
 
 
 # ---------------------------------------------------------------- backward: the tape and dw
-def require_own(stack, tape):
-    """Raise TypeError or ValueError unless it is a tape of this stack."""
+def require_own(stack, tape, unused=False):
+    """Raise TypeError or ValueError unless it is a tape of this stack, which backward has not used up."""
     if not isinstance(tape, Tape):
         raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
     if tape.stack is not stack:
         raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
-
-
-def require_unused(tape):
-    """Raise ValueError if backward used the tape up."""
-    if tape.used:
+    if unused and tape.used:
         raise ValueError(
             "tape was already used: each needs a forward of its own, as backward overwrites it; "
             "backward(..., retain=True) keeps it"

@@ -29,10 +29,8 @@ class Shape(NamedTuple):
     """The settings of a forward call that its backward call needs, besides arrays and the key of its random numbers.
 
     Attributes:
-        steps, batch: T, B.
-        padded, resets: whether there were lengths, and resets.
-        batch_major: x, y, dy and dx are (B, T, ...).
-        keeps_states: whether all private states were asked for.
+        steps, batch: T, B. padded, resets: whether there were lengths, and resets.
+        batch_major: x, y, dy and dx are (B, T, ...). keeps_states: whether all private states were asked for.
         from_zero: there is no initial h, see `ForwardSpec`.
     """
 
@@ -61,15 +59,10 @@ class Done(NamedTuple):
 
 
 class PlannedCalls:
-    """Calls of a stack with one `Shape`.
-
-    Args:
-        stack, shape: of the calls.
-        training: they are training calls; else inference.
-        arrays: the `CallersArrays` that x, states, reserves and gradients are.
+    """Calls of a stack with one `Shape`, training calls or inference.
 
     Attributes:
-        shape, training, arrays, engine, problem.
+        arrays: the `CallersArrays` that x, states, reserves and gradients are.
         has_checkpoints: backward reads x in any case, and y is no part of the reserve.
     """
 
@@ -96,10 +89,8 @@ class PlannedCalls:
     def run(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY, keeps=False):
         """The forward call `Done`; whoever is done with its `prepared` gives that back.
 
-        Args:
-            weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
-            key: seed and number of the call, for random numbers. keeps: see `Call`.
-        """
+        weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx). key: seed
+        and number of the call, for random numbers. keeps: see `Call`."""
         prepared = self._prepared(weights, state, keeps) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
@@ -127,11 +118,10 @@ class PlannedCalls:
         """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
 
         Args:
-            weights, key: of the forward call.
-            x: None will do where no gradients of parameters are needed, or the reserve has a copy
-                (`Problem.copies_x`), but never for calls with checkpoints.
-            reserve: overwritten, unless it is needed again.
-            gradients: a `Given`. need: a `Need`.
+            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless it is needed again.
+            x: None will do without gradients of parameters, or if the reserve has a copy (`Problem.copies_x`), but
+                never
+                with checkpoints.
         """
         prepared = self._prepared(weights, (None, None)) if self._prepares_backward(need) else None
         if prepared is not None:  # which may overwrite its tape, a copy of the reserve
@@ -150,12 +140,8 @@ class PlannedCalls:
             return *work.results, work.dw
 
     def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
-        """Run the backward call of a tape, within `begun`: something with `results` and `dw`.
-
-        Args:
-            given: a `Given`. dw: a buffer to which the parameters' gradients are added.
-            prepared: the `PreparedForward` that made the tape, if one did.
-        """
+        """Run the backward call of a tape, within `begun`: something with `results` and `dw`. dw: a buffer to which the
+        parameters' gradients are added. prepared: what made the tape, if a `PreparedForward` did."""
         if self.has_checkpoints:
             return CheckpointedBackward(tape, given, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):

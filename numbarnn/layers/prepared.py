@@ -24,12 +24,8 @@ KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
 
 class CallersArrays(NamedTuple):
-    """The kind of arrays that callers pass.
-
-    Attributes:
-        array: one of them -> it as NumPy's array.
-        into: an array of NumPy -> the function that copies one of them into it.
-    """
+    """The kind of arrays that callers pass: a function that makes one of them NumPy's array, and one that makes, of an
+    array of NumPy, the function that copies one of them into it."""
 
     array: Callable
     into: Callable
@@ -46,11 +42,8 @@ class PreparedCalls(list):
     __hash__ = object.__hash__  # engines keep it in a weak set
 
     def find(self, kind, weights):
-        """Take out and return a `PreparedForward` of a kind with these weights, or None.
-
-        Args:
-            kind: what distinguishes a call from the stack's others, but for its weights and what is in its arrays.
-        """
+        """Take out and return a `PreparedForward` with these weights, or None. Its kind tells a call from the stack's
+        others, but for its weights and what is in its arrays."""
         for prepared in reversed(self):
             if prepared.weights is weights and prepared.kind == kind:
                 try:
@@ -65,13 +58,12 @@ class PreparedForward:
     """A forward call with arrays of its own.
 
     Args:
-        call: the `Call`. plan: of the pass. state: (hx, cx) like those that it will get.
-        arrays: the `CallersArrays` that x, hx and cx are.
+        call: the `Call`. plan: of the pass. state: (hx, cx) like those that it will get. arrays: the `CallersArrays`.
         pool, kind: the `PreparedCalls` to give it back to, and how it is found there.
 
     Attributes:
-        tape: the `ForwardCall`. kind: as given.
-        weights: the flat buffer of parameters that it reads; where the call keeps them, a copy made by each run.
+        tape: the `ForwardCall`. weights: the flat buffer that it reads, or copies in each run where the call keeps
+            them.
     """
 
     def __init__(self, call, plan, state, arrays=NUMPY, pool=None, kind=None):
@@ -156,11 +148,7 @@ class PreparedForward:
 
 
 class PreparedBackward:
-    """The backward call of a `PreparedForward`, with arrays of its own too.
-
-    Args:
-        tape: the `ForwardCall`. plan, need, given: as `BackwardCall` takes them. arrays: the `CallersArrays` given.
-    """
+    """The backward call of a `PreparedForward`, with arrays of its own too. Arguments as of `BackwardCall`."""
 
     def __init__(self, tape, plan, need, given, arrays):
         own = _like(given, arrays)

@@ -281,8 +281,7 @@ class Recurrent:
         Raises:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
         """
-        arguments.require_own(self.stack, tape)
-        arguments.require_unused(tape)
+        arguments.require_own(self.stack, tape, unused=True)
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
@@ -291,11 +290,11 @@ class Recurrent:
         if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
             what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
             raise ValueError(f"per_sequence cannot go with {what}")
-        work, packing = tape.forward, tape.packing
+        problem, packing = tape.forward.problem, tape.packing
         width = self.stack.directions * self.stack.output_sizes[-1]
-        dy = arguments.result_gradient(self.stack, dy, "dy", width, work, packing)
-        dhy, dcy = arguments.states(self.stack, dstate, "dstate", work.batch, gradients=True)
-        dstates = arguments.every_state(self.stack, dstates, work, packing)
+        dy = arguments.result_gradient(self.stack, dy, "dy", width, problem, packing)
+        dhy, dcy = arguments.states(self.stack, dstate, "dstate", problem.batch, gradients=True)
+        dstates = arguments.every_state(self.stack, dstates, problem, packing)
         accumulate = dw is not None
         if accumulate:
             others = {"weights": self._weights, "x": tape.x, "dy": dy}

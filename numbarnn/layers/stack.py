@@ -39,22 +39,8 @@ _lock = freed_in_forks(threading.RLock())  # of all stacks' numbers of calls
 class Stack:
     """Sizes and options of a stack of recurrent layers on an engine; forward and backward for given weights.
 
-    Args:
-        cell: a `Cell` or its name.
-        input_size: I.
-        hidden_size: H of all layers, or one int per layer.
-        num_layers: L.
-        bias: True or "double", False or "none", "input", "recurrent": which biases there are.
-        dropout, bidirectional, proj_size: as in torch.nn.LSTM.
-        input_mode: "linear"; "skip": no W in layer 0, x is added to each gate; "given": no W in layer 0, x is W x.
-        cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
-        dtype: "float32", "float64", "float16" or "bfloat16" (see `numbarnn.common.precision`, on the CPU
-            `numbarnn.layers.widened`).
-        device: see `numbarnn.engines.get`.
-        schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
-        allow_tf32: True, False or "3x"; see `numbarnn.LSTM`.
-        seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
-        checkpoint_every: see `numbarnn.LSTM`.
+    Arguments are those of `numbarnn.LSTM`, but bias is also "double", "none", "input" or "recurrent", and seed a
+    non-negative int below 2^64.
 
     Attributes:
         hidden_sizes, output_sizes: of each layer H, and the width of its h: H, or P.
@@ -214,12 +200,9 @@ class Stack:
         """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
         and, in training, the tape (else None).
 
-        Args:
-            batch_major: x, y, and in backward dy and dx, have the axes of batch and time exchanged.
-            sequences: lengths, resets and what stands in y beyond a sequence, as `Sequences`.
-            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `arguments.states`
-                returns them; weights: the flat buffer. All are taken as checked.
-        """
+        x, hx, cx, weights: checked: (T, B, I), states as `arguments.states` returns them, the flat buffer. batch_major:
+        x, y, and in backward dy and dx, have the axes of batch and time exchanged. sequences: lengths, resets and what
+        stands in y beyond a sequence."""
         if self._widened is not None:
             *results, tape = self._widened.forward(x, hx, cx, weights, training, batch_major, sequences)
             if training:
@@ -228,6 +211,8 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
+        if training:
+            calls.begun()  # what it raises uses no number up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
@@ -284,11 +269,10 @@ class Stack:
         """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
 
         Args:
+            dy, dhy, dcy, d_states: gradients of forward's results, checked; d_states that of all private states.
             dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
             accumulate: add to dw; without it dw is overwritten.
-            d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `arguments.states` returns them. All are taken as checked.
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)

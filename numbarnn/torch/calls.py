@@ -1,4 +1,4 @@
-"""One call of a network on PyTorch's tensors, with gradients: `call` and `run`, which the modules use.
+"""One call of a network on PyTorch's tensors, with gradients: `call`, which the modules use.
 
 Ordinary eager calls go straight to the engine, by one `autograd.Function`; calls that are compiled, exported or
 transformed go through the operators of `operators`.
@@ -31,39 +31,15 @@ def _ignore_warnings_of_traces():
 _ignore_warnings_of_traces()
 
 
-def run(network, x, hx, cx, weights, **about):
-    """Return y, hy, cy of a `Network`, and with `output_states` the cell states of all steps.
-
-    Args:
-        x: (T, B, I), or (B, T, I) with `batch_first`.
-        hx: (L*D, B, P); None is zero.
-        cx: the cell state in the same form, with H; a tuple if the cell has several; None is zero, or there is none.
-        weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
-            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Their gradients
-            are views of one flat buffer.
-        about: `lengths`, `resets`, `padding_value`, `batch_first`, `output_states` and `training` of a `core.About`.
-
-    Returns:
-        y, hy, cy in the forms of x, hx and cx; cy is None for a cell whose only state is h.
-        states: a tuple of the cell states of every step, each (T, B, D*H), or (B, T, D*H).
-
-    Raises:
-        TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
-        ValueError: shapes, dtypes or devices do not go together.
-    """
-    weights = [weights] if isinstance(weights, torch.Tensor) else weights
-    private = cx if network.private > 1 and isinstance(cx, list | tuple) else None if cx is None else (cx,)
-    y, (hy, *cy), *states = call(network, core.About(**about), x, hx, private, weights, checked=False)
-    return y, hy, (cy[0] if len(cy) == 1 else tuple(cy)) if cy else None, *states
-
-
 def call(network, about, x, h, private, weights, checked=True):
-    """Return (y, the state, with `output_states` the cell states of every step) of one call.
+    """Return (y, the state, with `output_states` the cell states of every step) of one call of a `Network`.
 
     Args:
-        about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
-
-    The state is a tuple of h and the cell states.
+        about: a `core.About`. x: (T, B, I), or (B, T, I) with `batch_first`.
+        h, private: (L*D, B, P), and a tuple of the cell states (L*D, B, H); None is zero. States are tuples of all.
+        weights: the parameters in the order of `network.parts`, or one flat tensor of all in a list. Parameters that
+            are views of one flat buffer, at their parts' offsets, are not copied. Gradients are views of one buffer.
+        checked: that shapes, dtypes and devices go together.
     """
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights) or is_in_forward_mode()

@@ -23,13 +23,11 @@ class Computation:
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        suffix: see above. space: of all parameters, a `WeightSpace`.
-        shapes: name -> shape of each parameter, in torch.nn's order.
-        bounds: name -> the bound of its first values, 1/√H.
+        space: of all parameters, a `WeightSpace`.
+        shapes, bounds: name -> shape of each parameter, and bound of its first values, 1/√H, in torch.nn's order.
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
-        by_layer: see above. dropout: the probability that networks apply by themselves.
-        loop: whether calls run as `numbarnn.torch.loop`.
+        dropout: the probability that networks apply by themselves. loop: whether calls run as `numbarnn.torch.loop`.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
@@ -84,8 +82,7 @@ class Computation:
 
         The results are (y, the final state) if the last call had this form, else None: on small inputs Python takes
         longer to check a call than the engine to compute it. A call with the last one's form passes the same checks and
-        needs the same plans and weights; only the numbers in its arrays differ.
-        """
+        needs the same plans and weights; only the numbers in its arrays differ."""
         network = self._networks[0]
         if self.by_layer or self.loop or self.stack.has_narrow or not network.remembers:
             return None, None
@@ -109,12 +106,8 @@ class Computation:
     def run(self, module, x, state, about, drop=None, form=None):
         """Return (y, the final state, with `output_states` the cell states of every step).
 
-        Args:
-            x: (T, B, I), or (B, T, I) with `batch_first`.
-            state: as `numbarnn.torch.states.taken` returned it, or None. about: the `core.About` of the call.
-            drop: f(y of a layer) -> the next layer's input; None: unchanged.
-            form: of `again`, of a call that is to be remembered.
-        """
+        x: (T, B, I), or (B, T, I) with `batch_first`. state: of `numbarnn.torch.states.taken`, or None. about: the
+        `core.About`. drop: f(y of a layer) -> the next layer's input, or None. form: of `again`."""
         # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
         # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
         if about.batch_first:
@@ -128,43 +121,41 @@ class Computation:
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
             states.check_state(stack, state, x.shape[1], x)
-            state = private.for_engines(torch, state, stack) if stack.has_narrow and not self.loop else state
-        if not x.shape[1]:
-            y, state, *every = self._of_no_sequences(x, state, weights, about)
-        elif self.by_layer:
-            y, state, *every = _layer_by_layer(self._through, self._networks, weights, (x, state), about, drop)
-        else:
-            y, state, *every = self._through(self._networks[0], weights[0], x, state, about)
-            network = self._networks[0]
-            if form and (network.last_call is None or network.last_call[0] != form):
-                network.last_call = form, {}  # by whether backward may follow: a `core.PreparedCall`
-        if stack.has_narrow and not self.loop:
+        looped = self.loop or not x.shape[1]  # of no sequences PyTorch's own operations make gradients of 0
+        about = about if x.shape[1] else about._replace(training=False)
+        if state is not None and stack.has_narrow and not looped:
+            state = private.for_engines(torch, state, stack)
+        y, state, *every = self._through(weights, x, state, about, drop, looped)
+        network = self._networks[0]
+        if form and not looped and (network.last_call is None or network.last_call[0] != form):
+            network.last_call = form, {}  # by whether backward may follow: a `core.PreparedCall`
+        if stack.has_narrow and not looped:
             (y,), state = private.steps_for_callers([y], stack), private.for_callers(torch, state, stack)
             every = [private.steps_for_callers(one, stack, first=1) for one in every]
         return y, state if len(state) > 1 else state[0], *every
 
-    def _through(self, network, weights, x, state, about):
-        """Return [y, state, with `output_states` the cell states of every step] of x and a state through a network."""
-        if self.loop:
-            return loop.run(network, weights, x, state, about)
-        h, *private = (None,) if state is None else state
-        return call(network, about, x, h, private or None, weights)
-
-    def _of_no_sequences(self, x, state, weights, about):
-        """Return the results for a batch of 0 sequences, with gradients of 0 for all parameters, as in torch.nn."""
-        stack, leaves = self.stack, []
-        with_each(state, lambda one: leaves.append(one.sum()))
-        nothing = x.sum() + sum(leaves) + sum(part.sum() * 0 for layer_weights in weights for part in layer_weights)
-
-        def empty(rows, width):
-            return nothing.new_zeros(rows, 0, width) + nothing
-
-        final, D = [], stack.directions
-        for widths in stack.state_widths:
-            whole = empty(len(widths) * D, widths[0]) if stack.equal_widths else [empty(D, width) for width in widths]
-            final.append(whole)
-        steps = [empty(len(x), D * widths[-1]) for widths in stack.state_widths]
-        return [steps[0], tuple(final), tuple(steps[1:])][: 3 if about.output_states else 2]
+    def _through(self, weights, x, state, about, drop, looped):
+        """Return [y, state, with `output_states` the cell states of every step] through all networks.
+        weights: [network] -> its parameters. drop: as of `run`. looped: by `numbarnn.torch.loop`."""
+        y, finals, last = x, [], len(self._networks) - 1
+        for number, (network, own) in enumerate(zip(self._networks, weights, strict=True)):
+            if number:
+                (y,) = private.steps_for_callers([y], self._networks[number - 1].stack)
+                y = drop(y) if drop else y
+            part = states.of_layer(state, number, self.stack.directions) if last else state
+            now = about if number == last else about._replace(output_states=False)
+            if looped:
+                y, final, *more = loop.run(network, own, y, part, now)
+            else:
+                h, *others = (None,) if part is None else part
+                y, final, *more = call(network, now, y, h, others or None, own)
+            finals.append(final)
+        if not last:
+            return y, final, *more
+        finals = list(zip(*finals, strict=True))
+        equal = [len({part.shape for part in one}) == 1 for one in finals]
+        equal = equal if self.stack.has_narrow else equal[-1:] * len(equal)  # a projected h as c
+        return [y, tuple(map(lambda one, same: torch.cat(one) if same else list(one), finals, equal)), *more]
 
 
 class Computed:
@@ -221,12 +212,7 @@ def form_of(private, batch_first, x, hx, weights):
     """Return all that checks of a call read, and where the parameters are; None if such calls are not remembered.
 
     Remembered are calls on the CPU that go straight to the engine (`goes_by_operators`), with x of three dimensions,
-    without autocast, forward mode and random numbers.
-
-    Args:
-        private: number of cell states besides h. x, hx: as the module's caller gave them, not checked.
-        batch_first: of x. weights: the parameters.
-    """
+    without autocast, forward mode and random numbers. private: number of cell states besides h. x, hx: not checked."""
     if goes_by_operators(x, weights) or not x.is_cpu or x.is_nested or x.dim() != 3:
         return None
     if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
@@ -253,24 +239,3 @@ def _options_by_layer(options, whole):
         }
         for layer, hidden in enumerate(whole.hidden_sizes)
     ]  # fmt: skip
-
-
-def _layer_by_layer(through, networks, weights, inputs, about, drop):
-    """Return [y, state, with `output_states` the cell states of every step] through networks of one layer each.
-
-    Args:
-        through: see `Computation._through`. weights: one list per layer.
-        inputs: (x, state). drop: f(y of a layer) -> the next layer's input; None: unchanged.
-    """
-    y, state = inputs
-    final, of_last, about = [], about, about._replace(output_states=False)
-    for layer, (network, layer_weights) in enumerate(zip(networks, weights, strict=True)):
-        if layer:
-            (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
-            y = drop(y) if drop else y
-        about = of_last if layer == len(networks) - 1 else about
-        own_state = states.of_layer(state, layer, network.stack.directions)
-        y, last, *more = through(network, layer_weights, y, own_state, about)
-        final.append(last)
-    equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
-    return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

@@ -32,8 +32,7 @@ class About(NamedTuple):
     """A call's arguments besides tensors that have gradients.
 
     Attributes:
-        lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`: tensors on the host or the device, or
-            convertible to arrays; or None.
+        lengths, resets: (B,) ints, (T, B) bools, or (B, T) with `batch_first`: tensors, what becomes arrays, or None.
         padding_value: fills y beyond a sequence's length. batch_first: x and y are (B, T, ...).
         output_states: return the cell states of every step of the last layer.
         training: draw the network's random numbers; there are gradients without it too.
@@ -113,13 +112,8 @@ def _rounded(results, dtype):
 
 
 def forward_tensors(prepared, x, hx, cx):
-    """Return y, hy, cy, all cell states and the reserve.
-
-    cy is None if h is the only state, cell states unless they are wanted, the reserve unless backward may follow.
-
-    Args:
-        hx, cx: (L*D, B, H), of cx N H wide; None is zero.
-    """
+    """Return y, hy, cy, all cell states and the reserve; None for what there is not, or nobody asked for.
+    hx, cx: (L*D, B, H), of cx N H wide; None is zero."""
     calls, weights, key, sequences, dtype = prepared
     if dtype is not None:
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
@@ -132,13 +126,8 @@ def forward_tensors(prepared, x, hx, cx):
 def backward_tensors(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
     """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward_tensors`.
 
-    Args:
-        prepared: of the forward call, whose seed it has.
-        x: None if no gradients of parameters are needed, or the reserve has it.
-        weights: unchanged since forward; None: those that `prepared` has.
-        gradients: (dy, dhy, dcy, d_states), tensors or None.
-        need: a `Need`. need_states: whether dhx and dcx are wanted; unwanted ones are None.
-    """
+    prepared: of the forward call. weights: unchanged since then; None: those that `prepared` has. gradients: (dy, dhy,
+    dcy, d_states), tensors or None. need_states: whether dhx and dcx are wanted."""
     calls, flat, key, _, dtype = prepared
     if dtype is not None:
         x, gradients = with_each((x, gradients), torch.Tensor.float)

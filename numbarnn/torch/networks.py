@@ -75,11 +75,8 @@ class Network:
     """A stack of recurrent layers of one width without device and dtype, which come from a call's tensors.
 
     Args:
-        cell: a `Cell` or its name. The others are as in `numbarnn.LSTM`.
         split: each matrix and vector of the equations is a parameter of its own.
-
-    Raises:
-        ValueError, TypeError: as `numbarnn.LSTM`.
+        The others are as in `numbarnn.LSTM`, errors too.
 
     Attributes:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
@@ -87,8 +84,7 @@ class Network:
         space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order; size: its
             elements.
         places: their shapes, strides and offsets. draws: whether training draws random numbers.
-        private: N, cell states besides h.
-        remembers: whether calls may be repeated as the last one was; see `Computation.again`.
+        private: N, cell states besides h. remembers: whether calls may be repeated, see `Computation.again`.
     """
 
     def __init__(
@@ -155,10 +151,7 @@ class Network:
 
     def stack_for(self, tensor, draws=True):
         """Return the `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws
-        nothing.
-
-        TypeError, with the cure, if no engine computes with such tensors.
-        """
+        nothing. TypeError, with the cure, if no engine computes with such tensors."""
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
         if (stack := self._stacks.get(kind)) is not None:
             return stack

@@ -75,9 +75,8 @@ def rnn_backward(
     padded: bool, resets: bool, batch_first: bool, every_state: bool, from_zero: bool, need_x: bool,
     need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
-    x is needed for dw, and for all with checkpoints. need_weights: for each of the weights, whether its gradient is
-    read: see `Need.frozen`."""
+    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged. x is needed for dw, and
+    for all with checkpoints. need_weights: for each of the weights, whether its gradient is read: see `Need.frozen`."""
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
@@ -114,13 +113,9 @@ def save_call(ctx, inputs, output):
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """Return dx, dhx, dcx and the list of the weights' gradients.
-
-    Args:
-        backward: function (lengths, resets, seed, reserve, the gradients of y, hy, cy and all cell states, x, hx, cx,
-            weights, options) of `rnn_backward`'s results.
-        results: these gradients. needs_weights: a bool for each, or for all.
-    """
+    """Return dx, dhx, dcx and the list of the weights' gradients. backward: f(lengths, resets, seed, reserve, results,
+    (x, hx, cx), weights, options) of `rnn_backward`'s results. results: gradients of forward's. needs_weights: a bool
+    for each, or for all."""
     reserve, lengths, resets, seed, x, hx, cx, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that batched tensors have gradients: run it again

@@ -11,11 +11,7 @@ from numbarnn.programs.states import with_each
 
 def taken(names, hx, batched):
     """Return the state from a call's argument, with a batch axis; raise torch.nn's errors if it is none.
-
-    Args:
-        names: of the cell's states.
-        hx: h, or a tuple of all states; unless `batched` of one sequence, without the batch axis.
-    """
+    hx: h, or a tuple of all states; unless `batched` of one sequence. names: of the cell's states."""
     if len(names) > 1:
         if not isinstance(hx, tuple | list) or len(hx) != len(names):
             came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"

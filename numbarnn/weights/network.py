@@ -35,10 +35,8 @@ class NetworkData:
 
     Attributes:
         cell: the cell's name; or an `onnx_cells.Kind`, from which a cell is made.
-        input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
-        bias: one of `BIAS_MODES`. input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
-        proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
+        bias, input_mode: of `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
     """
 
     cell: Any
@@ -142,14 +140,11 @@ def infer(parameters, cell=None, what="state_dict"):
     """Return the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
 
     Args:
-        parameters: PyTorch's name -> array (NumPy's or a framework's).
+        parameters: PyTorch's name -> array (NumPy's or a framework's). what: the state dict's name in errors.
         cell: as of a `NetworkData`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not
             tell an RNN's activation, nor whether a GRU is "gru_reset_before".
-        what: the state dict's name in errors.
 
-    Raises:
-        ValueError: names are missing or unknown, or shapes do not fit; the message has all of them.
-        TypeError: an entry is no array of numbers.
+    ValueError if names are missing or unknown, or shapes do not fit (all are named); TypeError for what is no array.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
     matches = [match for name in arrays if (match := NAME.fullmatch(name))]

@@ -40,9 +40,8 @@ class Layer(NamedTuple):
     """One node, or two that are the directions of one layer.
 
     Attributes:
-        name: the node's name. nodes: the `OnnxNode`s.
-        direction: "forward", "reverse" or "bidirectional". cell: as of a `NetworkData`.
-        layout: 0 (time first) or 1 (batch first). arrays: one dict per direction, as `NetworkData.parts`.
+        direction: "forward", "reverse" or "bidirectional". cell: as of a `NetworkData`. layout: 1 is batch first.
+        arrays: one dict per direction, as `NetworkData.parts`.
         sizes: I, H. outer: the first two sizes of X, None if the model leaves them open.
     """
 

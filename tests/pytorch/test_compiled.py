@@ -14,10 +14,9 @@ from torch._functorch.aot_autograd import make_boxed_func
 import numbarnn as nr
 import numbarnn.torch as nrt
 from child import in_child
-from numbarnn.torch.calls import run
 from numbarnn.torch.networks import OPERATORS, Network
 from running import nan_filled
-from torch_networks import Setup, assert_near, leaf
+from torch_networks import Setup, assert_near, leaf, run
 
 OPTIONS = {
     "plain": {},
