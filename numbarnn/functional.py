@@ -26,7 +26,6 @@ Example:
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,32 +76,14 @@ class Descriptor(Stack):
         return array
 
 
-# Keyword arguments of forward calls, with their defaults: see `forward_inference`.
-_OPTIONS = {"y": None, "hy": None, "cy": None, "layout": LAYOUTS[0], "seq_lengths": None, "padding_fill": 0.0}
-_OPTIONS |= {"resets": None}
-ForwardOptions = namedtuple("ForwardOptions", _OPTIONS, defaults=_OPTIONS.values())
-
-
-def _forward_options(y, hy, cy, options):
-    """Make `ForwardOptions`; raise TypeError for an unknown name."""
-    for name in options:
-        if name not in _OPTIONS:
-            raise TypeError(f"forward calls have no argument {name!r}; there are {', '.join(_OPTIONS)}")
-    return ForwardOptions(y, hy, cy, **options)
+# Options of forward calls, with their defaults: see `forward_inference`.
+_OPTIONS = {"layout": LAYOUTS[0], "seq_lengths": None, "padding_fill": 0.0, "resets": None}
 
 
 def forward_inference(
-    rnn: Descriptor,
-    x: Array,
-    hx: Given = None,
-    cx: Given = None,
-    w: Array | None = None,
-    *,
-    y: Given = None,
-    hy: Given = None,
-    cy: Given = None,
-    **options: Any,
-) -> tuple[Array, Any, Any]:
+    rnn: Descriptor, x: Array, hx: Given = None, cx: Given = None, w: Array | None = None, *, y: Given = None,
+    hy: Given = None, cy: Given = None, **options: Any,
+) -> tuple[Array, Any, Any]:  # fmt: skip
     """Compute y, hy and cy without keeping anything for backward (cudnnRNNForward, inference).
 
     Args:
@@ -124,41 +105,25 @@ def forward_inference(
     Raises:
         ValueError, TypeError: an argument does not fit.
     """
-    return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=False)[:3]
+    return _forward(rnn, x, hx, cx, w, {"y": y, "hy": hy, "cy": cy}, options, training=False)[:3]
 
 
 def forward_training(
-    rnn: Descriptor,
-    x: Array,
-    hx: Given = None,
-    cx: Given = None,
-    w: Array | None = None,
-    *,
-    y: Given = None,
-    hy: Given = None,
-    cy: Given = None,
-    **options: Any,
-) -> tuple[Array, Any, Any, Tape]:
+    rnn: Descriptor, x: Array, hx: Given = None, cx: Given = None, w: Array | None = None, *, y: Given = None,
+    hy: Given = None, cy: Given = None, **options: Any,
+) -> tuple[Array, Any, Any, Tape]:  # fmt: skip
     """Compute y, hy, cy and the reserve for backward (cudnnRNNForward, training), with dropout between layers.
 
     Arguments are those of `forward_inference`. The reserve has copies of `w` and `x`: changing either afterwards does
     not change the gradients.
     """
-    return _forward(rnn, x, hx, cx, w, _forward_options(y, hy, cy, options), training=True)
+    return _forward(rnn, x, hx, cx, w, {"y": y, "hy": hy, "cy": cy}, options, training=True)
 
 
 def backward_data(
-    rnn: Descriptor,
-    reserve: Tape,
-    dy: Given = None,
-    dhy: Given = None,
-    dcy: Given = None,
-    w: Array | None = None,
-    *,
-    dx: Given = None,
-    dhx: Given = None,
-    dcx: Given = None,
-) -> tuple[Array, Any, Any]:
+    rnn: Descriptor, reserve: Tape, dy: Given = None, dhy: Given = None, dcy: Given = None, w: Array | None = None, *,
+    dx: Given = None, dhx: Given = None, dcx: Given = None,
+) -> tuple[Array, Any, Any]:  # fmt: skip
     """Compute the gradients of x and of the initial states (cudnnRNNBackwardData_v8).
 
     Args:
@@ -180,14 +145,15 @@ def backward_data(
         raise ValueError("reserve was already used by backward_data: call forward_training again")
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
         raise ValueError("w must be the weight space that forward_training was given")
-    work, packing = reserve.forward, reserve.packing
-    axes = (len(packing.places),) if packing else work.problem.x_shape[:2]
+    problem, packing = reserve.forward.problem, reserve.packing
+    axes = (len(packing.places),) if packing else problem.x_shape[:2]
     if dy is not None:
         dy = array_checks.array(rnn.engine, dy, "dy", (*axes, rnn.directions * rnn.output_sizes[-1]), rnn.dtype)
         dy = packing.pad(rnn.engine, dy) if packing else dy
-    dhy = arguments.checked_state(rnn, dhy, "dhy", work.batch, rnn.output_sizes)
-    dcy = _split_c(rnn, dcy, "dcy", work.batch)
-    shapes = {"dx": (*axes, rnn.input_size), "dhx": rnn.h_shapes(work.batch), "dcx": _c_shape(rnn, work.batch)}
+    dhy = arguments.checked_state(rnn, dhy, "dhy", problem.batch, rnn.output_sizes)
+    dcy = _split_c(rnn, dcy, "dcy", problem.batch)
+    dhx_shape, dcx_shape = rnn.shapes_of_states(problem.batch)[0], _c_shape(rnn, problem.batch)
+    shapes = {"dx": (*axes, rnn.input_size), "dhx": dhx_shape, "dcx": dcx_shape}
     places = _places(rnn, {"dx": dx, "dhx": dhx, "dcx": dcx}, shapes, (("w", w), ("x", reserve.x)))
     return _delivered(rnn, packing, rnn.backward_data(reserve, dy, dhy, dcy), places)
 
@@ -210,10 +176,13 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
     return dw
 
 
-def _forward(rnn, x, hx, cx, w, options, training):
-    """Return (y, hy, cy, tape) of a call with these `ForwardOptions`."""
+def _forward(rnn, x, hx, cx, w, places, options, training):
+    """Return (y, hy, cy, tape) of a call. places: the caller's arrays for these results, by name."""
     _check_descriptor(rnn)
-    layout = options.layout
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"forward calls have no argument {name!r}; there are {', '.join((*places, *_OPTIONS))}")
+    layout, seq_lengths, padding_fill, resets = (_OPTIONS | options).values()
     if w is None:
         raise TypeError("w, the weight space, is missing")
     if layout not in LAYOUTS:
@@ -221,20 +190,20 @@ def _forward(rnn, x, hx, cx, w, options, training):
     w = rnn._weights(w, "w")
     packing, batch_major = None, layout == "batch_major_unpacked"
     if layout == "seq_major_packed":
-        packing = _packing(options.seq_lengths)
+        packing = _packing(seq_lengths)
         x = array_checks.array(rnn.engine, x, "x", (len(packing.places), rnn.input_size), rnn.dtype)
         x = packing.pad(rnn.engine, x)
     letters = ("B", "T") if batch_major else ("T", "B")
     x = array_checks.array(rnn.engine, x, "x", (*letters, rnn.input_size), rnn.dtype)
     steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
-    about, names = (options.seq_lengths, options.resets, options.padding_fill), ("seq_lengths", "padding_fill")
+    about, names = (seq_lengths, resets, padding_fill), ("seq_lengths", "padding_fill")
     about = sequences.checked(rnn.engine, *about, steps, batch, batch_major, names)
     hx, cx = arguments.checked_state(rnn, hx, "hx", batch, rnn.output_sizes), _split_c(rnn, cx, "cx", batch)
     axes = (len(packing.places),) if packing else x.shape[:2]
     shapes = {"y": (*axes, rnn.directions * rnn.output_sizes[-1])}
-    shapes |= {"hy": rnn.h_shapes(batch), "cy": _c_shape(rnn, batch)}
+    shapes |= {"hy": rnn.shapes_of_states(batch)[0], "cy": _c_shape(rnn, batch)}
     read_again = (("w", w), ("x", x)) if training else (("w", w),)
-    places = _places(rnn, {name: getattr(options, name) for name in shapes}, shapes, read_again)
+    places = _places(rnn, places, shapes, read_again)
     made, *states, tape = rnn.forward(x, hx, cx, w, training, batch_major=batch_major, sequences=about)
     if packing and training:
         tape.packing = packing
@@ -268,11 +237,7 @@ def _c_shape(rnn, batch):
 
 def _places(rnn, given, shapes, read_again):
     """Check the caller's arrays for results: they must not overlap each other or what is read again. None stays None.
-
-    Args:
-        given: name -> array. shapes: name -> shape, in the order of the results.
-        read_again: (name, array) of each array that must stay as it is.
-    """
+    given: name -> array. shapes: name -> shape, in the order of the results. read_again: (name, array) pairs."""
     places = {name: _place(rnn, given[name], name, shape) for name, shape in shapes.items()}
     _require_apart(rnn, places, read_again)
     return places.values()

@@ -51,19 +51,14 @@ def packed(engine, packing, array):
 
 # ---------------------------------------------------------------- states
 def states(stack, state, name, batch, gradients=False):
-    """(h, private states) of an argument, None for zero: the private states side by side, as wide as engines have them.
-
-    Args:
-        gradients: it is a gradient of states.
-    """
+    """(h, private states) of an argument, None for zero: private states side by side, as wide as engines have them."""
     if not stack.cell.num_private:
         return checked_state(stack, state, name, batch, stack.output_sizes), None
     if state is None:
         return None, None
     names = stack.cell.states
     if not isinstance(state, tuple | list) or len(state) != len(names):
-        came = f"{len(state)} items" if isinstance(state, tuple | list) else f"a {type(state).__qualname__}"
-        raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {came}")
+        raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {_came(state)}")
     parts = enumerate(zip(state, ("h", *names[1:]), stack.state_sizes, strict=True))
     h, *others = (
         checked_state(stack, one, f"{name}[{n}] ({known_as})", batch, sizes) for n, (one, known_as, sizes) in parts
@@ -71,30 +66,28 @@ def states(stack, state, name, batch, gradients=False):
     if len(others) == 1 and not stack.has_narrow:
         return h, others[0]
     with stack.engine.activate():
-        module, shapes = stack.engine.array_module, stack.c_shapes(batch)
+        module = stack.engine.array_module
         if stack.has_narrow:
             h, *others = private.for_engines(module, [h, *others], stack, gradients)
-        return h, private.join(module, others, shapes, known_dtype(stack.dtype))
+        return h, private.join(module, others, stack.c_shapes(batch), known_dtype(stack.dtype))
+
+
+def _came(value):
+    return f"{len(value)} items" if isinstance(value, tuple | list) else f"a {type(value).__qualname__}"
 
 
 def checked_state(stack, value, name, batch, sizes):
     """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
-    sizes differ, each as `array_checks.array` returns it; None stays None.
-
-    Args:
-        sizes: N of each layer.
-    """
+    sizes differ, each as `array_checks.array` returns it; None stays None. sizes: N of each layer."""
     if value is None:
         return None
-    engine, dtype, D = stack.engine, stack.dtype, stack.directions
-    if len(set(sizes)) == 1 and not isinstance(value, list | tuple):
+    engine, dtype, D, differ = stack.engine, stack.dtype, stack.directions, len(set(sizes)) > 1
+    if not differ and not isinstance(value, list | tuple):
         return array_checks.array(engine, value, name, (len(sizes) * D, batch, sizes[0]), dtype)
     if not isinstance(value, list | tuple) or len(value) != len(sizes):
-        came = f"{len(value)} items" if isinstance(value, list | tuple) else f"a {type(value).__qualname__}"
-        differ = len(set(sizes)) > 1
         wanted = "a list with" if differ else f"one array {(len(sizes) * D, batch, sizes[0])}, or a list with"
         why = f", as the layers' sizes {sizes} differ" if differ else ""
-        raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {came}")
+        raise ValueError(f"{name} must be {wanted} one array (D, B, H) per layer{why}, but is {_came(value)}")
     return [
         array_checks.array(engine, part, f"{name}[{layer}]", (D, batch, size), dtype)
         for layer, (part, size) in enumerate(zip(value, sizes, strict=True))
@@ -114,26 +107,22 @@ def as_state(stack, h, c):
 
 def output(stack, y):
     """y as callers get it: a copy where engines have a wider one."""
-    if stack.output_sizes == stack.output_widths:
-        return y
     with stack.engine.activate():
         return stack.engine.array_module.ascontiguousarray(private.steps_for_callers([y], stack)[0])
 
 
 def output_gradient(stack, dy):
     """dy as engines have it."""
-    if dy is None or stack.output_sizes == stack.output_widths:
-        return dy
     with stack.engine.activate():
         return private.steps_for_engines(stack.engine.array_module, [dy], stack)[0]
 
 
-def every_state(stack, dstates, work, packing):
+def every_state(stack, dstates, problem, packing):
     """The gradients of all private states of every step, as one array; None for zero."""
     if dstates is None:
         return None
     names = stack.cell.states[1:]
-    if not work.problem.keeps_states:
+    if not problem.keeps_states:
         raise ValueError("dstates must be None: forward was not asked for output_states")
     if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
         raise TypeError(
@@ -141,29 +130,29 @@ def every_state(stack, dstates, work, packing):
         )
     parts = []
     for number, value in enumerate(dstates):
-        name, width = f"dstates[{number}]", stack.directions * stack.state_sizes[1 + number][-1]
-        if packing is not None and value is not None:
-            value = unpacked(stack, value, name, width, packing)[1]
-        sizes = work.steps, work.batch
-        parts.append(value if value is None else sequence(stack, value, name, width, work.batch_major, sizes))
-    if stack.has_narrow:
-        with stack.engine.activate():
-            parts = private.steps_for_engines(stack.engine.array_module, parts, stack, first=1)
-    return private.join_steps(stack.engine.array_module, parts, stack.directions)
+        width = stack.directions * stack.state_sizes[1 + number][-1]
+        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, problem, packing))
+    with stack.engine.activate():
+        module = stack.engine.array_module
+        return private.join_steps(module, private.steps_for_engines(module, parts, stack, first=1), stack.directions)
+
+
+def result_gradient(stack, value, name, width, problem, packing):
+    """The gradient of a result of all steps, (T, B, width) or (B, T, width) as x was; None stays None."""
+    if packing is not None and value is not None:
+        value = unpacked(stack, value, name, width, packing)[1]
+    sizes = problem.steps, problem.batch
+    return value if value is None else sequence(stack, value, name, width, problem.batch_major, sizes)
 
 
 # ---------------------------------------------------------------- backward: the tape and dw
-def require_own(stack, tape):
-    """Raise TypeError or ValueError unless it is a tape of this stack."""
+def require_own(stack, tape, unused=False):
+    """Raise TypeError or ValueError unless it is a tape of this stack, which backward has not used up."""
     if not isinstance(tape, Tape):
         raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
     if tape.stack is not stack:
         raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
-
-
-def require_unused(tape):
-    """Raise ValueError if backward used the tape up."""
-    if tape.used:
+    if unused and tape.used:
         raise ValueError(
             "tape was already used: each needs a forward of its own, as backward overwrites it; "
             "backward(..., retain=True) keeps it"

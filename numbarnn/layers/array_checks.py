@@ -31,10 +31,7 @@ def _require_plain(value, name):
 
 def array(engine, value, name, shape, dtype):
     """`value` as a C-contiguous array of the engine, of the shape and dtype; copied only if it is not contiguous.
-
-    Args:
-        shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do.
-    """
+    shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do."""
     if type(value) is engine.array_module.ndarray and _fits(value.shape, shape) and value.dtype == known_dtype(dtype):
         result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
     else:
@@ -55,11 +52,7 @@ def _fits(found, shape):
 
 
 def _check_array(array, name, shape, dtype, written=False):
-    """Raise ValueError or TypeError unless an array has the shape and dtype.
-
-    Args:
-        written: results are to be written into it, so that no copy of it will do.
-    """
+    """Raise ValueError or TypeError unless an array has the shape and dtype; written: results are written into it."""
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
     if array.ndim != len(shape):
         raise ValueError(
@@ -100,11 +93,8 @@ def buffer(engine, value, name, shape, dtype, strided=False):
 
 
 def apart(engine, out, name, others, cure):
-    """Raise ValueError if an array that is written shares memory with one that is read, or written too.
-
-    Args:
-        others: (name, array, nested lists of arrays, or None) of each of them.
-    """
+    """Raise ValueError if an array that is written shares memory with one of the others, (name, array, nested lists of
+    arrays, or None) pairs, that are read, or written too."""
     for other_name, other in others:
         if isinstance(other, list | tuple):
             apart(engine, out, name, [(other_name, part) for part in other], cure)
@@ -129,8 +119,7 @@ def _place(engine, array):
 def host_array(value, name, shape, dtype):
     """`value` as a NumPy array of real numbers, of the shape, converted to the dtype.
 
-    A finite number beyond the dtype's range is refused; infinity and NaN stay what they are.
-    """
+    A finite number beyond the dtype's range is refused; infinity and NaN stay what they are."""
     _require_plain(value, name)
     try:
         result = np.asarray(value)

@@ -18,14 +18,11 @@ class Call(NamedTuple):
     """The settings of a forward call, besides the caller's arrays.
 
     Attributes:
-        weights: the `kernel_weights.ReadWeights`.
-        seed, number: key of the dropout masks and of noise, number of the training call.
-        caller: who called, as text: what an error says that is found out later.
+        weights: the `kernel_weights.ReadWeights`. seed, number: key of its random numbers, number of the training call.
+        caller: who called, as text, for errors that are found out later.
         keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
-        from_zero: see `ForwardSpec`.
-        origin: where the steps stand in the call whose random numbers they draw.
-        step_mask: of a segment, (1, T + 2, B); None where there is none, or it follows from lengths and resets.
-        part: (whole, first_layer, direction) of a segment, see `ForwardSpec`.
+        origin: where the steps stand in the call whose random numbers they draw. from_zero: see `ForwardSpec`.
+        step_mask, part: of a segment: (1, T + 2, B) or None; (whole, first_layer, direction), see `ForwardSpec`.
     """
 
     engine: Engine
@@ -69,30 +66,18 @@ class ForwardCall:
     Args:
         call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it works with.
         arrays: name of a buffer -> array, of what backward reads: the reserve, x, weights, what was drawn.
-
-    Attributes:
-        the arguments; engine, problem.
     """
 
     def __init__(self, call, program, read, arrays):
         self.call, self.program, self.read, self.arrays = call, program, read, arrays
         self.engine, self.problem = call.engine, call.problem
 
-    steps = property(lambda self: self.problem.steps, doc="T.")
-    batch = property(lambda self: self.problem.batch, doc="B.")
-    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
     reserve = property(lambda self: self.arrays["reserve"], doc="What backward reads besides x and the weights.")
 
     @classmethod
     def of_reserve(cls, call, plan, x, reserve):
-        """The tape of a call that is over, made again; it is good for backward alone.
-
-        Args:
-            call: what the `Call` was. plan: of the forward call.
-            x: as it was, or None where backward needs no gradients of parameters, or the reserve has a copy of x
-                (`Problem.copies_x`).
-            reserve: that call's, or a copy.
-        """
+        """The tape of a call that is over, made again; it is good for backward alone. x may be None where backward
+        needs no gradients of parameters, or the reserve has a copy of x (`Problem.copies_x`)."""
         program = call.program(plan)
         run = Run(call.engine, program.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
         if not call.problem.copies_x:
@@ -107,15 +92,11 @@ def _allocator(call, *kind):
 
 
 def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-    """Run a forward call; returns (y, hy, cy) for the caller, and all private states where the problem keeps them, and
-    the `ForwardCall`, of which after inference nothing is kept.
+    """Run a forward call; returns (y, hy, cy), and all private states where the problem keeps them, and the
+    `ForwardCall`.
 
-    Args:
-        x: (T, B, I), or (B, T, I) if the problem is batch-major.
-        hx, cx: the initial states, an array or a list with one per layer (`problem.state_shapes`); None is zero.
-        lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine; None: nothing out of the ordinary.
-        fill: what stands in y beyond a sequence's length.
-    """
+    x, hx, cx: the caller's, (T, B, I) or (B, T, I), and states as `problem.state_shapes`; None is zero. lengths,
+    resets: (B,) int32 and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
     engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
     program = call.program(plan, hx, cx, fill)
     run = Run(engine, program.program, allocate)
@@ -153,18 +134,12 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
 
 
 class BackwardCall:
-    """A backward call, run when it is made.
+    """A backward call, run when it is made; its attributes are results, (dx as x was given, or None; dhx, dcx), and dw.
 
     Args:
         tape: the `ForwardCall`; what the cell saved is overwritten, unless it is needed again.
-        plan: of the pass. given: the gradients of what forward returned, `Given`.
-        dw: a buffer for the parameters' gradients, laid out as the weights, to which they are added; None: one is made
-            where the plan has such.
-        need: a `Need`.
-
-    Attributes:
-        results: (dx as x was given, or None; dhx, dcx) for the caller.
-        dw: the gradients of all parameters, or None.
+        plan, need: of the pass. given: the gradients of what forward returned, `Given`.
+        dw: a buffer to which the parameters' gradients are added; None: one is made where the plan has such.
     """
 
     def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):

@@ -17,9 +17,6 @@ from numbarnn.schedules.problem import state_shapes
 class CheckpointedForward:
     """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
 
-    Args:
-        call: the `Call`. schedule: that of the stack, asked for the plans of segments.
-
     Attributes:
         h, c: [layer, direction] -> (segments, B, ...), states before each segment. outputs: [layer] -> the input of the
             layer above, with two directions. step_mask: None if all steps are ordinary.
@@ -34,10 +31,6 @@ class CheckpointedForward:
         if self.problem.dropping:
             masks = self.engine.from_host(dict(call.drawn())["masks"])
             self._scale, self._masks = dropout_words(self.problem.dropout, 0, 0, 0)[0], masks
-
-    steps = property(lambda self: self.problem.steps, doc="T.")
-    batch = property(lambda self: self.problem.batch, doc="B.")
-    batch_major = property(lambda self: self.problem.batch_major, doc="Whether x and y are (B, T, ...).")
 
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
@@ -60,11 +53,7 @@ class CheckpointedForward:
 
     def run(self, x, state, sequences):
         """All segments; returns (y, hy, cy), and all private states where the problem keeps them.
-
-        Args:
-            x, state: the caller's x and (hx, cx), as `run_forward` takes them.
-            sequences: what has lengths, resets and padding_value.
-        """
+        x, state: the caller's x and (hx, cx). sequences: what has lengths, resets and padding_value."""
         p, engine = self.problem, self.engine
         if self.call.keeps:
             self.read = self.read.of_copy(self._copy(self.read.parameters))
@@ -89,24 +78,27 @@ class CheckpointedForward:
 
     def _copy(self, array):
         copy = self.engine.empty(array.shape, array.dtype)
-        copy[...] = array
+        self.engine.copy(copy, array)
         return copy
 
     def _make_results(self):
-        p, D = self.problem, self.problem.directions
-        outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
-        privates = tuple(p.cell.num_private * H for H in p.hidden_sizes)
-        self.y = self.engine.empty((*outer, D * p.output_sizes[-1]), known_dtype(self.problem.dtype))
-        self.hy = self.empty_state(state_shapes(p.output_sizes, D, p.batch))
-        self.cy = self.empty_state(state_shapes(privates, D, p.batch)) if p.cell.num_private else None
+        p, outer = self.problem, self.problem.x_shape[:2]
+        self.y = self.empty((*outer, p.directions * p.output_sizes[-1]))
+        self.hy, self.cy = self.empty_states()
         if p.keeps_states:
-            self.all_states = self.engine.empty((*outer, D * privates[-1]), known_dtype(self.problem.dtype))
+            self.all_states = self.empty((*outer, p.directions * p.cell.num_private * p.hidden_sizes[-1]))
 
-    def empty_state(self, shape):
-        """A state of that shape, or a list of them."""
+    def empty(self, shape):
+        """An array of the call's dtype; of a list of shapes a list."""
         if isinstance(shape, list):
-            return [self.empty_state(part) for part in shape]
+            return [self.empty(part) for part in shape]
         return self.engine.empty(shape, known_dtype(self.problem.dtype))
+
+    def empty_states(self):
+        """h and c of all layers; c is None without private states."""
+        p, privates = self.problem, tuple(self.problem.cell.num_private * H for H in self.problem.hidden_sizes)
+        h, c = (state_shapes(sizes, p.directions, p.batch) for sizes in (p.output_sizes, privates))
+        return self.empty(h), self.empty(c) if p.cell.num_private else None
 
     def _fill_step_mask(self, lengths, resets):
         engine, problem = self.engine, self.problem
@@ -120,15 +112,12 @@ class CheckpointedForward:
         whole = self.problem
         time, end = chain.segments(whole)[number]
         problem, direction = segment_problem(whole, chain, end - time), chain.direction
+        origin = Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1)
+        mask = self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None
         call = self.call._replace(
-            problem=problem,
-            weights=SegmentWeights(self.read),
-            keeps=False,
-            from_zero=False,
-            origin=Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1),
-            step_mask=self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None,
-            part=(whole, chain.first, direction),
-        )
+            problem=problem, weights=SegmentWeights(self.read), keeps=False, from_zero=False, origin=origin,
+            step_mask=mask, part=(whole, chain.first, direction),
+        )  # fmt: skip
         slot = slice(number, number + 1)
         states = ([known[at][slot] for at in chain.places] if known else None for known in (self.h, self.c))
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
@@ -157,16 +146,12 @@ class CheckpointedForward:
         return self.contiguous(array[::-1] if chain.direction else array)
 
     def contiguous(self, array):
-        """An array, or a copy of it, of which no element is apart from the next one; None stays None."""
-        if array is None or array.flags.c_contiguous:
-            return array
-        out = self.engine.empty(array.shape, array.dtype)
-        self.engine.copy(out, array)
-        return out
+        """An array, or a contiguous copy of it; None stays None."""
+        return array if array is None or array.flags.c_contiguous else self._copy(array)
 
     def time_major(self, array):
         """A view of the caller's array with time first; None stays None."""
-        return array.transpose(1, 0, 2) if array is not None and self.batch_major else array
+        return array.transpose(1, 0, 2) if array is not None and self.problem.batch_major else array
 
     def of_segment(self, chain, number, array):
         """A view of a segment's part of an array (T, B, D * N), in the direction's order; None stays None."""
@@ -196,15 +181,7 @@ class CheckpointedForward:
 
 
 class CheckpointedBackward:
-    """A backward call, segment by segment, run when it is made.
-
-    Args:
-        tape: the `CheckpointedForward`. given, dw, need: as `BackwardCall` takes them.
-
-    Attributes:
-        results: dx as x was given, dhx, dcx.
-        dw: the gradients of all parameters; None if they are not needed.
-    """
+    """A backward call, segment by segment, run when it is made. Arguments and attributes as of `BackwardCall`."""
 
     def __init__(self, tape, given, dw=None, need=ALL):
         self.tape, self.given, self.need, self.engine, self.problem = tape, given, need, tape.engine, tape.problem
@@ -214,14 +191,11 @@ class CheckpointedBackward:
         self.d_derived = None
         if p.space.derived_size and self.dw is not None:
             self.d_derived = self.engine.zeros((p.space.derived_size,), known_dtype(p.dtype))
-        self.dhx = tape.empty_state(state_shapes(p.output_sizes, p.directions, p.batch))
-        self.dcx, privates = None, tuple(p.cell.num_private * H for H in p.hidden_sizes)
-        if p.cell.num_private:
-            self.dcx = tape.empty_state(state_shapes(privates, p.directions, p.batch))
+        self.dhx, self.dcx = tape.empty_states()
         self.results = self._run()
 
     def _run(self):
-        tape, engine, problem = self.tape, self.engine, self.problem
+        tape, problem = self.tape, self.problem
         tape.read.derive()
         dy_of_next = None
         for chain in reversed(chains_of(problem)):
@@ -229,9 +203,9 @@ class CheckpointedBackward:
                 dy = tape.time_major(self.given.y) if chain.last == problem.layers else dy_of_next
                 self._dx = None
                 if chain.first > 0 or self.need.x:
-                    width = problem.directions * problem.output_sizes[chain.first - 1] if chain.first else (
-                        problem.input_size)  # fmt: skip
-                    self._dx = engine.empty((problem.steps, problem.batch, width), known_dtype(problem.dtype))
+                    below = problem.directions * problem.output_sizes[chain.first - 1]
+                    width = below if chain.first else problem.input_size
+                    self._dx = tape.empty((problem.steps, problem.batch, width))
             self._run_chain(chain, dy)
             if chain.direction == 0:
                 dy_of_next = self._dx
@@ -241,17 +215,11 @@ class CheckpointedBackward:
             tape.read.pull_back(self.dw, self.d_derived, True)
         dx, self._dx = self._dx, None
         if dx is not None and problem.batch_major:
-            given = engine.empty((problem.batch, problem.steps, problem.input_size), dx.dtype)
-            engine.copy(tape.time_major(given), dx)
-            dx = given
+            dx = tape.contiguous(tape.time_major(dx))
         return dx, self.dhx, self.dcx
 
     def _run_chain(self, chain, dy):
-        """Backward through all segments of a chain.
-
-        Args:
-            dy: (T, B, D * P) of its last layer, or None.
-        """
+        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
         h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
         for number in reversed(range(len(chain.segments(self.problem)))):

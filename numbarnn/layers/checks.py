@@ -118,11 +118,7 @@ def proj_size(value, cell, sizes):
 
 
 def recurrent_matrix(cell, sizes, width):
-    """Raise ValueError unless R can be what the cell says.
-
-    Args:
-        sizes: H of each layer. width: P, or 0 for no projection.
-    """
+    """Raise ValueError unless R can be what the cell says. sizes: H of each layer. width: P, or 0 for no projection."""
     positive_int(cell.heads, f"heads of cell {cell.name}")
     for name, size in [("hidden_size", hidden) for hidden in sizes] + [("proj_size", width)]:
         if size % cell.heads:
@@ -138,10 +134,7 @@ def recurrent_matrix(cell, sizes, width):
 
 def larger_states(cell, sizes, widths, mode):
     """Raise ValueError if a layer has a state of more units than h, and something else that cannot go with it.
-
-    Args:
-        sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode.
-    """
+    sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode."""
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
         what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"
@@ -154,11 +147,7 @@ def larger_states(cell, sizes, widths, mode):
 
 
 def input_mode(value, input_size, sizes, given):
-    """The input mode, of `INPUT_MODES`.
-
-    Args:
-        given: numbers per sequence and step of W x, D*G*H of layer 0.
-    """
+    """The input mode, of `INPUT_MODES`. given: numbers per sequence and step of W x, D*G*H of layer 0."""
     if value not in INPUT_MODES:
         raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
     if value == "skip" and input_size != sizes[0]:

@@ -1,5 +1,6 @@
 """Estimate a training call with and without checkpoints: bytes and time, before it is made."""
 
+import math
 from dataclasses import dataclass, replace
 
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
@@ -14,9 +15,8 @@ class Costs:
 
     Attributes:
         steps: k. segments: how many there are, of all layers and directions that are gone through one by one.
-        kept: bytes from forward to backward, besides x, y and the weights. at_work: those of a segment, meanwhile.
-        kept_without: bytes that the same call keeps without checkpoints.
-        microseconds, microseconds_without: the estimate for launches, forward and backward; None where there is none.
+        kept: bytes from forward to backward, besides x, y and the weights; kept_without: without checkpoints.
+        at_work: bytes of a segment, meanwhile. microseconds, microseconds_without: estimate for launches, or NaN.
     """
 
     steps: int
@@ -24,13 +24,13 @@ class Costs:
     kept: int
     at_work: int
     kept_without: int
-    microseconds: float | None
-    microseconds_without: float | None
+    microseconds: float
+    microseconds_without: float
 
     def __str__(self):
         kept, at_work, without = (f"{size / 2**20:,.3g} MiB" for size in (self.kept, self.at_work, self.kept_without))
         time = "about one forward pass more"
-        if self.microseconds is not None:
+        if not math.isnan(self.microseconds + self.microseconds_without):
             time = f"{self.microseconds:,.0f} µs in launches in place of {self.microseconds_without:,.0f}"
         return (
             f"checkpoint_every={self.steps}: {self.segments} segments. The tape keeps {kept}, and a segment at work "
@@ -39,31 +39,22 @@ class Costs:
 
 
 def costs_of(schedule, problem):
-    """The `Costs` of a call with checkpoints.
-
-    Raises:
-        RuntimeError: the schedule cannot run it; says why, with the numbers.
-    """
+    """The `Costs` of a call with checkpoints; RuntimeError, with the numbers, if the schedule cannot run it."""
     without, parts = replace(problem, checkpoint_every=0), segments_of(problem)
-    of_parts = [_times(count, _microseconds(schedule, part, 2)) for part, count in parts.items()]
-    times = [_sum(of_parts), _microseconds(schedule, without, 1)]
     return Costs(
         problem.checkpoint_every,
         parts.total(),
         Places(problem, checkpoint_buffers(problem)).size,
         max(Places(part, tape_buffers(part)).size for part in parts),
         Places(without, tape_buffers(without)).size,
-        *(times if None not in times else (None, None)),
+        sum(count * _microseconds(schedule, part, 2) for part, count in parts.items()),
+        _microseconds(schedule, without, 1),
     )
 
 
 def lines_about(schedule, problem):
     """Return the lines of `numbarnn.LSTM.explain` on a training call; with checkpoints also their costs, and the
-    lines of each kind of segment.
-
-    Raises:
-        RuntimeError: the schedule cannot run it; says why, with the numbers.
-    """
+    lines of each kind of segment. RuntimeError, with the numbers, if the schedule cannot run it."""
     lines, parts = [], [problem]
     if problem.has_checkpoints:
         lines = [str(costs_of(schedule, problem))]
@@ -75,14 +66,6 @@ def lines_about(schedule, problem):
 
 
 def _microseconds(schedule, problem, forwards):
-    """The estimate for so many forward passes and one backward pass; None without one."""
-    forward, backward = (option_of(schedule.pick(problem)[0], problem, back).microseconds for back in (False, True))
-    return None if None in (forward, backward) else forwards * forward + backward
-
-
-def _times(count, one):
-    return None if one is None else count * one
-
-
-def _sum(parts):
-    return None if None in parts else sum(parts)
+    """The estimate for so many forward passes and one backward pass; NaN without one."""
+    times = [option_of(schedule.pick(problem)[0], problem, back).microseconds for back in (False, True)]
+    return math.nan if None in times else forwards * times[0] + times[1]

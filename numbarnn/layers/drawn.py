@@ -8,13 +8,8 @@ from numbarnn.weights import parameter_name
 
 
 def dropout_masks(work, dtype, sizes):
-    """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p).
-
-    Args:
-        work: the call's `ForwardCall`.
-        dtype: of the masks, a name.
-        sizes: [layer] -> the width of h, where engines may have a wider one.
-    """
+    """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p). work: the call's
+    `ForwardCall`. dtype: of the masks, a name. sizes: [layer] -> the width of h, as callers have it."""
     masks, problem = [], work.problem
     D = problem.directions
     for layer in range(problem.layers - 1):
@@ -32,11 +27,7 @@ def dropout_masks(work, dtype, sizes):
 
 def drop_connect_masks(work, dtype):
     """Name of each R -> array of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the
-    cell drops no weights.
-
-    Args:
-        work, dtype: as `dropout_masks` takes them.
-    """
+    cell drops no weights. Arguments as of `dropout_masks`."""
     problem, masks, engine = work.problem, {}, work.engine
     drawn = dict(work.drawn()).get("drop_words", ())
     with engine.activate():
@@ -52,11 +43,8 @@ def drop_connect_masks(work, dtype):
 
 
 def noise(work):
-    """A list of arrays (D, T, B, N, H), one per layer: the N numbers that each unit drew in each step.
-
-    Args:
-        work: the call's `ForwardCall`.
-    """
+    """A list of arrays (D, T, B, N, H), one per layer: the N numbers that each unit drew in each step of a
+    `ForwardCall`."""
     problem = work.problem
     if not problem.cell.noise:
         return []
@@ -69,12 +57,7 @@ def noise(work):
 
 
 def _noise_of_place(work, hidden, words):
-    """(T, B, N, H), of one layer and direction; see `numbarnn.common.philox.noise_words`.
-
-    Args:
-        hidden: H.
-        words: (6,) uint64.
-    """
+    """(T, B, N, H), of one layer and direction; words: (6,) uint64, see `numbarnn.common.philox.noise_words`."""
     problem, steps, batch = work.problem, work.problem.steps, work.problem.batch
     kinds = problem.cell.noise
     position = np.arange(batch * hidden, dtype=np.uint64)

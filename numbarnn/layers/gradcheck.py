@@ -40,26 +40,16 @@ class GradientCheck:
         return all(error <= self.tolerance for error in self.errors.values())
 
     def __str__(self) -> str:
-        rows = [
-            f"  {name:<28} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}"
-            for name, error in self.errors.items()
-        ]
-        title = f"gradients against finite differences, tolerance {self.tolerance:.0e}:"
-        return "\n".join([title, f"  {self.sizes}", *rows])
+        rows = [f"gradients against finite differences, tolerance {self.tolerance:.0e}:", f"  {self.sizes}"]
+        for name, error in self.errors.items():
+            rows.append(f"  {name:<28} {error:.1e}{'' if error <= self.tolerance else '  WRONG'}")
+        return "\n".join(rows)
 
 
 def gradcheck(
-    cell: Cell,
-    input_size: int | None = None,
-    hidden_size: Sizes | None = None,
-    num_layers: int | None = None,
-    steps: int = 3,
-    batch: int = 2,
-    *,
-    seed: int = 0,
-    tolerance: float = TOLERANCE,
-    **options: Any,
-) -> GradientCheck:
+    cell: Cell, input_size: int | None = None, hidden_size: Sizes | None = None, num_layers: int | None = None,
+    steps: int = 3, batch: int = 2, *, seed: int = 0, tolerance: float = TOLERANCE, **options: Any,
+) -> GradientCheck:  # fmt: skip
     """Check a cell's gradients against finite differences in float64, and its forward against NumPy.
 
     The loss is a random weighted sum of all outputs and final states. Every element of x, states and parameters is
@@ -109,7 +99,7 @@ def gradcheck(
         pairs = zip(_arrays(outputs), _arrays(weights_of), strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
-    errors = {name: _error(engine.to_host(gradient), values[name], loss) for name, gradient in found.items()}
+    errors = {name: _distance(engine.to_host(one), _differences(values[name], loss)) for name, one in found.items()}
     if hasattr(layer.stack.cell, "equations") and layer.stack.input_mode == "linear":
         ours = np.concatenate([engine.to_host(one).ravel() for one in _arrays(_run(layer, values, training=False)[0])])
         exact = np.concatenate([one.ravel() for one in _in_numpy(layer, values)])
@@ -186,11 +176,9 @@ def _require_gradients_of_values(cell):
 
 def _values(layer, steps, batch, random):
     """Return name -> array of x, of each initial state and of each parameter."""
-    shapes = [layer.stack.h_shapes(batch), *layer.stack.private_shapes(batch)]
     order = (batch, steps) if layer.batch_first else (steps, batch)
     values = {"x": random.standard_normal((*order, layer.input_size))}
-    states = zip(layer.stack.cell.states, shapes, strict=True)
-    for name, shape in states:
+    for name, shape in zip(layer.stack.cell.states, layer.stack.shapes_of_states(batch), strict=True):
         drawn = list(map(random.standard_normal, shape)) if isinstance(shape, list) else random.standard_normal(shape)
         values |= _by_layer(name, drawn)
     return values | layer.state_dict()
@@ -208,12 +196,8 @@ def _state(values, name):
     return values[name] if name in values else [part for key, part in values.items() if key.startswith(f"{name}, ")]
 
 
-def _error(gradient, values, loss):
-    """Return the largest error of a gradient against finite differences, relative to the largest of them or 1."""
-    return _distance(gradient, _differences(values, loss))
-
-
 def _distance(found, expected):
+    """Return the largest error, relative to the largest expected number or 1."""
     scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
     return float(np.max(np.abs(found - expected), initial=0.0)) / scale
 

@@ -4,11 +4,7 @@ from numbarnn.weights.derived import DerivedWeights
 
 
 class KernelWeights:
-    """Finds the `ReadWeights` of a stack's flat buffers.
-
-    Args:
-        engine: of the stack. problem: any `Problem` of it: what depends on the call is not looked at.
-    """
+    """Finds the `ReadWeights` of a stack's flat buffers; problem: any `Problem` of the stack."""
 
     def __init__(self, engine, problem):
         self.engine, self.problem = engine, problem
@@ -27,12 +23,8 @@ class KernelWeights:
 class ReadWeights:
     """The arrays that kernels read for one flat buffer of parameters.
 
-    Args:
-        engine, problem, no_bias: of the `KernelWeights`. parameters: the flat buffer. allocate: see `DerivedWeights`.
-
     Attributes:
-        parameters: the flat buffer.
-        derived: a `DerivedWeights`; None where kernels read nothing but the parameters.
+        parameters: the flat buffer. derived: a `DerivedWeights`; None where kernels read nothing but the parameters.
         flat: the buffer that kernels know weights by: the parameters, or that of `derived`.
     """
 

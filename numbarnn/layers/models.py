@@ -105,7 +105,8 @@ def _known_arguments(make: _Make) -> _Make:
     @wraps(make)
     def checked(self, *arguments, **options):
         arguments = _with_cell(self, arguments, options)
-        names = known | ({"nonlinearity"} if _is_vanilla(self, arguments) else set())
+        is_vanilla = isinstance(self, RNN) and not (arguments and isinstance(arguments[0], Cell))
+        names = known | ({"nonlinearity"} if is_vanilla else set())
         for name in options:
             if name not in names:
                 near = get_close_matches(name, names, 1)
@@ -113,7 +114,7 @@ def _known_arguments(make: _Make) -> _Make:
                 raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
         make(self, *arguments, **options)
 
-    checked.__signature__ = _signature(inspect.signature(make))
+    checked.__signature__ = _signature(make)
     return checked
 
 
@@ -130,9 +131,9 @@ def _with_cell(layer, arguments, options):
     return arguments
 
 
-def _signature(found):
+def _signature(make):
     """Return the signature of an `__init__`, with the keywords of `Options` instead of `**options`."""
-    of_stack = inspect.signature(Stack.__init__).parameters
+    of_stack, found = inspect.signature(Stack.__init__).parameters, inspect.signature(make)
     parts = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
         default = None if name == "seed" else of_stack[name].default
@@ -146,10 +147,6 @@ def _names(function):
     return {one.name for one in takes if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 
-def _is_vanilla(layer, arguments):
-    return isinstance(layer, RNN) and not (arguments and isinstance(arguments[0], Cell))
-
-
 class LSTM(Recurrent):
     __doc__ = "Apply LSTM layers to sequences. State: (h, c). Equations: `numbarnn.cells.lstm`." + _ARGUMENTS.format(
         first="", more="", options=_PROJECTION + _CLIP,
@@ -159,20 +156,11 @@ class LSTM(Recurrent):
 
     @_known_arguments
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: Sizes,
-        num_layers: int | None = None,
-        bias: Bias = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        *,
-        cell_clip: float | tuple[float, float] | None = None,
-        clip_propagate_nan: bool = True,
+        self, input_size: int, hidden_size: Sizes, num_layers: int | None = None, bias: Bias = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, *,
+        cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True,
         **options: Unpack[Options],
-    ) -> None:
+    ) -> None:  # fmt: skip
         arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         clip = {"cell_clip": cell_clip, "clip_propagate_nan": clip_propagate_nan}
         super().__init__(*arguments, proj_size=proj_size, **clip, **options)
@@ -185,18 +173,10 @@ class GRU(Recurrent):
 
     @_known_arguments
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: Sizes,
-        num_layers: int | None = None,
-        bias: Bias = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        reset_after: bool = True,
+        self, input_size: int, hidden_size: Sizes, num_layers: int | None = None, bias: Bias = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, reset_after: bool = True,
         **options: Unpack[Options],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._cell = "gru" if checks.flag(reset_after, "reset_after") else "gru_reset_before"
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
@@ -214,33 +194,17 @@ class RNN(Recurrent):
 
     @overload
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: Sizes,
-        num_layers: int | None = None,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
-        bias: Bias = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        **options: Unpack[Options],
-    ) -> None: ...
+        self, input_size: int, hidden_size: Sizes, num_layers: int | None = None,
+        nonlinearity: Literal["tanh", "relu"] = "tanh", bias: Bias = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, **options: Unpack[Options],
+    ) -> None: ...  # fmt: skip
 
     @overload
     def __init__(
-        self,
-        cell: Cell,
-        input_size: int,
-        hidden_size: Sizes,
-        num_layers: int | None = None,
-        bias: Bias = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        *,
-        proj_size: int = 0,
+        self, cell: Cell, input_size: int, hidden_size: Sizes, num_layers: int | None = None, bias: Bias = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *, proj_size: int = 0,
         **options: Unpack[Options],
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
 
     @_known_arguments
     def __init__(self, *arguments, **options):
@@ -260,4 +224,4 @@ class RNN(Recurrent):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
     # `help` shows the vanilla RNN's arguments; a cell may stand before them.
-    __init__.__signature__ = _signature(inspect.signature(_make_vanilla))
+    __init__.__signature__ = _signature(_make_vanilla)

@@ -3,9 +3,8 @@
 Whoever keeps a call's x, weights, seed and reserve can go backward later, as PyTorch's modules do:
 
     calls = PlannedCalls(stack, Shape(steps, batch))
-    call = calls.call(weights)
-    (y, hy, cy), reserve = calls.forward(call, x, (hx, cx))
-    dx, dhx, dcx, dw = calls.backward(call, x, reserve, Given(dy, dhy, dcy))
+    (y, hy, cy), reserve = calls.forward(weights, x, (hx, cx))
+    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, Given(dy, dhy, dcy))
 
 No array is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they were
 is the caller's to see to. A layer's `Tape` keeps them.
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
-from numbarnn.layers.prepared import NUMPY, SMALL_WEIGHTS, PreparedForward
+from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
@@ -23,15 +22,15 @@ from numbarnn.programs.forward import tape_buffers
 from numbarnn.programs.program import Places
 from numbarnn.programs.states import with_each
 
+NO_KEY = 0, 0  # of random numbers that nobody draws
+
 
 class Shape(NamedTuple):
     """The settings of a forward call that its backward call needs, besides arrays and the key of its random numbers.
 
     Attributes:
-        steps, batch: T, B.
-        padded, resets: whether there were lengths, and resets.
-        batch_major: x, y, dy and dx are (B, T, ...).
-        keeps_states: whether all private states were asked for.
+        steps, batch: T, B. padded, resets: whether there were lengths, and resets.
+        batch_major: x, y, dy and dx are (B, T, ...). keeps_states: whether all private states were asked for.
         from_zero: there is no initial h, see `ForwardSpec`.
     """
 
@@ -60,21 +59,16 @@ class Done(NamedTuple):
 
 
 class PlannedCalls:
-    """Calls of a stack with one `Shape`.
-
-    Args:
-        stack, shape: of the calls.
-        training: they are training calls; else inference.
-        arrays: the `CallersArrays` that x, states, reserves and gradients are.
+    """Calls of a stack with one `Shape`, training calls or inference.
 
     Attributes:
-        shape, training, arrays, engine, problem.
+        arrays: the `CallersArrays` that x, states, reserves and gradients are.
         has_checkpoints: backward reads x in any case, and y is no part of the reserve.
     """
 
     def __init__(self, stack, shape, training=True, arrays=NUMPY):
         self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
-        self._weights, self._caller, self._prepared_calls = stack.kernel_weights, stack.caller, stack.prepared
+        self._weights, self._caller = stack.kernel_weights, stack.caller
         self._stack_schedule = stack.schedule  # not the stack itself, which holds this object
         sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
         self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
@@ -83,60 +77,60 @@ class PlannedCalls:
             stack.require_trust(one)
         self.schedule = stack.schedule.pick(problem)[0]
         self._plans, self.forward_plan = {}, None if self.has_checkpoints else self.schedule.plan_forward(problem)
-        self._kind = problem, shape.from_zero, arrays.into  # of calls, for `PreparedCalls`
+        prepares = is_small(problem) and not self.has_checkpoints and not self.forward_plan.concurrent
+        self._pool = stack.prepared if prepares else None
+        self._kind = problem.x_shape, training, shape.batch_major, shape.from_zero
 
     def call(self, weights, seed=0, number=0, keeps=False):
         """The `calls.Call` with these weights, a flat buffer; the others are its attributes."""
         read = self._weights.of(weights)
         return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
 
-    def run(self, call, x, state, sequences=EVERY_STEP, kind=None):
-        """The forward call `Done`, within `begun`.
+    def run(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY, keeps=False):
+        """The forward call `Done`; whoever is done with its `prepared` gives that back.
 
-        Args:
-            call: of `call`. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx).
-            kind: what the stack's caller finds such calls by, see `PreparedCalls`; None: by this object's.
-        """
-        ordinary = sequences is EVERY_STEP and not self.has_checkpoints
-        prepared = self._prepared(call, state, kind) if ordinary else None
+        weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx). key: seed
+        and number of the call, for random numbers. keeps: see `Call`."""
+        prepared = self._prepared(weights, state, keeps) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
-        if self.arrays is not NUMPY:
-            x, state = with_each((x, state), self.arrays.array)
-        if self.has_checkpoints:
-            tape = CheckpointedForward(call, self._stack_schedule)
-            return Done(tape.run(x, state, sequences), tape)
-        ends = sequences.lengths, sequences.resets, sequences.padding_value
-        return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
+        with self.begun():
+            call = self.call(weights, *key, keeps)
+            if self.arrays is not NUMPY:
+                x, state = with_each((x, state), self.arrays.array)
+            if self.has_checkpoints:
+                tape = CheckpointedForward(call, self._stack_schedule)
+                return Done(tape.run(x, state, sequences), tape)
+            ends = sequences.lengths, sequences.resets, sequences.padding_value
+            return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
 
-    def forward(self, call, x, state, sequences=EVERY_STEP):
+    def forward(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY):
         """((y, hy, cy, and all private states if they were asked for), the reserve (bytes,) uint8, of which y may be a
         part; None after inference). Arguments as those of `run`."""
-        with self.begun():
-            done = self.run(call, x, state, sequences)
+        done = self.run(weights, x, state, sequences, key)
         reserve = done.tape.reserve if self.training else None
         if done.prepared is not None:
             reserve = reserve if reserve is None else reserve.copy()
             done.prepared.give_back()
         return done.results, reserve
 
-    def backward(self, call, x, reserve, gradients, need=ALL):
+    def backward(self, weights, x, reserve, gradients, need=ALL, key=NO_KEY):
         """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
 
         Args:
-            call: of `call`, with the weights and the seed of the forward call.
-            x: None will do where no gradients of parameters are needed, or the reserve has a copy
-                (`Problem.copies_x`), but never for calls with checkpoints.
-            reserve: overwritten, unless it is needed again.
-            gradients: a `Given`. need: a `Need`.
+            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless it is needed again.
+            x: None will do without gradients of parameters, or if the reserve has a copy (`Problem.copies_x`), but
+                never
+                with checkpoints.
         """
+        prepared = self._prepared(weights, (None, None)) if self._prepares_backward(need) else None
+        if prepared is not None:  # which may overwrite its tape, a copy of the reserve
+            prepared.remake(x, reserve)
+            *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
+            prepared.give_back()
+            return *results, dw
         with self.begun():
-            prepared = self._prepared(call, (None, None)) if self._prepares_backward(need) else None
-            if prepared is not None:  # which may overwrite its tape, a copy of the reserve
-                prepared.remake(x, reserve)
-                *results, dw = prepared.run_backward(self.plan(need), need._replace(again=False), gradients)
-                prepared.give_back()
-                return *results, dw
+            call = self.call(weights, *key)
             x, reserve, gradients = with_each((x, reserve, tuple(gradients)), self.arrays.array)
             if self.has_checkpoints:
                 tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
@@ -146,12 +140,8 @@ class PlannedCalls:
             return *work.results, work.dw
 
     def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
-        """Run the backward call of a tape, within `begun`: something with `results` and `dw`.
-
-        Args:
-            given: a `Given`. dw: a buffer to which the parameters' gradients are added.
-            prepared: the `PreparedForward` that made the tape, if one did.
-        """
+        """Run the backward call of a tape, within `begun`: something with `results` and `dw`. dw: a buffer to which the
+        parameters' gradients are added. prepared: what made the tape, if a `PreparedForward` did."""
         if self.has_checkpoints:
             return CheckpointedBackward(tape, given, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):
@@ -176,16 +166,19 @@ class PlannedCalls:
         return plan
 
     def _prepares_backward(self, need):
-        if need.by_sequence:
-            return False
-        return not self.has_checkpoints and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
+        return not need.by_sequence and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
-    def _prepared(self, call, state, kind=None):
-        """A `PreparedForward` for a call, to be given back; None if such calls are not prepared."""
-        kind, found = kind or (*self._kind, *map(type, state)), self._prepared_calls
-        return found.find(kind, call.weights.parameters) or found.make(
-            kind, call, self.forward_plan, state, self.arrays
-        )
+    def _prepared(self, weights, state, keeps=False):
+        """A `PreparedForward`, found or made, to be given back; None if such calls are not prepared."""
+        if self._pool is None:
+            return None
+        hx, cx = state
+        kind = *self._kind, type(hx), type(cx), self.engine.num_threads
+        found = self._pool.find(kind, weights)
+        if found is None and not (keeps and weights.nbytes > COPIED):
+            call = self.call(weights, keeps=keeps)
+            found = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
+        return found
 
     def begun(self):
         """A context for a call's work, in which its device is the current one."""

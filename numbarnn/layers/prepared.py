@@ -2,10 +2,9 @@
 
 Python needs a tenth of a millisecond to bind operations to a call's arrays (views, addresses, records). A small call's
 computation takes less time than that. A prepared call has arrays of its own: it copies its arguments into them, calls
-the functions that the operations became, and copies the results out. `PreparedCalls` keeps those that nobody uses now.
+the functions that the operations became, and copies the results out.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -16,22 +15,17 @@ import numpy as np
 from numbarnn.engines.runs import Prepared
 from numbarnn.layers.calls import ForwardCall
 from numbarnn.programs.backward import Given, backward, backward_spec
-from numbarnn.programs.states import named_arrays, state_arrays, with_each
+from numbarnn.programs.states import named_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
 SMALL_WEIGHTS = 1 << 17  # weights up to which backward is prepared: it copies their gradients out
 COPIED = 1 << 22  # bytes of weights up to which a training call is prepared: it keeps a copy of them
-KINDS = 32  # of calls that are kept
-KEPT = 4  # calls of a kind that are kept: as many run at the same time, or wait for their backward
+KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
 
 class CallersArrays(NamedTuple):
-    """The kind of arrays that callers pass.
-
-    Attributes:
-        array: one of them -> it as NumPy's array.
-        into: an array of NumPy -> the function that copies one of them into it.
-    """
+    """The kind of arrays that callers pass: a function that makes one of them NumPy's array, and one that makes, of an
+    array of NumPy, the function that copies one of them into it."""
 
     array: Callable
     into: Callable
@@ -40,77 +34,51 @@ class CallersArrays(NamedTuple):
 NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
 
 
-def _like(given, arrays):
-    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
+class PreparedCalls(list):
+    """The prepared calls of a stack of layers that nobody uses now, the last used one last. They refer to this list
+    weakly, so that they are freed with their stack, and not only when Python's collector comes."""
 
-    def own(one):
-        array = one if type(one) is np.ndarray else arrays.array(one)
-        return np.empty(array.shape, array.dtype)
+    __slots__ = ("__weakref__",)
+    __hash__ = object.__hash__  # engines keep it in a weak set
 
-    return tuple(with_each(one, own) for one in given)
-
-
-def _alike(one, other):
-    both = type(one) is np.ndarray and type(other) is np.ndarray
-    return both and one.shape == other.shape and one.dtype == other.dtype
-
-
-def _copier(result):
-    """A function without arguments: a copy of an array or a state; None of None."""
-    if result is None:
-        return lambda: None
-    return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
-
-
-def _into(own, into):
-    """The function that copies what a caller gives into an array or a state; None of None."""
-    if not isinstance(own, list):
-        return None if own is None else into(own)
-    copies = [into(part) for part in own]
-
-    def copy_parts(parts):
-        for copy, part in zip(copies, parts, strict=True):
-            copy(part)
-
-    return copy_parts
-
-
-def _fill(into, given):
-    """Copy what the caller gave into arrays of our own."""
-    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
-        if copy is not None:
-            copy(other)
+    def find(self, kind, weights):
+        """Take out and return a `PreparedForward` with these weights, or None. Its kind tells a call from the stack's
+        others, but for its weights and what is in its arrays."""
+        for prepared in reversed(self):
+            if prepared.weights is weights and prepared.kind == kind:
+                try:
+                    self.remove(prepared)
+                except ValueError:  # another thread has it
+                    continue
+                return prepared
+        return None
 
 
 class PreparedForward:
     """A forward call with arrays of its own.
 
     Args:
-        call: the `Call`. plan: of the pass. hx, cx: states like those that it will get.
-        free: the list to give it back to; None if nobody will. arrays: the `CallersArrays` that x, hx and cx are.
+        call: the `Call`. plan: of the pass. state: (hx, cx) like those that it will get. arrays: the `CallersArrays`.
+        pool, kind: the `PreparedCalls` to give it back to, and how it is found there.
 
     Attributes:
-        tape: the `ForwardCall`.
-        weights: the flat buffer of parameters that it reads; where the call keeps them, a copy made by each run.
+        tape: the `ForwardCall`. weights: the flat buffer that it reads, or copies in each run where the call keeps
+            them.
     """
 
-    def __init__(self, call, plan, hx, cx, free=None, arrays=NUMPY):
-        x = np.empty(call.problem.x_shape, call.problem.dtype)
-        self._own = x, *_like((hx, cx), arrays)
+    def __init__(self, call, plan, state, arrays=NUMPY, pool=None, kind=None):
+        self._own = np.empty(call.problem.x_shape, call.problem.dtype), *_like(state, arrays)
         self._into = [_into(one, arrays.into) for one in self._own]
         self.weights, self._arrays, self._kept, read = call.weights.parameters, arrays, None, call.weights
         if call.keeps:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
         self._derived = read.derived
-        program = call.program(plan, hx, cx)
-        own = dict(
-            pair for name, one in zip(("x", "hx", "cx"), self._own, strict=True) for pair in named_arrays(name, one)
-        )
-        prepared = Prepared(call.engine, program.program, read.arrays() | own)
+        program = call.program(plan, *state)
+        prepared = Prepared(call.engine, program.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
         self.tape = ForwardCall(call, program, read, prepared.arrays)
         self._functions, self._backward = prepared.functions, {}
-        self._free = None if free is None else ref(free)
+        self.kind, self._pool = kind, None if pool is None else ref(pool)
         self._results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in self._results]
         if call.problem.training:
@@ -141,15 +109,13 @@ class PreparedForward:
         y, *new_state = self._results
         np.copyto(self._own[0][0], x)
         self._run()
-        for copy, part in zip(self._into[1:], new_state, strict=True):
-            if copy is not None:
-                copy(part)
+        _fill(self._into[1:], new_state)
         return y[0].copy()
 
     @property
     def state(self):
         """A copy of h and c of `step`."""
-        return tuple(with_each(one, np.ndarray.copy) for one in self._own[1:])
+        return with_each(self._own[1:], np.ndarray.copy)
 
     @state.setter
     def state(self, state):
@@ -157,15 +123,14 @@ class PreparedForward:
             if given is not None:
                 copy(given)
             else:
-                for part in state_arrays(own):
-                    part[...] = 0
+                with_each(own, lambda part: part.fill(0))
 
     def give_back(self):
         """Let others use it, if there is still a stack of layers that can."""
-        free = self._free()
-        if free is not None:
-            free.append(self)
-            del free[:-KEPT]  # those that nobody has used for long, such as those of other weights
+        pool = self._pool()
+        if pool is not None:
+            pool.append(self)
+            del pool[:-KEPT]
 
     def remake(self, x, reserve):
         """Be the tape of a call with this x, which may be None as in `ForwardCall.of_reserve`, and this reserve."""
@@ -183,19 +148,13 @@ class PreparedForward:
 
 
 class PreparedBackward:
-    """The backward call of a `PreparedForward`, with arrays of its own too.
-
-    Args:
-        tape: the `ForwardCall`. plan, need, given: as `BackwardCall` takes them. arrays: the `CallersArrays` that are
-            given.
-    """
+    """The backward call of a `PreparedForward`, with arrays of its own too. Arguments as of `BackwardCall`."""
 
     def __init__(self, tape, plan, need, given, arrays):
         own = _like(given, arrays)
         self._into = [_into(one, arrays.into) for one in own]
         program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
-        own = dict(pair for name, one in zip(("dy", "dhy", "dcy", "d_states"), own, strict=True)
-                   for pair in named_arrays(name, one))  # fmt: skip
+        own = _named(("dy", "dhy", "dcy", "d_states"), own)
         self._read, self._d_derived = tape.read, None
         if program.d_derived is not None:
             own["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
@@ -218,63 +177,43 @@ class PreparedBackward:
         return [copy() for copy in self._copiers]
 
 
-class _Free(list):
-    """The prepared calls of a kind that nobody uses now. They refer to it weakly, so that they are freed with their
-    stack of layers, and not only when Python's collector comes."""
+def _like(given, arrays):
+    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
 
-    __slots__ = ("__weakref__",)
+    def own(one):
+        array = one if type(one) is np.ndarray else arrays.array(one)
+        return np.empty(array.shape, array.dtype)
+
+    return with_each(tuple(given), own)
 
 
-class PreparedCalls:
-    """The prepared calls of a stack of layers.
+def _alike(one, other):
+    both = type(one) is np.ndarray and type(other) is np.ndarray
+    return both and one.shape == other.shape and one.dtype == other.dtype
 
-    The caller passes a hashable `kind`. It identifies everything that distinguishes a call from the stack's other
-    calls, except the arrays' contents. Try `find` first; if it returns None, use `make`.
 
-    Args:
-        engine: of the stack.
-    """
+def _named(names, arrays):
+    """Name of a program's buffer -> array."""
+    return {buffer: part for pair in zip(names, arrays, strict=True) for buffer, part in named_arrays(*pair)}
 
-    def __init__(self, engine):
-        self._engine = engine
-        self._free = OrderedDict()  # (kind, threads) -> `_Free`
-        if engine.prepares_calls:
-            engine.keepers.add(self)
 
-    def clear(self):
-        """Forget all calls that nobody uses."""
-        for free in tuple(self._free.values()):
-            free.clear()
+def _copier(result):
+    """A function without arguments: a copy of an array or a state; None of None."""
+    return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
 
-    def find(self, kind, weights):
-        """A `PreparedForward` with these weights that was given back after a call of this kind, or None."""
-        if not self._engine.prepares_calls:
-            return None
-        free = self._free.get((kind, self._engine.num_threads), ())
-        for prepared in reversed(free):
-            if prepared.weights is weights:
-                try:
-                    free.remove(prepared)
-                except ValueError:  # another thread has it
-                    continue
-                return prepared
-        return None
 
-    def make(self, kind, call, plan, states, arrays=NUMPY):
-        """A new `PreparedForward` for a call of a kind, to be given back; None if such calls are not prepared.
+def _into(own, into):
+    """The function that copies what a caller gives into an array or a state; None of None."""
+    if not isinstance(own, list):
+        return None if own is None else into(own)
+    return partial(_fill, [into(part) for part in own])
 
-        Args:
-            states: (hx, cx), like those that it will get.
-            arrays: the `CallersArrays` that they are, and x.
-        """
-        if not self._engine.prepares_calls or plan.concurrent or not is_small(call.problem):
-            return None
-        if call.keeps and call.weights.parameters.nbytes > COPIED:
-            return None
-        free = self._free.setdefault((kind, self._engine.num_threads), _Free())
-        if len(self._free) > KINDS:
-            self._free.popitem(last=False)
-        return PreparedForward(call, plan, *states, free, arrays)
+
+def _fill(into, given):
+    """Copy what the caller gave into arrays of our own."""
+    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
+        if copy is not None:
+            copy(other)
 
 
 def is_small(problem):

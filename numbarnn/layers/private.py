@@ -2,24 +2,18 @@
 
 A state of another size than h's (`numbarnn.sized`, and x of the step before) has its own width for callers; for engines
 h and all states are as wide as the widest of them. What the further units compute reaches nothing: matrices have
-columns of zeros for them, and their gradients are zero.
+columns of zeros for them, and their gradients are zero. `module` is numpy, cupy or torch.
 """
 
 
 def join(module, parts, shapes, dtype):
     """The private states, each an array (L*D, B, H) or a list of one (D, B, H) per layer, or None, as one state with
-    N H in place of H; None if all are None.
-
-    Args:
-        module: numpy or cupy.
-        shapes: of one state, in its form.
-    """
+    N H in place of H; None if all are None. shapes: of one state, in its form."""
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0]
     if isinstance(shapes, list):
-        layers = range(len(shapes))
-        per_layer = [[None if part is None else part[n] for part in parts] for n in layers]
-        return [join(module, per_layer[n], shapes[n], dtype) for n in layers]
+        layers = [[part and part[number] for part in parts] for number in range(len(shapes))]
+        return [join(module, *one, dtype) for one in zip(layers, shapes, strict=True)]
     return module.concatenate([module.zeros(shapes, dtype) if part is None else part for part in parts], axis=2)
 
 
@@ -58,78 +52,55 @@ def split_steps(states, count, directions):
 def for_engines(module, parts, stack, gradients=False):
     """[state, h first] of callers -> of engines' widths; None stays None.
 
-    Units beyond are as the last one, so that they compute what it does, and are finite where it is.
-
-    Args:
-        module: numpy or cupy.
-        gradients: of states: zero beyond.
+    Units beyond are as the last one, so that they compute what it does, and are finite where it is; of gradients zero.
     """
-    fill = _with_zeros if gradients else _with_last
-    widths = zip(parts, stack.state_sizes, stack.state_widths, strict=True)
-    return [
-        part if part is None or sizes == own else _each_layer(module, part, stack, own, fill)
-        for part, sizes, own in widths
-    ]
+
+    def wide(part, width):
+        last = module.zeros_like(part[..., -1:]) if gradients else part[..., -1:]
+        return module.concatenate([part, *[last] * (width - part.shape[2])], 2)
+
+    return _resized(module, parts, stack, stack.state_sizes, stack.state_widths, wide)
 
 
 def for_callers(module, parts, stack):
     """[state, h first] of engines -> as callers get them."""
-    sizes = zip(parts, stack.state_sizes, stack.state_widths, strict=True)
-    return tuple(
-        part if own == widths else _each_layer(module, part, stack, own, lambda _, one, size: one[..., :size])
-        for part, own, widths in sizes
-    )
+    return _resized(module, parts, stack, stack.state_widths, stack.state_sizes, lambda part, size: part[..., :size])
 
 
-def _with_zeros(module, part, width):
-    """A state (.., B, N), `width` wide."""
-    wide = module.zeros((*part.shape[:-1], width), dtype=part.dtype)
-    wide[..., : part.shape[-1]] = part
-    return wide
-
-
-def _with_last(module, part, width):
-    wide = _with_zeros(module, part, width)
-    wide[..., part.shape[-1] :] = part[..., -1:]
-    return wide
-
-
-def _each_layer(module, state, stack, sizes, function):
-    """A state, each layer's part (D, B, N) of which becomes `function(module, part, size)`: one array, (L*D, B, size),
-    if the sizes are equal, else a list of one (D, B, size) per layer."""
-    if len(set(sizes)) == 1 and not isinstance(state, list | tuple):
-        return function(module, state, sizes[0])
-    D = stack.directions
-    layers = [
-        state[number] if isinstance(state, list | tuple) else state[number * D : (number + 1) * D]
-        for number in range(stack.num_layers)
-    ]
-    made = [function(module, part, size) for part, size in zip(layers, sizes, strict=True)]
-    return module.concatenate(made, axis=0) if len(set(sizes)) == 1 else made
+def _resized(module, parts, stack, before, after, function):
+    """A tuple of states, each layer's part (D, B, N) of which becomes `function(part, its size after)`: one array,
+    (L*D, B, size), if the sizes are equal, else a list of one (D, B, size) per layer."""
+    made, D = [], stack.directions
+    for state, old, sizes in zip(parts, before, after, strict=True):
+        if state is not None and old != sizes:
+            several, equal = isinstance(state, list | tuple), len(set(sizes)) == 1
+            if equal and not several:
+                state = function(state, sizes[0])
+            else:
+                layers = state if several else [state[n * D : (n + 1) * D] for n in range(stack.num_layers)]
+                layers = [function(*one) for one in zip(layers, sizes, strict=True)]
+                state = module.concatenate(layers, 0) if equal else layers
+        made.append(state)
+    return tuple(made)
 
 
 def steps_for_engines(module, parts, stack, first=0):
     """The gradients of y and private states of every step, each (T, B, D*N) or None, of engines' width: zero beyond.
-
-    Args:
-        module: numpy or cupy.
-        first: the number of the first part's state: 0 is y's, h.
-    """
+    first: the number of the first part's state: 0 is y's, h."""
     made, D = [], stack.directions
     for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
         if part is not None and own[-1] != widths[-1]:
-            outer = part.shape[:2]
-            part = _with_zeros(module, part.reshape(*outer, D, -1), widths[-1]).reshape(*outer, -1)
+            wide = module.zeros((*part.shape[:2], D, widths[-1]), dtype=part.dtype)
+            wide[..., : own[-1]] = part.reshape(*part.shape[:2], D, -1)
+            part = wide.reshape(*part.shape[:2], -1)
         made.append(part)
     return made
 
 
 def steps_for_callers(parts, stack, first=0):
     """y and private states of every step of engines' width, as callers get them; `first` as in `steps_for_engines`."""
-    made, D = [], stack.directions
-    for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
-        made.append(part if own[-1] == widths[-1] else first_columns(part, own[-1], D))
-    return tuple(made)
+    sizes = zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False)
+    return tuple(part if a[-1] == b[-1] else first_columns(part, a[-1], stack.directions) for part, a, b in sizes)
 
 
 def first_columns(array, width, directions):

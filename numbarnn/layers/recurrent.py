@@ -77,7 +77,9 @@ class Recurrent:
         """Use this buffer, an array of the engine, as the weights."""
         self._weights, self._parameters, self._named = weights, Parameters(self.stack, weights), None
         self._array_type, self._has_c = self.engine.array_module.ndarray, self.stack.cell.num_private == 1
-        self._repeats = self.engine.prepares_calls and self.stack.cell.num_private < 2 and not self.stack.has_narrow
+        self._repeats = (
+            self.stack.prepared is not None and self.stack.cell.num_private < 2 and not self.stack.has_narrow
+        )
         self.stack.caller = f"{self!r} with schedule={self.stack.schedule.name!r}"
 
     weights = property(lambda self: self._weights)  # in the class' docstring, as `parameters` is
@@ -279,8 +281,7 @@ class Recurrent:
         Raises:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
         """
-        arguments.require_own(self.stack, tape)
-        arguments.require_unused(tape)
+        arguments.require_own(self.stack, tape, unused=True)
         wanted = checks.needed(need, NEEDED)
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
@@ -289,20 +290,17 @@ class Recurrent:
         if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
             what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
             raise ValueError(f"per_sequence cannot go with {what}")
-        work, packing = tape.forward, tape.packing
-        if dy is not None:
-            width = self.stack.directions * self.stack.output_sizes[-1]
-            if packing is not None:
-                dy = arguments.unpacked(self.stack, dy, "dy", width, packing)[1]
-            dy = arguments.sequence(self.stack, dy, "dy", width, work.batch_major, (work.steps, work.batch))
-        dhy, dcy = arguments.states(self.stack, dstate, "dstate", work.batch, gradients=True)
-        dstates = arguments.every_state(self.stack, dstates, work, packing)
+        problem, packing = tape.forward.problem, tape.packing
+        width = self.stack.directions * self.stack.output_sizes[-1]
+        dy = arguments.result_gradient(self.stack, dy, "dy", width, problem, packing)
+        dhy, dcy = arguments.states(self.stack, dstate, "dstate", problem.batch, gradients=True)
+        dstates = arguments.every_state(self.stack, dstates, problem, packing)
         accumulate = dw is not None
         if accumulate:
             others = {"weights": self._weights, "x": tape.x, "dy": dy}
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
-        dy = arguments.output_gradient(self.stack, dy)
+        dy = arguments.output_gradient(self.stack, dy) if self.stack.has_narrow else dy
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         if packing is not None and dx is not None:

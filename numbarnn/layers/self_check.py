@@ -52,14 +52,9 @@ class _Planned(Schedule):
 
 
 def require(stack, problem):
-    """Prove the persistent kernels that run a problem, if any do.
+    """Prove the persistent kernels that run a `Problem` of a stack, if any do.
 
-    Args:
-        stack: the `Stack` of the call; problem: its `Problem`.
-
-    Raises:
-        RuntimeError: they do not agree with "stepwise", and the stack's schedule is "persistent" itself.
-    """
+    RuntimeError: they do not agree with "stepwise", and the stack's schedule is "persistent" itself."""
     if os.environ.get(VARIABLE, "1") == "0" or stack.schedule.pick(problem)[0] is not PERSISTENT:
         return
     passes = (False, True) if problem.training else (False,)

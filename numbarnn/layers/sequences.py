@@ -38,14 +38,7 @@ def checked(
     engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
 ):
     """The `Sequences` of a call's arguments; `EVERY_STEP` itself where they say nothing.
-
-    Args:
-        batch_first: resets are (B, T).
-        names: what the caller's arguments are called.
-
-    Raises:
-        TypeError, ValueError: an argument is of the wrong type, shape or range.
-    """
+    batch_first: resets are (B, T). names: what the caller's arguments are called."""
     if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
     if lengths is None and resets is None:  # nothing is padded: no step gets the padding value
@@ -184,11 +177,8 @@ def pad_packed_sequence(
 
 @dataclass(frozen=True)
 class Packing:
-    """The positions of packed elements in padded sequences, and the reverse.
-
-    Attributes:
-        batch_sizes: (T,). order: (B,), sorted_indices. ranks: (B,), unsorted_indices. All NumPy.
-    """
+    """The positions of packed elements in padded sequences, and the reverse. NumPy: batch_sizes (T,), order (B,), that
+    is sorted_indices, and ranks (B,), unsorted_indices."""
 
     batch_sizes: np.ndarray
     order: np.ndarray
@@ -196,11 +186,8 @@ class Packing:
 
     @classmethod
     def of(cls, sequence):
-        """Check a packed sequence (numbarnn's or PyTorch's) and return its Packing.
-
-        Raises:
-            TypeError, ValueError: its parts do not fit.
-        """
+        """Check a packed sequence, numbarnn's or PyTorch's, and return its Packing; TypeError or ValueError if its
+        parts do not fit."""
         sizes = _host_ints(sequence.batch_sizes, "batch_sizes")
         if not sizes.size or sizes.min() < 1 or (np.diff(sizes) > 0).any() or sizes.sum() != len(sequence.data):
             raise ValueError(

@@ -9,6 +9,7 @@ import threading
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import Done, PlannedCalls, Shape
-from numbarnn.layers.prepared import PreparedCalls, PreparedForward
+from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
@@ -38,25 +39,10 @@ _lock = freed_in_forks(threading.RLock())  # of all stacks' numbers of calls
 class Stack:
     """Sizes and options of a stack of recurrent layers on an engine; forward and backward for given weights.
 
-    Args:
-        cell: a `Cell` or its name.
-        input_size: I.
-        hidden_size: H of all layers, or one int per layer.
-        num_layers: L.
-        bias: True or "double", False or "none", "input", "recurrent": which biases there are.
-        dropout, bidirectional, proj_size: as in torch.nn.LSTM.
-        input_mode: "linear"; "skip": no W in layer 0, x is added to each gate; "given": no W in layer 0, x is W x.
-        cell_clip, clip_propagate_nan: see `numbarnn.LSTM`.
-        dtype: "float32", "float64", "float16" or "bfloat16" (see `numbarnn.common.precision`, on the CPU
-            `numbarnn.layers.widened`).
-        device: see `numbarnn.engines.get`.
-        schedule: "auto" or a name in `numbarnn.schedules.SCHEDULES`.
-        allow_tf32: True, False or "3x"; see `numbarnn.LSTM`.
-        seed: key of the dropout masks and of cells' random numbers, a non-negative int below 2^64.
-        checkpoint_every: see `numbarnn.LSTM`.
+    Arguments are those of `numbarnn.LSTM`, but bias is also "double", "none", "input" or "recurrent", and seed a
+    non-negative int below 2^64.
 
     Attributes:
-        the arguments.
         hidden_sizes, output_sizes: of each layer H, and the width of its h: H, or P.
         widths, output_widths: the same as engines have them: where a state has more units than h, as many as it.
         equal_sizes, equal_widths: whether `hidden_sizes`, `widths` are the same for all layers.
@@ -65,26 +51,12 @@ class Stack:
     """
 
     def __init__(
-        self,
-        cell: str | cells.Cell,
-        input_size: int,
-        hidden_size: Sizes,
-        num_layers: int | None = None,
-        bias: Bias = True,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str = "float32",
-        device: Any = "auto",
-        schedule: str = "auto",
-        seed: int = 0,
-        allow_tf32: AllowTF32 = False,
-        *,
-        proj_size: int = 0,
-        input_mode: str = "linear",
-        cell_clip: float | tuple[float, float] | None = None,
-        clip_propagate_nan: bool = True,
-        checkpoint_every: int | None = None,
-    ) -> None:
+        self, cell: str | cells.Cell, input_size: int, hidden_size: Sizes, num_layers: int | None = None,
+        bias: Bias = True, dropout: float = 0.0, bidirectional: bool = False, dtype: str = "float32",
+        device: Any = "auto", schedule: str = "auto", seed: int = 0, allow_tf32: AllowTF32 = False, *,
+        proj_size: int = 0, input_mode: str = "linear", cell_clip: float | tuple[float, float] | None = None,
+        clip_propagate_nan: bool = True, checkpoint_every: int | None = None,
+    ) -> None:  # fmt: skip
         arguments = {name: value for name, value in locals().items() if name != "self"}
         self.cell = cells.get(cell)
         self.cell_clip = checks.cell_clip(cell_clip, self.cell)
@@ -101,9 +73,8 @@ class Stack:
         self.output_sizes = tuple(self.proj_size or hidden for hidden in self.hidden_sizes)
         self.dropout = checks.probability(dropout, "dropout")
         self.directions = 2 if checks.flag(bidirectional, "bidirectional") else 1
-        layers = sizes_of_layers(
-            self.cell.parameters, self.input_size, self.hidden_sizes, self.directions, self.proj_size
-        )
+        sizes = self.input_size, self.hidden_sizes, self.directions, self.proj_size
+        layers = sizes_of_layers(self.cell.parameters, *sizes)
         self.widths, self.output_widths = (tuple(wide[letter] for _, wide in layers) for letter in "HP")
         self.equal_widths = len(set(self.widths)) == 1
         of_gates = self.directions * self.cell.num_gates * self.hidden_sizes[0]
@@ -133,45 +104,30 @@ class Stack:
             self.kernel_weights = KernelWeights(self.engine, self._problem)
         self._trusted = set()  # problems whose persistent kernels were proved, if they have any
         self._calls = {}  # (`Shape`, whether it is training) -> `PlannedCalls`
-        self.prepared = PreparedCalls(self.engine)
+        self.arrays = NUMPY  # the `CallersArrays` of all calls
+        self.prepared = PreparedCalls() if self.engine.prepares_calls else None
+        if self.prepared is not None:
+            self.engine.keepers.add(self.prepared)
         self.tangents = None  # the `numbarnn.layers.tangents.Tangents`, once there has been a call for them
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:
-            self._widened = self._widened_to_float32()
+            wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
+            this = weakref.ref(self)  # which holds the other one
+            wide._next_call, wide.caller = lambda: this()._next_call(), self.caller  # it draws the same numbers
+            self._widened = Widened(wide, self.dtype)
 
     def _problem_without_steps(self):
         """The `Problem` of calls, whose sizes `problem_with` puts in."""
         return Problem(
-            engine=self.engine.name,
-            cell=self.cell,
-            dtype=self.dtype,
-            input_size=self.input_size,
-            hidden_sizes=self.widths,
-            directions=self.directions,
-            steps=0,
-            batch=0,
-            training=False,
-            dropout=self.dropout,
-            bias=self.bias_mode,
-            projection=self.proj_size,
-            input_mode=self.input_mode,
-            allow_tf32=self.allow_tf32 is True,
-            splits_tf32=self.allow_tf32 == "3x",
-            profile=self.engine.profile,
-            fuses_input=self.engine.fuses_input,
-            units=self.hidden_sizes if self.widths != self.hidden_sizes else (),
+            engine=self.engine.name, profile=self.engine.profile, fuses_input=self.engine.fuses_input, cell=self.cell,
+            dtype=self.dtype, input_size=self.input_size, hidden_sizes=self.widths, directions=self.directions,
+            units=self.hidden_sizes if self.widths != self.hidden_sizes else (), projection=self.proj_size,
+            bias=self.bias_mode, input_mode=self.input_mode, dropout=self.dropout, steps=0, batch=0, training=False,
+            allow_tf32=self.allow_tf32 is True, splits_tf32=self.allow_tf32 == "3x",
             checkpoint_every=self.checkpoint_every or 0,
-        )
+        )  # fmt: skip
 
-    def _widened_to_float32(self):
-        """A `Widened` of a stack that draws the same numbers: the engine has no arithmetic for what is stored."""
-        wide = Stack(**self._arguments | {"dtype": "float32", "device": self.engine.name})
-        this = weakref.ref(self)  # which holds the other one
-        wide._next_call, wide.caller = lambda: this()._next_call(), self.caller
-        return Widened(wide, self.dtype)
-
-    def __getstate__(self):
-        """The arguments that make it again, and what is drawn next: engines and what is derived stay behind."""
+    def __getstate__(self):  # the arguments that make it again, and what is drawn next
         return self._arguments_here() | {"calls": self.calls}
 
     def _arguments_here(self):
@@ -180,10 +136,8 @@ class Stack:
         return self._arguments | {"device": f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name}
 
     def __setstate__(self, state):
-        arguments = dict(state)
-        calls = arguments.pop("calls")
-        Stack.__init__(self, **arguments)
-        self.calls = calls
+        Stack.__init__(self, **{name: value for name, value in state.items() if name != "calls"})
+        self.calls = state["calls"]
 
     @contextmanager
     def allocating_weights(self):
@@ -205,13 +159,9 @@ class Stack:
         letters = self.cell.parameters.states or ("H",) * self.cell.num_private
         return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
 
-    def h_shapes(self, batch):
-        """The shape of h as a state: (L*D, B, H), or a list of one (D, B, H) per layer."""
-        return state_shapes(self.output_sizes, self.directions, batch)
-
-    def private_shapes(self, batch):
-        """Return the shape of each private state, as `h_shapes` does for h."""
-        return [state_shapes(sizes, self.directions, batch) for sizes in self.state_sizes[1:]]
+    def shapes_of_states(self, batch):
+        """[state, h first] -> its shape as callers have it: (L*D, B, H), or a list of one (D, B, H) per layer."""
+        return [state_shapes(sizes, self.directions, batch) for sizes in self.state_sizes]
 
     def c_shapes(self, batch, count=1):
         """Return the shape of a private state as engines have it, or of `count` of them side by side."""
@@ -221,11 +171,11 @@ class Stack:
     def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
         """The `Problem` of a call, for schedules."""
         odd = {"padded": padded, "resets": resets, "batch_major": batch_major, "keeps_states": keeps_states}
-        return replace(self._problem, steps=steps, batch=batch, training=training, **odd)
+        return self.problem_with(steps=steps, batch=batch, training=training, **odd)
 
-    def problem_with(self, **sizes):
-        """A `Problem` of the stack, not remembered."""
-        return replace(self._problem, **sizes)
+    def problem_with(self, **changes):
+        """The `Problem` of calls with other fields."""
+        return replace(self._problem, **changes)
 
     def require_trust(self, problem):
         """Prove the persistent kernels that run a problem, once on each device; see `numbarnn.layers.self_check`."""
@@ -237,14 +187,12 @@ class Stack:
 
     def twin(self, schedule, problem):
         """Make a stack that computes a problem of this one, or one of its segments, by another `Schedule`."""
-        sizes = {"input_size": problem.input_size, "hidden_size": problem.units or problem.hidden_sizes}
-        sizes |= {
-            "bidirectional": problem.directions == 2,
-            "dropout": problem.dropout,
-            "input_mode": problem.input_mode,
-        }
-        other = {"num_layers": None, "schedule": schedule.name, "checkpoint_every": None}
-        twin = Stack(**self._arguments_here() | sizes | other)
+        changed = dict(
+            input_size=problem.input_size, hidden_size=problem.units or problem.hidden_sizes,
+            bidirectional=problem.directions == 2, dropout=problem.dropout, input_mode=problem.input_mode,
+            num_layers=None, schedule=schedule.name, checkpoint_every=None,
+        )  # fmt: skip
+        twin = Stack(**self._arguments_here() | changed)
         twin.schedule, twin.caller = schedule, self.caller
         return twin
 
@@ -252,12 +200,9 @@ class Stack:
         """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
         and, in training, the tape (else None).
 
-        Args:
-            batch_major: x, y, and in backward dy and dx, have the axes of batch and time exchanged.
-            sequences: lengths, resets and what stands in y beyond a sequence, as `Sequences`.
-            x: (T, B, I), an array of the engine, contiguous, of the stack's dtype; hx, cx as `arguments.states`
-                returns them; weights: the flat buffer. All are taken as checked.
-        """
+        x, hx, cx, weights: checked: (T, B, I), states as `arguments.states` returns them, the flat buffer. batch_major:
+        x, y, and in backward dy and dx, have the axes of batch and time exchanged. sequences: lengths, resets and what
+        stands in y beyond a sequence."""
         if self._widened is not None:
             *results, tape = self._widened.forward(x, hx, cx, weights, training, batch_major, sequences)
             if training:
@@ -265,37 +210,32 @@ class Stack:
             return *results, tape
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
-        calls = self._planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        kind = x.shape, training, batch_major, type(hx), type(cx)
-        prepared = self.prepared.find(kind, weights) if sequences is EVERY_STEP else None
-        if prepared is not None:  # what follows takes longer than a small call
-            if training:
-                self._next_call()
-            done = Done(prepared.run(x, hx, cx), prepared.tape, prepared=prepared)
-        else:
-            with calls.begun():
-                call = calls.call(weights, self.seed, self._next_call() if training else 0, keeps=training)
-                done = calls.run(call, x, (hx, cx), sequences, kind)
+        calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
+        if training:
+            calls.begun()  # what it raises uses no number up
+        key = self.seed, self._next_call() if training else 0
+        done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
             return *done.results, Tape(self, weights, calls, done.tape, x, prepared=done.prepared)
         if done.prepared is not None:
             done.prepared.give_back()
         return *done.results, None
 
-    def _planned(self, shape, training):
+    def planned(self, shape, training):
         """The `PlannedCalls` of a `Shape`; the same object for the same one."""
         calls = self._calls.get((shape, training))
         if calls is None:
             with self.engine.activate():
-                calls = self._calls[shape, training] = PlannedCalls(self, shape, training)
+                calls = self._calls[shape, training] = PlannedCalls(self, shape, training, self.arrays)
             if len(self._calls) > PLANNED:
                 self._calls.clear()
         return calls
 
     def infer_again(self, x, hx, cx, weights, batch_major):
-        """[y, hy, cy] of an inference call whose arguments are like those of an earlier one, which was checked; None if
-        there is no prepared pass for it. Checks take as long as a small call computes."""
-        prepared = self.prepared.find((x.shape, False, batch_major, type(hx), type(cx)), weights)
+        """[y, hy, cy] of an inference call whose arguments are like those of an earlier, checked one; or None.
+        Checks take as long as a small call computes."""
+        kind = x.shape, False, batch_major, hx is None, type(hx), type(cx), self.engine.num_threads
+        prepared = self.prepared.find(kind, weights)
         if prepared is None:
             return None
         results = prepared.run(x, hx, cx) if prepared.takes(x, hx, cx) else None
@@ -304,23 +244,18 @@ class Stack:
 
     def prepared_step(self, weights, batch):
         """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
-        if not self.engine.prepares_calls or self._widened is not None:
+        if self.prepared is None or self._widened is not None:
             return None
-        calls = self._planned(Shape(1, batch), training=False)
-        return PreparedForward(calls.call(weights), calls.forward_plan, *self.zero_state(batch))
-
-    def _zeros(self, shape):
-        """An array of that shape, or a list of them of that of a state."""
-        if isinstance(shape, list):
-            return [self._zeros(part) for part in shape]
-        return self.engine.zeros(shape, self.dtype)
+        calls = self.planned(Shape(1, batch), training=False)
+        return PreparedForward(calls.call(weights), calls.forward_plan, self.zero_state(batch))
 
     def zero_state(self, batch):
         """h and c (None without private states) of zeros, as engines have them."""
-        private = self.cell.num_private
+        private, made = self.cell.num_private, partial(self.engine.zeros, dtype=self.dtype)
+        shapes = state_shapes(self.output_widths, self.directions, batch), self.c_shapes(batch, private)
         with self.engine.activate():
-            c = self._zeros(self.c_shapes(batch, private)) if private else None
-            return self._zeros(state_shapes(self.output_widths, self.directions, batch)), c
+            h, c = ([made(one) for one in shape] if isinstance(shape, list) else made(shape) for shape in shapes)
+            return h, c if private else None
 
     def _next_call(self):
         """The number of a training call."""
@@ -334,11 +269,10 @@ class Stack:
         """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
 
         Args:
+            dy, dhy, dcy, d_states: gradients of forward's results, checked; d_states that of all private states.
             dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
             accumulate: add to dw; without it dw is overwritten.
-            d_states: the gradient of all private states, None for zero.
             need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
-            dy: (T, B, D*H), or None for zero; dhy, dcy as `arguments.states` returns them. All are taken as checked.
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)

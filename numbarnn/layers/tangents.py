@@ -156,7 +156,7 @@ class Tangents:
         if not (stack.dropout or cell.noise or any(cell.drop_connect)):
             return found
         ends = sequences.lengths is not None, sequences.resets is not None
-        planned = stack._planned(Shape(steps, batch, *ends), training)
+        planned = stack.planned(Shape(steps, batch, *ends), training)
         to = stack.engine.from_host
         with stack.engine.activate():
             call = planned.call(stack.engine.zeros(stack.space.size, stack.dtype), *(key or (0, 0)))

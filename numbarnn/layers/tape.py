@@ -16,12 +16,10 @@ class Tape:
     """The state that a training forward call keeps for backward. One backward pass consumes it.
 
     Attributes:
-        stack: the `Stack` that made it.
-        weights, x: the flat weight buffer and the x it was made with, which are the caller's.
-        calls: the `PlannedCalls` that made it. forward: the `ForwardCall` with the arrays.
-        backward: the backward call, once it was run.
-        used: backward is done: the saved gates have been overwritten.
-        packing: of a packed x, where its elements stand.
+        stack: the `Stack` that made it. weights, x: what it was made with, which are the caller's.
+        calls: the `PlannedCalls` that made it. forward: the `ForwardCall`. backward: the backward call, once it was
+            run.
+        used: backward is done: the saved gates have been overwritten. packing: of a packed x, where its elements stand.
         dw: the gradients of all parameters, after a backward that makes an array for them.
         prepared: the `PreparedForward` that did forward, if one did: given back when nobody has the tape any more.
     """

@@ -16,11 +16,7 @@ def widened(array):
 
 
 class Widened:
-    """A stack's calls by way of a stack of float32.
-
-    Args:
-        wide: the same stack in float32. dtype: the stack's, a name.
-    """
+    """A stack's calls by way of the same stack of float32, wide; dtype: the stack's, a name."""
 
     def __init__(self, wide, dtype):
         self._wide, self._dtype = wide, known_dtype(dtype)
@@ -30,20 +26,15 @@ class Widened:
         with np.errstate(over="ignore"):  # beyond the dtype's range is infinity, as on a GPU
             return with_each(array, lambda part: part.astype(self._dtype))
 
-    def _wide_weights(self, weights):
-        """The weights as they are now; in one buffer for calls with one buffer, so that small calls stay prepared."""
+    def forward(self, x, hx, cx, weights, training, batch_major, sequences):
+        """As `Stack.forward`; the tape is of float32."""
         known, wide = self._weights  # one read: another thread may change them
-        if known is not weights:
+        if known is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
             wide = np.empty(weights.shape, np.float32)
             self._weights = weights, wide
         np.copyto(wide, weights)
-        return wide
-
-    def forward(self, x, hx, cx, weights, training, batch_major, sequences):
-        """As `Stack.forward`; the tape is of float32."""
-        *results, tape = self._wide.forward(
-            widened(x), widened(hx), widened(cx), self._wide_weights(weights), training, batch_major, sequences
-        )
+        arrays = map(widened, (x, hx, cx))
+        *results, tape = self._wide.forward(*arrays, wide, training, batch_major, sequences)
         return *map(self._rounded, results), tape
 
     def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need, d_states):

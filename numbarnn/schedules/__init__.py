@@ -22,5 +22,8 @@ def choose(schedule):
     if schedule == AUTO.name:
         return AUTO
     if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be 'auto' or one of {', '.join(SCHEDULES)}, not {schedule!r}")
+        raise ValueError(
+            f"schedule must be 'auto' or one of {', '.join(SCHEDULES)} (or 'loop' of numbarnn.torch's modules), not "
+            f"{schedule!r}"
+        )
     return SCHEDULES[schedule]

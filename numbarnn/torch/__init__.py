@@ -16,11 +16,12 @@ Differences from torch.nn's modules:
 - Parametrized weights are read once per call, in torch.nn more often. With `spectral_norm` in training, which changes
   them at each reading, results differ in the second to fourth digit.
 - Second derivatives and forward mode work, but not within programs of `torch.compile`; `torch.func`'s derivatives
-  within a function that it reads break its graph. Third derivatives raise an error.
+  within a function that it reads break its graph. Third derivatives need `schedule="loop"`.
 - A packed input breaks the graph of `torch.compile`, as in torch.nn. `lengths` does not.
-- `torch.jit.script` and `torch.onnx.export` do not work: `restore` the model first. `torch.jit.trace`, `torch.compile`
-  and `torch.export` see a call as one operator. To load such a program, import `numbarnn.torch` and define its custom
-  cells with the same equations first. A traced one keeps what backward reads, unless no parameter has gradients.
+- `torch.jit.script` does not work: `restore` the model first. `torch.onnx.export` needs `schedule="loop"`, or that too.
+  `torch.jit.trace`, `torch.compile` and `torch.export` see a call as one operator. To load such a program, import
+  `numbarnn.torch` and define its custom cells with the same equations first. A traced one keeps what backward reads,
+  unless no parameter has gradients.
 - Devices are CPUs and NVIDIA GPUs. dtypes are float64, float32, float16 and bfloat16.
 - Some mistakes raise earlier, or raise where torch.nn is silent: an unknown nonlinearity when a cell is made, an hx
   that is not a tuple. A nonlinearity as a cell's bias (`RNNCell(10, 20, "relu")`) counts as True, with a warning.

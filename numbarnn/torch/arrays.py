@@ -59,9 +59,8 @@ def stream_of(tensor):
 
 # ------------------------------------------------------------------------------------------------------------ weights
 def weights_of(network, weights):
-    """Return the parameters, or one flat tensor of all, as one flat array.
-    It shares the parameters' memory if they are views of one buffer, else they are gathered. The last buffer's array is
-    kept, and views of it with it."""
+    """Return the parameters, or one flat tensor of all, as one flat array. It shares the parameters' memory if they are
+    views of one buffer, else they are gathered. The last buffer's array is kept, and views of it with it."""
     first, known = weights[0], network.last_weights  # one read: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
     if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:

@@ -1,4 +1,4 @@
-"""One call of a network on PyTorch's tensors, with gradients: `call` and `run`, which the modules use.
+"""One call of a network on PyTorch's tensors, with gradients: `call`, which the modules use.
 
 Ordinary eager calls go straight to the engine, by one `autograd.Function`; calls that are compiled, exported or
 transformed go through the operators of `operators`.
@@ -10,6 +10,7 @@ from functools import cache, partial
 import torch
 from torch.autograd import forward_ad
 
+from numbarnn.layers.planned import NO_KEY
 from numbarnn.layers.private import split_steps
 from numbarnn.programs.backward import Need
 from numbarnn.programs.states import with_each
@@ -30,39 +31,15 @@ def _ignore_warnings_of_traces():
 _ignore_warnings_of_traces()
 
 
-def run(network, x, hx, cx, weights, **about):
-    """Return y, hy, cy of a `Network`, and with `output_states` the cell states of all steps.
-
-    Args:
-        x: (T, B, I), or (B, T, I) with `batch_first`.
-        hx: (L*D, B, P), or a list with one (D, B, P) per layer if sizes differ; None is zero.
-        cx: the cell state in the same form, with H; a tuple if the cell has several; None is zero, or there is none.
-        weights: the parameters in the order of `network.parts`, or one flat tensor of all. Parameters that are views of
-            one flat buffer, at their parts' offsets, are not copied, others are gathered in each call. Their gradients
-            are views of one flat buffer.
-        about: `lengths`, `resets`, `padding_value`, `batch_first`, `output_states` and `training` of a `core.About`.
-
-    Returns:
-        y, hy, cy in the forms of x, hx and cx; cy is None for a cell whose only state is h.
-        states: a tuple of the cell states of every step, each (T, B, D*H), or (B, T, D*H).
-
-    Raises:
-        TypeError: tensors of a dtype, or on a device, that no engine computes with; says the cure.
-        ValueError: shapes, dtypes or devices do not go together.
-    """
-    weights = [weights] if isinstance(weights, torch.Tensor) else weights
-    private = cx if network.private > 1 and isinstance(cx, list | tuple) else None if cx is None else (cx,)
-    y, (hy, *cy), *states = call(network, core.About(**about), x, hx, private, weights, checked=False)
-    return y, hy, (cy[0] if len(cy) == 1 else tuple(cy)) if cy else None, *states
-
-
 def call(network, about, x, h, private, weights, checked=True):
-    """Return (y, the state, with `output_states` the cell states of every step) of one call.
+    """Return (y, the state, with `output_states` the cell states of every step) of one call of a `Network`.
 
     Args:
-        about: a `core.About`. h, private: as of `run`, the cell states as a tuple. checked: by the caller.
-
-    The state is a tuple of h and the cell states, each a tensor, or a list of one per layer if sizes differ.
+        about: a `core.About`. x: (T, B, I), or (B, T, I) with `batch_first`.
+        h, private: (L*D, B, P), and a tuple of the cell states (L*D, B, H); None is zero. States are tuples of all.
+        weights: the parameters in the order of `network.parts`, or one flat tensor of all in a list. Parameters that
+            are views of one flat buffer, at their parts' offsets, are not copied. Gradients are views of one buffer.
+        checked: that shapes, dtypes and devices go together.
     """
     x, hx, cx, weights = _cast(x, h, private, weights)
     by_operators = goes_by_operators(x, weights) or is_in_forward_mode()
@@ -75,16 +52,21 @@ def call(network, about, x, h, private, weights, checked=True):
     keep = backward_may_follow(x, hx, cx, weights)
     if by_operators:
         y, hy, cy, every = _by_operators(network, about, x, hx, cx, weights, keep)
-    elif keep:
-        y, hy, cy, every = recurrence(network, about, x, hx, cx, *weights)
     else:
-        prepared = core.prepare(network, about, x, hx, weights, keep=False)
-        y, hy, cy, every, _ = core.forward_tensors(network, prepared, x, hx, cx)
-    stack = network.stack
-    state = *_apart(network, hy, stack.output_widths, 1), *_apart(network, cy, stack.widths, network.private)
+        prepared = core.prepare(network, about, x, hx, weights, keep)
+        y, hy, cy, every = engine_call(network, prepared, keep, x, hx, cx, weights)
+    count = network.private
+    state = hy, *(cy.tensor_split(count, dim=2) if count > 1 else [cy] * count)
     if about.output_states:
-        return y, state, split_steps(every, network.private, stack.directions)
+        return y, state, split_steps(every, count, network.stack.directions)
     return y, state
+
+
+def engine_call(network, prepared, keep, x, hx, cx, weights):
+    """Return y, hy, cy and all cell states of a `core.PreparedCall`; keep: backward may follow."""
+    if keep:
+        return recurrence(network, prepared, x, hx, cx, *weights)
+    return core.forward_tensors(prepared, x, hx, cx)[:4]
 
 
 def backward_may_follow(x, hx, cx, weights):
@@ -138,7 +120,7 @@ def _by_operators(network, about, x, hx, cx, weights, keep):
     if torch.onnx.is_in_onnx_export():
         raise NotImplementedError(
             "torch.onnx.export has no operator for numbarnn's modules: go back to torch.nn's LSTM, GRU and RNN with "
-            "numbarnn.torch.restore(model) first"
+            "numbarnn.torch.restore(model), or make a module with schedule='loop' and load this one's state dict"
         )
     options = network.key, float(about.padding_value), about.batch_first, about.output_states
     transformed = torch._C._are_functorch_transforms_active() or is_in_forward_mode()
@@ -164,18 +146,8 @@ def _cast(x, h, private, weights):
 
 # ------------------------------------------------------------------------------------------------------------- states
 def _joined(states):
-    """Join states into one tensor: a layer's side by side, and layers that differ in size, (D, B, sum of H)."""
-    if isinstance(states[0], list | tuple):
-        return torch.cat([part for parts in zip(*states, strict=True) for part in parts], dim=2)
+    """Join states side by side into one tensor."""
     return torch.cat(list(states), dim=2) if len(states) > 1 else states[0]
-
-
-def _apart(network, state, widths, count):
-    """Split a tensor into `count` states, of layers of these widths; the reverse of `_joined`."""
-    if network.uneven:
-        parts = state.split([width for width in widths for _ in range(count)], dim=2) if count else ()
-        return [list(parts[number::count]) for number in range(count)]
-    return state.split([widths[0]] * count, dim=2) if count > 1 else [state] * count
 
 
 # ------------------------------------------------------------------------------------------------ without operators
@@ -191,17 +163,14 @@ except AttributeError:  # other versions of PyTorch
 class Recurrence(torch.autograd.Function):
     """y, hy, cy and all cell states of x, hx, cx and the parameters; None for absent results.
 
-    Args of apply: the network; a `core.PreparedCall`, or a `core.About` from which it is made; x, hx, cx, parameters.
+    Args of apply: the network; a `core.PreparedCall`; x, hx, cx, parameters.
     """
 
     @staticmethod
     def forward(ctx, network, prepared, x, hx, cx, *weights):
-        seed = None
-        if type(prepared) is core.About:
-            seed, prepared = prepared.seed, core.prepare(network, prepared, x, hx, weights, keep=True)
-        y, hy, cy, states, reserve = core.forward_tensors(network, prepared, x, hx, cx)
+        y, hy, cy, states, reserve = core.forward_tensors(prepared, x, hx, cx)
         ctx.set_materialize_grads(False)
-        ctx.call, shape = (network, prepared, seed), prepared.calls.shape
+        ctx.call, shape = (network, prepared), prepared.calls.shape
         copied = shape.batch_major or shape.padded or prepared.calls.has_checkpoints  # y out of the reserve
         values, ctx.unsaved = (x, hx, cx), None
         if not any(ctx.needs_input_grad[5:]) and not prepared.calls.has_checkpoints:
@@ -214,7 +183,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy, dhy, dcy, d_states):
         reserve, _, x, hx, cx, *weights = ctx.saved_tensors
-        network, prepared, seed = ctx.call
+        network, prepared = ctx.call
         _, _, needs_x, needs_hx, needs_cx, *needs_weights = ctx.needs_input_grad
         need = _need(needs_x, any(needs_weights), graph_is_kept(), network.frozen(needs_weights))
         d_results, of_second = (dy, dhy, dcy, d_states), None
@@ -223,7 +192,7 @@ class Recurrence(torch.autograd.Function):
             options = *prepared.calls.shape, needs_x, [need.weights] * len(weights)
             about = second_order.About(network.key, prepared.calls.shape.batch_major, options)
             values = (x, hx, cx) if ctx.unsaved is None else _unchanged(ctx.unsaved)
-            ends, tensors = _ends(prepared, seed), (*values, *weights)
+            ends, tensors = _ends(prepared), (*values, *weights)
 
             def of_second(known, dy, dhy, dcy, d_states):
                 kept = None if known else reserve
@@ -259,15 +228,12 @@ def _unchanged(values):
     return [tensor for tensor, _ in values]
 
 
-def _ends(prepared, seed):
+def _ends(prepared):
     """Return lengths, resets and seed of a call as tensors, as operators take them."""
-    lengths, resets, seq = None, None, prepared.sequences
-    if seq.lengths is not None:
-        lengths = torch.from_numpy(seq.lengths)
-    if seq.resets is not None:
-        resets = tensor_of(seq.resets)
-        resets = resets.T if prepared.calls.shape.batch_major else resets
-    return lengths, resets, seed
+    lengths, resets = tensor_of(prepared.sequences.lengths), tensor_of(prepared.sequences.resets)
+    if resets is not None and prepared.calls.shape.batch_major:
+        resets = resets.T
+    return lengths, resets, None if prepared.key is NO_KEY else torch.tensor(prepared.key[:1])
 
 
 # `apply` without its work for calls under functorch's transformations, which do not come here.

@@ -6,8 +6,8 @@ import torch
 
 from numbarnn.layers import private
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks, repeated, states
-from numbarnn.torch.calls import call
+from numbarnn.torch import checks, core, loop, states
+from numbarnn.torch.calls import PLAIN, call, engine_call, goes_by_operators, is_in_forward_mode, requires_grad
 from numbarnn.torch.networks import Network
 from numbarnn.torch.parameters import FlatParameters, NamedTensors
 
@@ -15,28 +15,32 @@ from numbarnn.torch.parameters import FlatParameters, NamedTensors
 class Computation:
     """The networks that compute a module.
 
-    One network computes all layers. With dropout between layers there is one per layer, and torch draws the dropped
-    elements: after the same `torch.manual_seed` they are those of torch.nn's modules.
+    One network computes all layers. There is one per layer if layers differ in size, and with dropout between them:
+    torch draws the dropped elements; after the same `torch.manual_seed` they are those of torch.nn's modules.
 
     Args:
         options: of `Network`. by_layer: whether there is one network per layer.
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        suffix: see above. shapes: name -> shape of each parameter, in torch.nn's order.
-        bounds: name -> the bound of its first values, 1/√H.
+        space: of all parameters, a `WeightSpace`.
+        shapes, bounds: name -> shape of each parameter, and bound of its first values, 1/√H, in torch.nn's order.
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
-        by_layer: see above. dropout: the probability that networks apply by themselves.
+        dropout: the probability that networks apply by themselves. loop: whether calls run as `numbarnn.torch.loop`.
     """
 
     def __init__(self, options, by_layer=False, suffix=""):
+        self.loop = options.get("schedule") == "loop"
+        options = options | {"schedule": "auto"} if self.loop else options
         network = Network(**options)
         whole = self.stack = network.stack
+        by_layer = by_layer or not (self.loop or whole.equal_widths)
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
-        places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
-        self.shapes = {name.removesuffix(suffix): shape for name, shape in whole.space.shapes.items()}
+        self.space = network.space
+        places = {part.name.removesuffix(suffix): part for part in network.parts}
+        self.shapes = {name.removesuffix(suffix): shape for name, shape in self.space.shapes.items()}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
         self.layers = [
             [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
@@ -54,34 +58,62 @@ class Computation:
         stack = self.stack
         if stack.cell.initial:
             key = int(torch.randint(2**62, ()))
-            for part, where, value in stack.space.initial(stack.cell.initial, key):
+            for part, where, value in self.space.initial(stack.cell.initial, key):
                 yield part.name, where.start - part.offset, where.stop - part.offset, value
+
+    def take_apart_or_join(self, state_dict, prefix):
+        """Give a state dict this module's parameters, if it has those of a module with the other `split`."""
+        whole, pieces = self.stack.space, self.stack.space.split().parameters
+        for part in whole.parameters:
+            name = f"{prefix}{part.name.removesuffix(self.suffix)}"
+            inside = [one for one in pieces if part.offset <= one.offset < part.offset + part.size]
+            names = [f"{prefix}{one.name}" for one in inside]
+            if name in names:  # an array of its own in both
+                continue
+            if self.space is not whole and name in state_dict:
+                parts = state_dict.pop(name).split([one.shape[0] for one in inside])
+                state_dict.update(zip(names, parts, strict=True))
+            elif self.space is whole and all(one in state_dict for one in names):
+                state_dict[name] = torch.cat([state_dict.pop(one) for one in names])
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
-        """Return the form of a call without lengths, resets and output states, see `repeated`, and its results.
-        The results are (y, the final state) if the call has the form of the last one, else None."""
-        if self.by_layer or self.stack.has_narrow:
+        """Return the form of a call without lengths, resets and output states, see `form_of`, and its results.
+
+        The results are (y, the final state) if the last call had this form, else None: on small inputs Python takes
+        longer to check a call than the engine to compute it. A call with the last one's form passes the same checks and
+        needs the same plans and weights; only the numbers in its arrays differ."""
+        network = self._networks[0]
+        if self.by_layer or self.loop or self.stack.has_narrow or not network.remembers:
             return None, None
-        network, weights = self._networks[0], self.flat.of(module)[0]
-        form = repeated.form_of(network, batch_first, x, hx, weights)
-        return form, form and repeated.again(network, form, batch_first, x, hx, weights)
+        weights = self.flat.of(module)[0]
+        form, last = form_of(network.private, batch_first, x, hx, weights), network.last_call
+        if form is None or last is None or last[0] != form:
+            return form, None
+        x = time_first(x) if batch_first else x
+        h, c = (hx, None) if hx is None or not network.private else hx
+        keep, known = torch.is_grad_enabled() and requires_grad(x, h, c, weights), last[1]
+        if keep not in known:
+            prepared, buffer = core.prepare(network, core.About(), x, h, weights, keep), network.last_weights
+            # Parameters that are not views of one buffer were copied: later calls cannot use that copy.
+            is_theirs = prepared.dtype is None and buffer is not None and prepared.weights is buffer.array
+            known[keep] = prepared if is_theirs else None
+        if known[keep] is None:
+            return form, None
+        y, h, c, _ = engine_call(network, known[keep], keep, x, h, c, weights)
+        return form, (y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h)
 
     def run(self, module, x, state, about, drop=None, form=None):
         """Return (y, the final state, with `output_states` the cell states of every step).
 
-        Args:
-            x: (T, B, I), or (B, T, I) with `batch_first`.
-            state: as `numbarnn.torch.states.taken` returned it, or None. about: the `core.About` of the call.
-            drop: f(y of a layer) -> the next layer's input; None: unchanged.
-            form: of `again`, of a call that is to be remembered.
-        """
+        x: (T, B, I), or (B, T, I) with `batch_first`. state: of `numbarnn.torch.states.taken`, or None. about: the
+        `core.About`. drop: f(y of a layer) -> the next layer's input, or None. form: of `again`."""
         # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
         # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
         if about.batch_first:
             resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
             about = about._replace(resets=resets, batch_first=False)
-            y, state, *more = self.run(module, repeated.time_first(x), state, about, drop, form)
+            y, state, *more = self.run(module, time_first(x), state, about, drop, form)
             return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
         weights, stack = self.flat.of(module), self.stack
         first = weights[0][0]
@@ -89,35 +121,41 @@ class Computation:
             x, state = checks.fitted_input(stack.input_size, x, state, first)
         if state is not None:
             states.check_state(stack, state, x.shape[1], x)
-            state = states.widened_state(stack, state) if stack.has_narrow else state
-        if not x.shape[1]:
-            y, state, *every = self._of_no_sequences(x, state, weights, about)
-        elif self.by_layer:
-            y, state, *every = _layer_by_layer(self._networks, weights, (x, state), about, drop)
-        else:
-            y, state, *every = _through(self._networks[0], weights[0], x, state, about)
-            if form:
-                repeated.remember(self._networks[0], form)
-        if stack.has_narrow:
+        looped = self.loop or not x.shape[1]  # of no sequences PyTorch's own operations make gradients of 0
+        about = about if x.shape[1] else about._replace(training=False)
+        if state is not None and stack.has_narrow and not looped:
+            state = private.for_engines(torch, state, stack)
+        y, state, *every = self._through(weights, x, state, about, drop, looped)
+        network = self._networks[0]
+        if form and not looped and (network.last_call is None or network.last_call[0] != form):
+            network.last_call = form, {}  # by whether backward may follow: a `core.PreparedCall`
+        if stack.has_narrow and not looped:
             (y,), state = private.steps_for_callers([y], stack), private.for_callers(torch, state, stack)
             every = [private.steps_for_callers(one, stack, first=1) for one in every]
         return y, state if len(state) > 1 else state[0], *every
 
-    def _of_no_sequences(self, x, state, weights, about):
-        """Return the results for a batch of 0 sequences, with gradients of 0 for all parameters, as in torch.nn."""
-        stack, leaves = self.stack, []
-        with_each(state, lambda one: leaves.append(one.sum()))
-        nothing = x.sum() + sum(leaves) + sum(part.sum() * 0 for layer_weights in weights for part in layer_weights)
-
-        def empty(rows, width):
-            return nothing.new_zeros(rows, 0, width) + nothing
-
-        final, D = [], stack.directions
-        for widths in stack.state_widths:
-            whole = empty(len(widths) * D, widths[0]) if stack.equal_widths else [empty(D, width) for width in widths]
-            final.append(whole)
-        steps = [empty(len(x), D * widths[-1]) for widths in stack.state_widths]
-        return [steps[0], tuple(final), tuple(steps[1:])][: 3 if about.output_states else 2]
+    def _through(self, weights, x, state, about, drop, looped):
+        """Return [y, state, with `output_states` the cell states of every step] through all networks.
+        weights: [network] -> its parameters. drop: as of `run`. looped: by `numbarnn.torch.loop`."""
+        y, finals, last = x, [], len(self._networks) - 1
+        for number, (network, own) in enumerate(zip(self._networks, weights, strict=True)):
+            if number:
+                (y,) = private.steps_for_callers([y], self._networks[number - 1].stack)
+                y = drop(y) if drop else y
+            part = states.of_layer(state, number, self.stack.directions) if last else state
+            now = about if number == last else about._replace(output_states=False)
+            if looped:
+                y, final, *more = loop.run(network, own, y, part, now)
+            else:
+                h, *others = (None,) if part is None else part
+                y, final, *more = call(network, now, y, h, others or None, own)
+            finals.append(final)
+        if not last:
+            return y, final, *more
+        finals = list(zip(*finals, strict=True))
+        equal = [len({part.shape for part in one}) == 1 for one in finals]
+        equal = equal if self.stack.has_narrow else equal[-1:] * len(equal)  # a projected h as c
+        return [y, tuple(map(lambda one, same: torch.cat(one) if same else list(one), finals, equal)), *more]
 
 
 class Computed:
@@ -141,6 +179,7 @@ class Computed:
         self.flatten_parameters()
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        self._computation.take_apart_or_join(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         if local_metadata.get("assign_to_params_buffers"):
             self.flatten_parameters()
@@ -164,6 +203,33 @@ class Computed:
         self._start_anew()
 
 
+def time_first(x):
+    """Return x (B, T, I) as contiguous (T, B, I): a view, or a copy that both passes share."""
+    return x.transpose(0, 1).contiguous()
+
+
+def form_of(private, batch_first, x, hx, weights):
+    """Return all that checks of a call read, and where the parameters are; None if such calls are not remembered.
+
+    Remembered are calls on the CPU that go straight to the engine (`goes_by_operators`), with x of three dimensions,
+    without autocast, forward mode and random numbers. private: number of cell states besides h. x, hx: not checked."""
+    if goes_by_operators(x, weights) or not x.is_cpu or x.is_nested or x.dim() != 3:
+        return None
+    if torch.is_autocast_enabled("cpu") or is_in_forward_mode():
+        return None
+    form = [batch_first, x.shape, x.dtype, weights[0].dtype, weights[0].is_cpu]
+    if hx is not None:
+        state = hx if private else (hx,)
+        if not isinstance(state, tuple | list) or len(state) != 1 + private:
+            return None
+        for one in state:
+            if type(one) not in PLAIN:
+                return None
+            form += one.shape, one.dtype, one.is_cpu
+    form += [weight.data_ptr() for weight in weights if weight.is_contiguous()]
+    return form
+
+
 def _options_by_layer(options, whole):
     """Return [layer] -> options of a stack of that layer alone."""
     return [
@@ -173,30 +239,3 @@ def _options_by_layer(options, whole):
         }
         for layer, hidden in enumerate(whole.hidden_sizes)
     ]  # fmt: skip
-
-
-def _through(network, weights, x, state, about):
-    """Return [y, state, with `output_states` the cell states of every step] of x and a state through a network."""
-    h, *private = (None,) if state is None else state
-    return call(network, about, x, h, private or None, weights)
-
-
-def _layer_by_layer(networks, weights, inputs, about, drop):
-    """Return [y, state, with `output_states` the cell states of every step] through networks of one layer each.
-
-    Args:
-        weights: one list per layer.
-        inputs: (x, state). drop: f(y of a layer) -> the next layer's input; None: unchanged.
-    """
-    y, state = inputs
-    final, of_last, about = [], about, about._replace(output_states=False)
-    for layer, (network, layer_weights) in enumerate(zip(networks, weights, strict=True)):
-        if layer:
-            (y,) = private.steps_for_callers([y], networks[layer - 1].stack)
-            y = drop(y) if drop else y
-        about = of_last if layer == len(networks) - 1 else about
-        own_state = states.of_layer(state, layer, network.stack.directions)
-        y, last, *more = _through(network, layer_weights, y, own_state, about)
-        final.append(last)
-    equal = len({tuple(network.stack.state_widths[-1]) for network in networks}) == 1
-    return [y, tuple(torch.cat(one) if equal else list(one) for one in zip(*final, strict=True)), *more]

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from numbarnn.layers.checks import keeps_states
-from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.planned import NO_KEY, PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
 from numbarnn.programs.backward import Given
 from numbarnn.programs.states import with_each
@@ -16,15 +15,16 @@ from numbarnn.torch.networks import computes_in
 
 NO_THIRD_ORDER = (
     "numbarnn computes first and second derivatives, and this is a derivative of a second one, or a second one in "
-    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or go back to torch.nn's modules with "
-    "numbarnn.torch.restore(model)"
+    "forward mode alone: take reverse mode inside (torch.func.jacrev, or grad), or make the module with "
+    "schedule='loop', which has derivatives of every order"
 )
 NO_SECOND_IN_PROGRAMS = (
     "second derivatives are not computed in programs of torch.compile, torch.export and torch.jit.trace: call the "
-    "module itself for them"
+    "module itself for them, or make it with schedule='loop'"
 )
 NO_SECOND_OF_STATES = (
-    "second derivatives by the cell states of every step (output_states) are not computed: leave them out"
+    "second derivatives by the cell states of every step (output_states) are not computed: leave them out, or make the "
+    "module with schedule='loop'"
 )
 
 
@@ -32,8 +32,7 @@ class About(NamedTuple):
     """A call's arguments besides tensors that have gradients.
 
     Attributes:
-        lengths: (B,) ints, resets: (T, B) bools, or (B, T) with `batch_first`: tensors on the host or the device, or
-            convertible to arrays; or None.
+        lengths, resets: (B,) ints, (T, B) bools, or (B, T) with `batch_first`: tensors, what becomes arrays, or None.
         padding_value: fills y beyond a sequence's length. batch_first: x and y are (B, T, ...).
         output_states: return the cell states of every step of the last layer.
         training: draw the network's random numbers; there are gradients without it too.
@@ -59,26 +58,25 @@ class PreparedCall(NamedTuple):
     """A call of the engine, ready for its arrays.
 
     Attributes:
-        calls: the `PlannedCalls`. call: the `layers.calls.Call`, which has the weights.
+        calls: the `PlannedCalls`. weights: the flat array. key: seed and number for random numbers.
         sequences: the `Sequences`. dtype: results are rounded to it; None if they are computed in it.
     """
 
     calls: PlannedCalls
-    call: Any
+    weights: Any
+    key: tuple = NO_KEY
     sequences: Any = EVERY_STEP
     dtype: torch.dtype | None = None
 
 
 def prepare(network, about, x, hx, weights, keep):
-    """Return the `PreparedCall` call of arguments that `check_tensors` has accepted; keep: backward may follow."""
+    """Return the `PreparedCall` of arguments that `check_tensors` has accepted; keep: backward may follow."""
     shape = about.shape_of(x, hx)
     prepared = prepare_again(network, shape, about.seed, weights, keep or about.seed is not None)
     if not (shape.padded or shape.resets or shape.keeps_states):
         return prepared
-    sequences = EVERY_STEP
     with stream_of(x):
-        if shape.padded or shape.resets:
-            sequences = sequences_of(prepared.call.engine, about, x)
+        sequences = sequences_of(prepared.calls.engine, about, x)
     return prepared._replace(sequences=replace(sequences, every_state=True) if shape.keeps_states else sequences)
 
 
@@ -92,12 +90,13 @@ def sequences_of(engine, about, x):
 
 
 def prepare_again(network, shape, seed, weights, reserves=True):
-    """Return the `PreparedCall` call of a `planned.Shape` and a seed, as `About` has it, for backward."""
+    """Return the `PreparedCall` of a `planned.Shape` and a seed, as `About` has it, for backward."""
     first, draws = weights[0], seed is not None
-    calls = network.planned_calls(network.stack_for(first, draws), shape, reserves)
+    calls = network.stack_for(first, draws).planned(shape, reserves)
     with stream_of(first):
-        call = calls.call(_flat(network, weights), int(seed.item()) if draws else 0)
-    return PreparedCall(calls, call, EVERY_STEP, None if computes_in(first) is first.dtype else first.dtype)
+        flat = _flat(network, weights)
+    dtype = None if computes_in(first) is first.dtype else first.dtype
+    return PreparedCall(calls, flat, (int(seed.item()), 0) if draws else NO_KEY, dtype=dtype)
 
 
 def _flat(network, weights):
@@ -112,84 +111,38 @@ def _rounded(results, dtype):
     return results if dtype is None else with_each(results, lambda one: one.to(dtype))
 
 
-def forward_tensors(network, prepared, x, hx, cx):
-    """Return y, hy, cy, all cell states and the reserve.
-
-    cy is None if h is the only state, cell states unless they are wanted, the reserve unless backward may follow.
-
-    Args:
-        hx, cx: (L*D, B, H), of cx N H wide; for layers that differ in size side by side, (D, B, sum of H); None: zero.
-    """
-    calls, call, sequences, dtype = prepared
+def forward_tensors(prepared, x, hx, cx):
+    """Return y, hy, cy, all cell states and the reserve; None for what there is not, or nobody asked for.
+    hx, cx: (L*D, B, H), of cx N H wide; None is zero."""
+    calls, weights, key, sequences, dtype = prepared
     if dtype is not None:
         x, hx, cx = with_each((x, hx, cx), torch.Tensor.float)
     with stream_of(x):
-        if network.uneven:
-            x, hx, cx = array_of(x), *layers_apart(network, array_of(hx), array_of(cx))
-        (y, hy, cy, *more), reserve = calls.forward(call, x, (hx, cx), sequences)
-        if network.uneven:
-            hy, cy = (joined_layers(network.stack, calls.engine, one) for one in (hy, cy))
-        results = tensor_of(y), tensor_of(hy), tensor_of(cy), tensor_of(more[0]) if more else None
-        return *_rounded(results, dtype), tensor_of(reserve)
+        results, reserve = calls.forward(weights, x, (hx, cx), sequences, key)
+        y, hy, cy, *more = map(tensor_of, results)
+    return *_rounded((y, hy, cy, more[0] if more else None), dtype), tensor_of(reserve)
 
 
 def backward_tensors(network, prepared, x, weights, reserve, gradients, need, need_states=(True, True)):
     """Return dx, dhx, dcx, flat dw; see `PlannedCalls.backward`. States as in `forward_tensors`.
 
-    Args:
-        prepared: of the forward call, whose seed it has.
-        x: None if no gradients of parameters are needed, or the reserve has it.
-        weights: unchanged since forward; None: those that `prepared` has.
-        gradients: (dy, dhy, dcy, d_states), tensors or None.
-        need: a `Need`. need_states: whether dhx and dcx are wanted; unwanted ones are None.
-    """
-    calls, call, _, dtype = prepared
+    prepared: of the forward call. weights: unchanged since then; None: those that `prepared` has. gradients: (dy, dhy,
+    dcy, d_states), tensors or None. need_states: whether dhx and dcx are wanted."""
+    calls, flat, key, _, dtype = prepared
     if dtype is not None:
         x, gradients = with_each((x, gradients), torch.Tensor.float)
     with stream_of(reserve):
-        flat = call.weights.parameters if weights is None else _flat(network, weights)
-        if flat is not call.weights.parameters:
-            call = calls.call(flat, call.seed)
-        if network.uneven:
-            x, reserve, dy, dhy, dcy, d_states = map(array_of, (x, reserve, *gradients))
-            gradients = dy, *layers_apart(network, dhy, dcy), d_states
-        dx, *states, dw = calls.backward(call, x, reserve, Given(*gradients), need)
-        if network.uneven:
-            states = [joined_layers(network.stack, calls.engine, one) for one in states]
-        dhx, dcx = [tensor_of(one) if wanted else None for one, wanted in zip(states, need_states, strict=True)]
-        return _rounded((tensor_of(dx), dhx, dcx, tensor_of(dw)), dtype)
+        flat = flat if weights is None else _flat(network, weights)
+        dx, *states, dw = map(tensor_of, calls.backward(flat, x, reserve, Given(*gradients), need, key))
+        dhx, dcx = (one if wanted else None for one, wanted in zip(states, need_states, strict=True))
+        return _rounded((dx, dhx, dcx, dw), dtype)
 
 
-# ------------------------------------------------------------------------------- states of layers that differ in size
 def joined_state_shapes(network, batch):
     """Return the shapes of h and of all cell states together, as `forward_tensors` takes them."""
-    stack, D, N = network.stack, network.stack.directions, network.private
-    if network.uneven:
-        return [(D, batch, width) for width in (sum(stack.output_widths), N * sum(stack.widths))]
-    return [(stack.num_layers * D, batch, width) for width in (stack.output_widths[0], N * stack.widths[0])]
-
-
-def layers_apart(network, h, c):
-    """Split arrays of h and of all cell states, side by side, into the engines' form: lists of one per layer."""
-    states = []
-    for state, widths in (
-        (h, network.stack.output_widths),
-        (c, [network.private * one for one in network.stack.widths]),
-    ):
-        ends = np.cumsum(widths).tolist()
-        parts = zip(ends, widths, strict=True)
-        states.append(None if state is None else [state[:, :, end - width : end].copy() for end, width in parts])
-    return states
-
-
-def joined_layers(stack, engine, state):
-    """Join one state's layers, the reverse of `layers_apart`.
-    It also takes h of one width in all layers, as with a projection, an array (L*D, B, P) there."""
-    if state is None:
-        return None
-    if type(state) is not list:
-        state = engine.array_module.split(state, len(state) // stack.directions)
-    return engine.array_module.concatenate(state, axis=2)
+    stack = network.stack
+    widths = stack.output_widths[0], network.private * stack.widths[0]
+    return [(stack.num_layers * stack.directions, batch, width) for width in widths]
 
 
 def check_tensors(network, about, x, hx, cx, weights):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from numbarnn.cells import tracing
 from numbarnn.cells.functions import exp, heads, maximum, sigmoid, softplus, tanh, where
-from numbarnn.torch.calls import run
+from numbarnn.torch.calls import call
+from numbarnn.torch.core import About
 from numbarnn.torch.networks import Network
 
 
@@ -74,15 +75,9 @@ def _new_network(function, heads, units):
 
 
 def flashrnn(
-    Wx: Tensor,
-    R: Tensor,
-    b: Tensor,
-    states: Tensor | None = None,
-    function: str = "lstm",
-    config: None = None,
-    backend: Any = None,
-    dtype: Any = None,
-) -> tuple[Tensor, Tensor]:
+    Wx: Tensor, R: Tensor, b: Tensor, states: Tensor | None = None, function: str = "lstm", config: None = None,
+    backend: Any = None, dtype: Any = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute all states of every step, and the last ones.
 
     Args:
@@ -107,11 +102,9 @@ def flashrnn(
     network = _network(function, heads, units)
     parameters = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
     weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
-    hx, *private = [None] * (1 + network.private) if states is None else states.reshape(len(states), 1, batch, hidden)
-    cx = None if states is None or not private else private[0] if len(private) == 1 else tuple(private)
-    x, keeps = Wx.reshape(batch, steps, -1), network.private > 0
-    y, hy, cy, *every = run(network, x, hx, cx, weights, batch_first=True, output_states=keeps)
-    last = [hy] if cy is None else [hy, *(cy if isinstance(cy, tuple) else [cy])]
+    h, *private = (None,) if states is None else states.reshape(len(states), 1, batch, hidden)
+    x, about = Wx.reshape(batch, steps, -1), About(batch_first=True, output_states=network.private > 0)
+    y, last, *every = call(network, about, x, h, private or None, weights, checked=False)
     shape = -1, batch, steps, heads, units
     every = torch.stack([y, *(state for part in every for state in part)]).reshape(shape)
     return every, torch.stack(last).reshape(-1, batch, 1, heads, units)

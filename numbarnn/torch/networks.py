@@ -15,8 +15,7 @@ import torch
 
 from numbarnn import cells
 from numbarnn.engines import why_not
-from numbarnn.layers.planned import PlannedCalls, Shape, reserve_size
-from numbarnn.layers.prepared import NUMPY
+from numbarnn.layers.planned import Shape, reserve_size
 from numbarnn.layers.stack import Stack
 from numbarnn.torch.arrays import TENSORS
 
@@ -30,7 +29,6 @@ _networks = {}  # key -> Network
 _quiet = WeakKeyDictionary()  # Cell -> its `without_chance`
 
 _NOWHERE = frozenset()
-SHAPES = 256  # of calls, remembered by a network
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 HALVES = {torch.float16, torch.bfloat16}
 DEVICES = {"cpu": "cpu", "cuda": "cuda"}  # PyTorch's types of devices that engines run on
@@ -74,45 +72,46 @@ def computes_in(tensor):
 
 
 class Network:
-    """A stack of recurrent layers without device and dtype, which come from a call's tensors.
+    """A stack of recurrent layers of one width without device and dtype, which come from a call's tensors.
 
     Args:
-        cell: a `Cell` or its name. The others are as in `numbarnn.LSTM`.
-
-    Raises:
-        ValueError, TypeError: as `numbarnn.LSTM`.
+        split: each matrix and vector of the equations is a parameter of its own.
+        The others are as in `numbarnn.LSTM`, errors too.
 
     Attributes:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
         key: text that identifies its computation; equal for networks that compute the same.
-        parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
+        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order; size: its
+            elements.
         places: their shapes, strides and offsets. draws: whether training draws random numbers.
-        private: N, cell states besides h; uneven: whether layers differ in width, so that states are lists.
-        remembers: whether calls may be repeated as the last one was; see `repeated`.
+        private: N, cell states besides h. remembers: whether calls may be repeated, see `Computation.again`.
     """
 
     def __init__(
-        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False, **options
-    ):
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "options", "cell")}
+        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False,
+        split=False, **options,
+    ):  # fmt: skip
+        arguments = {
+            name: value for name, value in locals().items() if name not in ("self", "options", "cell", "split")
+        }
         self._cell, self._arguments = cells.get(cell), arguments | options
         self.stack = self._make("float32", "cpu", self._cell)
         self.stack.engine.join_pytorch(torch.get_num_threads)
-        space = self.stack.space
-        self.parts, self.size = space.parameters, space.size
+        self.split, self.space = split, self.stack.space.split() if split else self.stack.space
+        self.parts, self.size = self.space.parameters, self.space.size
         self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
-        self.private, self.uneven = self.stack.cell.num_private, not self.stack.equal_widths
-        self.remembers = not (self.draws or self.uneven or self.private > 1)
+        self.private = self.stack.cell.num_private
+        self.remembers = not (self.draws or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
         known = {
-            "cell": known_cell(self._cell), "source": _digest(self._cell), "operators": OPERATORS,
+            "cell": known_cell(self._cell), "source": _digest(self._cell), "operators": OPERATORS, "split": split,
             "reserve": reserve_size(self.stack, SOME_CALL, "float32"),
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
-        self._quiet, self._stacks, self._planned = quiet, {}, {}
-        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `repeated`
+        self._quiet, self._stacks = quiet, {}
+        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
         """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for
@@ -126,7 +125,7 @@ class Network:
         return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)
 
     def __reduce__(self):
-        return partial(Network, self._cell, **self._arguments), ()
+        return partial(Network, self._cell, **self._arguments, split=self.split), ()
 
     @classmethod
     def of_key(cls, key):
@@ -152,10 +151,7 @@ class Network:
 
     def stack_for(self, tensor, draws=True):
         """Return the `Stack` for a tensor's device and dtype, see `computes_in`; without `draws` one that draws
-        nothing.
-
-        TypeError, with the cure, if no engine computes with such tensors.
-        """
+        nothing. TypeError, with the cure, if no engine computes with such tensors."""
         kind = dtype, device, draws = computes_in(tensor), tensor.device, draws or not self.draws
         if (stack := self._stacks.get(kind)) is not None:
             return stack
@@ -171,15 +167,6 @@ class Network:
             raise RuntimeError(f"tensors are on {str(device)!r}, which numbarnn cannot use: {why_not(engine)}")
         where = engine if device.index is None else f"{engine}:{device.index}"
         cell, changes = (self._cell, {}) if draws else (self._quiet, {"dropout": 0.0})
-        self._stacks[kind] = self._make(name, where, cell, **changes)
-        return self._stacks[kind]
-
-    def planned_calls(self, *arguments):
-        """Return the `PlannedCalls` of one of the network's stacks, for their arguments."""
-        calls = self._planned.get(arguments)
-        if calls is None:
-            if len(self._planned) >= SHAPES:
-                self._planned = {}
-            arrays = NUMPY if self.uneven else TENSORS  # states of layers that differ in size are split before
-            calls = self._planned[arguments] = PlannedCalls(*arguments, arrays)
-        return calls
+        stack = self._stacks[kind] = self._make(name, where, cell, **changes)
+        stack.arrays = TENSORS
+        return stack

@@ -28,25 +28,16 @@ from numbarnn.torch.networks import DEVICES, DTYPES, Network, computes_in
 # ------------------------------------------------------------------------------------------------------------ forward
 @custom_op("numbarnn::rnn_forward", mutates_args=())
 def rnn_forward(
-    x: Tensor,
-    hx: Tensor | None,
-    cx: Tensor | None,
-    weights: Sequence[Tensor],
-    lengths: Tensor | None,
-    resets: Tensor | None,
-    seed: Tensor | None,
-    network: str,
-    padding_value: float,
-    batch_first: bool,
-    every_state: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], lengths: Tensor | None,
+    resets: Tensor | None, seed: Tensor | None, network: str, padding_value: float, batch_first: bool,
+    every_state: bool, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward_tensors` and `core.About`."""
     about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
     net = Network.of_key(network)
     core.check_tensors(net, about, x, hx, cx, weights)
     prepared = core.prepare(net, about, x, hx, weights, keep)
-    *results, reserve = core.forward_tensors(net, prepared, x, hx, cx)
+    *results, reserve = core.forward_tensors(prepared, x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
@@ -79,28 +70,13 @@ def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_f
 # ----------------------------------------------------------------------------------------------------------- backward
 @custom_op("numbarnn::rnn_backward", mutates_args=())
 def rnn_backward(
-    dy: Tensor | None,
-    dhy: Tensor | None,
-    dcy: Tensor | None,
-    d_states: Tensor | None,
-    x: Tensor | None,
-    weights: Sequence[Tensor],
-    reserve: Tensor,
-    seed: Tensor | None,
-    network: str,
-    steps: int,
-    batch: int,
-    padded: bool,
-    resets: bool,
-    batch_first: bool,
-    every_state: bool,
-    from_zero: bool,
-    need_x: bool,
+    dy: Tensor | None, dhy: Tensor | None, dcy: Tensor | None, d_states: Tensor | None, x: Tensor | None,
+    weights: Sequence[Tensor], reserve: Tensor, seed: Tensor | None, network: str, steps: int, batch: int,
+    padded: bool, resets: bool, batch_first: bool, every_state: bool, from_zero: bool, need_x: bool,
     need_weights: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
-    x is needed for dw, and for all with checkpoints. need_weights: for each of the weights, whether its gradient is
-    read: see `Need.frozen`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged. x is needed for dw, and
+    for all with checkpoints. need_weights: for each of the weights, whether its gradient is read: see `Need.frozen`."""
     shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
@@ -137,13 +113,9 @@ def save_call(ctx, inputs, output):
 
 
 def gradients(ctx, backward, results, needs_x, needs_weights):
-    """Return dx, dhx, dcx and the list of the weights' gradients.
-
-    Args:
-        backward: function (lengths, resets, seed, reserve, the gradients of y, hy, cy and all cell states, x, hx, cx,
-            weights, options) of `rnn_backward`'s results.
-        results: these gradients. needs_weights: a bool for each, or for all.
-    """
+    """Return dx, dhx, dcx and the list of the weights' gradients. backward: f(lengths, resets, seed, reserve, results,
+    (x, hx, cx), weights, options) of `rnn_backward`'s results. results: gradients of forward's. needs_weights: a bool
+    for each, or for all."""
     reserve, lengths, resets, seed, x, hx, cx, *weights = ctx.saved_tensors
     network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
     if not ctx.keep:  # within vmap, a compiled call does not see that batched tensors have gradients: run it again

@@ -7,14 +7,11 @@ from numbarnn.layers.named import Named
 
 
 class FlatParameters:
-    """The flat buffer of a module's parameters.
+    """The flat buffer of a module's parameters. names: [network] -> the module's names, in the order of its weight
+    space.
 
     While all parameters are views of the buffer, calls take it unchanged (`numbarnn.torch.arrays`). Parameters from
     elsewhere (`torch.func.functional_call`, parametrizations, `p.data = ...`) are gathered by each call.
-
-    Args:
-        names: [network] -> the module's names of its parameters, in the order of its weight space. The networks'
-            parameters follow each other in the buffer.
     """
 
     def __init__(self, names):
@@ -72,7 +69,7 @@ class NamedTensors(Named):
     def __init__(self, module, grad=False):
         computation = module._computation
         self._module, self._suffix, self._grad = module, computation.suffix, grad
-        self._take(computation.stack.space)
+        self._take(computation.space)
 
     def _view(self, part, where, shape):
         return part, where.start - part.offset, shape

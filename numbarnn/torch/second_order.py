@@ -73,15 +73,11 @@ def _values(net, tensors, batch_first):
     x, hx, cx, *weights = tensors
     x = x if x is None or not batch_first else x.transpose(0, 1)
     h, c = array_of(hx), array_of(cx)
-    if net.uneven:
-        h, c = core.layers_apart(net, h, c)
     return Point(array_of(x), by_layer(net.stack, h, c), array_of(weights[0]) if weights else None)
 
 
 def _results(net, stack, y, states, batch_first):
     h, c = joined(stack, states)
-    if net.uneven:
-        h, c = (core.joined_layers(stack, stack.engine, one) for one in (h, c))
     return [y.swapaxes(0, 1).copy() if batch_first else y, h, c]
 
 

@@ -4,20 +4,14 @@ Inside a state is a tuple with one entry per state of the cell, h first: a tenso
 (D, B, H) per layer if layers' sizes differ.
 """
 
-import torch
 from torch import Tensor
 
-from numbarnn.layers import private
 from numbarnn.programs.states import with_each
 
 
 def taken(names, hx, batched):
     """Return the state from a call's argument, with a batch axis; raise torch.nn's errors if it is none.
-
-    Args:
-        names: of the cell's states.
-        hx: h, or a tuple of all states; unless `batched` of one sequence, without the batch axis.
-    """
+    hx: h, or a tuple of all states; unless `batched` of one sequence. names: of the cell's states."""
     if len(names) > 1:
         if not isinstance(hx, tuple | list) or len(hx) != len(names):
             came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
@@ -61,16 +55,6 @@ def _check_part(state, shape, name, x):
             f"Input and hidden tensors are not of the same dtype and device: input is {x.dtype} on {x.device}, {name} "
             f"is {state.dtype} on {state.device}"
         )
-
-
-def widened_state(stack, state):
-    """Return a caller's state, widened to the engines' width; see `numbarnn.layers.private`."""
-
-    def widen(_, part, width):
-        return torch.cat([part, part[..., -1:].expand(-1, -1, width - part.shape[2])], dim=2)
-
-    parts = zip(state, stack.state_widths, strict=True)
-    return tuple(private._each_layer(torch, one, stack, widths, widen) for one, widths in parts)
 
 
 def of_layer(state, layer, directions):

@@ -17,11 +17,8 @@ def inmost(tensor):
 
 
 class TransformedForward(torch.autograd.Function):
-    """y, hy, cy, all cell states and the reserve, as `operators.rnn_forward` returns them.
-
-    Args of apply: lengths, resets, seed, the network's key, padding_value, batch_first, every_state; x, hx, cx, the
-        parameters.
-    """
+    """y, hy, cy, all cell states and the reserve, as `operators.rnn_forward` returns them, of arguments in another
+    order."""
 
     generate_vmap_rule = True
 

@@ -17,14 +17,11 @@ class DerivedWeights:
     """The parameters of a stack of layers as its kernels read them.
 
     Args:
-        space: the `WeightSpace`.
-        engine: of the stack. flat: the flat buffer of parameters.
-        dtype: its dtype, a name. in_one: kernels find weights by their places in one array.
+        space: the `WeightSpace`. engine: of the stack. flat, dtype: the flat buffer of parameters, its dtype, a name.
+        in_one: kernels find weights by their places in one array: `flat` is then a copy, followed by `derived`.
         allocate: function (name, shape, dtype) for memory that a later call may use again; None: new memory.
 
-    Attributes:
-        flat: the buffer in which kernels find weights: the parameters, or with `in_one` a copy followed by `derived`.
-        derived: (space.derived_size,).
+    Attributes: flat: the buffer in which kernels find weights. derived: (space.derived_size,).
     """
 
     def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
@@ -74,12 +71,8 @@ class DerivedWeights:
         self._known = known
 
     def pull_back(self, dw, d_derived, accumulate):
-        """Set, or add to, the gradients dw of the parameters from which weights are derived.
-
-        Args:
-            dw: laid out as the parameters; it holds the gradients of parameters that kernels read unchanged already.
-            d_derived: the gradient of `derived`. accumulate: add to dw.
-        """
+        """Set, or add to, the gradients dw of the parameters from which weights are derived. d_derived: the gradient of
+        `derived`. dw holds the gradients of parameters that kernels read unchanged already."""
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
                 values, gradients = self._values(place), {}
@@ -126,9 +119,8 @@ class Values:
     """The values of terms, each computed once, and their gradients.
 
     Args:
-        arrays: numpy, or a module with its functions. parameters: name -> array.
-        dtype: to compute in. sizes: letter -> int.
-        fixed: term -> the value of terms without parameters; other `Values` of these sizes may share it.
+        arrays: numpy, or a module with its functions. parameters: name -> array. dtype: to compute in.
+        sizes: letter -> int. fixed: term -> value, of terms without parameters, shared by `Values` of these sizes.
     """
 
     def __init__(self, arrays, parameters, dtype, sizes, fixed=None):
@@ -192,10 +184,7 @@ class Values:
 
     def times(self, g, term, other):
         """Return the gradient of a factor `other`: g times the value of `term`; for a scalar factor the sum of all
-        elements.
-
-        The sum runs row by row, without an array of all products.
-        """
+        elements, row by row, without an array of all products."""
         value = self.of(term)
         if self.shape(other) == () and np.ndim(value):
             return self.arrays.einsum("ij,ij->i", g, value).sum()
@@ -220,6 +209,13 @@ OPERATIONS = {
 
 
 # -------------------------------------------------------------------------------------------------------- tangents
+def _linear(name):
+    def method(self, *arguments, **options):
+        return Dual(*(getattr(one, name)(*arguments, **options) for one in (self.value, self.tangent)))
+
+    return method
+
+
 class Dual:
     """An array and its tangent, a + a' e with e e = 0, for the operations that terms have."""
 
@@ -230,25 +226,11 @@ class Dual:
 
     shape, ndim = property(lambda self: self.value.shape), property(lambda self: self.value.ndim)
     T = property(lambda self: Dual(self.value.T, self.tangent.T))
-
-    def astype(self, dtype, copy=True):
-        return Dual(self.value.astype(dtype, copy=copy), self.tangent.astype(dtype, copy=copy))
-
-    def reshape(self, *shape):
-        return Dual(self.value.reshape(*shape), self.tangent.reshape(*shape))
-
-    def sum(self):
-        return Dual(self.value.sum(), self.tangent.sum())
-
-    def __neg__(self):
-        return Dual(-self.value, -self.tangent)
+    astype, reshape, sum, __neg__ = map(_linear, ("astype", "reshape", "sum", "__neg__"))
 
     def __add__(self, other):
         other = _dual(other)
         return Dual(self.value + other.value, self.tangent + other.tangent)
-
-    def __sub__(self, other):
-        return self + -_dual(other)
 
     def __mul__(self, other):
         other = _dual(other)
@@ -264,6 +246,7 @@ class Dual:
         return Dual(self.value @ other.value, self.tangent @ other.value + self.value @ other.tangent)
 
     __radd__, __rmul__ = __add__, __mul__
+    __sub__ = lambda self, other: self + -_dual(other)  # noqa: E731
     __rsub__ = lambda self, other: _dual(other) - self  # noqa: E731
     __rtruediv__ = lambda self, other: _dual(other) / self  # noqa: E731
     __rmatmul__ = lambda self, other: _dual(other) @ self  # noqa: E731
@@ -311,9 +294,7 @@ def pulled_back(space, engine, flat, direction, of_derived, made, dtype):
 
     With a for the gradient of tangents and b for that of values, a + b e is pulled back: the result is so, too.
 
-    Args:
-        of_derived: the gradients of derived weights, and of their tangents. made: the flat gradients to add to.
-    """
+    of_derived: the gradients of derived weights, and of their tangents. made: the flat gradients to add to."""
     for place, kinds in space.derived.items():
         values, gradients = _values(space, engine, flat, direction, dtype, place), {}
         for derived in kinds.values():

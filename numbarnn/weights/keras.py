@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn import cells
 from numbarnn.weights import gates
-from numbarnn.weights.network import GRU_FORMS, agreed, cell_name, completed, host, infer, named, refuse, type_name
+from numbarnn.weights.network import GRU_FORMS, agreed, cell_name, completed, host, of_parts, refuse, type_name
 from numbarnn.weights.onnx_cells import BUILT_IN, KERAS, Kind
 
 CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
@@ -72,7 +72,7 @@ def _made(cell, functions, parts):
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
     cell = BUILT_IN.get(kind) or replace(kind, bias="b_w" in parts[0, 0])
-    return infer(named(parts), cell, "the state dict made of Keras' weights")
+    return of_parts(parts, cell, "the state dict made of Keras' weights")
 
 
 def _functions(activation, recurrent_activation, where):

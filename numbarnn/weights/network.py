@@ -35,10 +35,8 @@ class NetworkData:
 
     Attributes:
         cell: the cell's name; or an `onnx_cells.Kind`, from which a cell is made.
-        input_size, hidden_sizes: I, H of each layer. bidirectional: whether D is 2.
         parameters: PyTorch's name -> NumPy array, in the order of a state dict.
-        bias: one of `BIAS_MODES`. input_mode: one of `INPUT_MODES`; but for "linear" layer 0 has no W.
-        proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
+        bias, input_mode: of `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
     """
 
     cell: Any
@@ -52,15 +50,24 @@ class NetworkData:
     cell_clip: tuple[float, float] | None = None
 
     directions = property(lambda self: 2 if self.bidirectional else 1)
-    gates = property(lambda self: gates_of(self.cell))
     like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell that has its gates.")
     name = property(lambda self: getattr(self.cell, "name", self.cell), doc="What the cell is called.")
-    dtype = property(lambda self: type_of(self.parameters))  # TypeError if they have several dtypes
+
+    @property
+    def dtype(self):
+        """The name of the parameters' dtype, one of DTYPES; TypeError if they do not share one."""
+        dtypes, cure = {name: array.dtype.name for name, array in self.parameters.items()}, ", ".join(DTYPES)
+        name, *others = set(dtypes.values())
+        if others:
+            raise TypeError(f"the parameters must be of one dtype, but are {dtypes}: pass dtype=, one of {cure}")
+        if name not in DTYPES:
+            raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
+        return name
 
     @cached_property
     def space(self):
         """The names and shapes of its parameters."""
-        sizes = len(self.gates), self.input_size, self.hidden_sizes, self.directions
+        sizes = cells.get(self.like).num_gates, self.input_size, self.hidden_sizes, self.directions
         per_unit = getattr(self.cell, "per_unit", ())
         return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode, per_unit=per_unit)
 
@@ -94,17 +101,6 @@ def host(value, name):
     return value
 
 
-def type_of(parameters):
-    """Return the dtype's name of all these arrays, one of DTYPES; TypeError if they do not share one."""
-    dtypes, cure = {name: array.dtype.name for name, array in parameters.items()}, ", ".join(DTYPES)
-    name, *others = set(dtypes.values())
-    if others:
-        raise TypeError(f"the parameters must be of one dtype, but are {dtypes}: pass dtype=, one of {cure}")
-    if name not in DTYPES:
-        raise TypeError(f"the parameters are of dtype {name}: pass dtype=, one of {cure}")
-    return name
-
-
 def package(name, purpose):
     """Return the module of that name, which only some conversions need; ImportError says how to install it."""
     try:
@@ -114,25 +110,16 @@ def package(name, purpose):
         raise ImportError(f"{purpose} needs the package {extra}: {install.command(extra)}") from error
 
 
-def named(parts):
-    """Return a state dict of {(layer, direction): {kind: array}}; None entries are left out."""
-    return {
-        space.named(STACKED.get(kind, kind), layer, direction): array
-        for (layer, direction), arrays in parts.items()
-        for kind, array in arrays.items()
-        if array is not None
-    }
+def of_parts(parts, cell, what="state_dict"):
+    """Return the `NetworkData` of {(layer, direction): {kind: array}}, see `infer`."""
+    flat = {(STACKED.get(kind, kind), *place): array for place, own in parts.items() for kind, array in own.items()}
+    return infer({space.named(*name): array for name, array in flat.items()}, cell, what)
 
 
 def type_name(value):
     """Return a value's type for an error message, with its module: several frameworks have a class GRU."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def gates_of(cell):
-    """Return the gates of a `Kind`, or of a cell given by its name, in our order."""
-    return (cell if hasattr(cell, "gates") else cells.get(cell)).gates
 
 
 def cell_name(cell):
@@ -144,25 +131,20 @@ def agreed(cell, name, where):
     """Return `name`, the cell's name in a source; ValueError if `cell` asked for another."""
     if cell is None or cell_name(cell) == name:
         return name
-    both_gru = {cell_name(cell), name} == {"gru", "gru_reset_before"}
-    raise ValueError(
-        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for: leave that argument out"
-        + (f"; {GRU_FORMS}" if both_gru else "")
-    )
+    asked = cell_name(cell)
+    forms = f"; {GRU_FORMS}" if {asked, name} == {"gru", "gru_reset_before"} else ""
+    raise ValueError(f"{where} is of cell {name!r}, not {asked!r} as asked for: leave that argument out{forms}")
 
 
 def infer(parameters, cell=None, what="state_dict"):
     """Return the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
 
     Args:
-        parameters: PyTorch's name -> array (NumPy's or a framework's).
+        parameters: PyTorch's name -> array (NumPy's or a framework's). what: the state dict's name in errors.
         cell: as of a `NetworkData`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not
             tell an RNN's activation, nor whether a GRU is "gru_reset_before".
-        what: the state dict's name in errors.
 
-    Raises:
-        ValueError: names are missing or unknown, or shapes do not fit; the message has all of them.
-        TypeError: an entry is no array of numbers.
+    ValueError if names are missing or unknown, or shapes do not fit (all are named); TypeError for what is no array.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
     matches = [match for name in arrays if (match := NAME.fullmatch(name))]
@@ -182,7 +164,8 @@ def infer(parameters, cell=None, what="state_dict"):
                 "cell='rnn_tanh' or 'rnn_relu' for a vanilla RNN, or another cell"
             )
     cell, kinds = cell if hasattr(cell, "gates") else cell_name(cell), {match[1] for match in matches}
-    hidden = tuple(arrays[name].shape[0] // len(gates_of(cell)) for name in expected)
+    num_gates = cells.get(getattr(cell, "like", cell)).num_gates
+    hidden = tuple(arrays[name].shape[0] // num_gates for name in expected)
     bias_kinds = ("b_w",) * ("bias_ih" in kinds) + ("b_r",) * ("bias_hh" in kinds)
     network = NetworkData(
         cell, first[1] if first else hidden[0], hidden, arrays, bidirectional=any(match[3] for match in matches),
@@ -216,7 +199,7 @@ def completed(network, both_biases=True):
     if network.input_mode != "linear":
         identity = np.eye(network.input_size, dtype=network.dtype)
         skips = network.input_mode == "skip"
-        identities = [np.tile(identity, (len(network.gates), 1))] * D if skips else np.split(identity, D)
+        identities = [np.tile(identity, (cells.get(network.like).num_gates, 1))] * D if skips else np.split(identity, D)
         added = {parameter_name("W", 0, direction): W.copy() for direction, W in enumerate(identities)}
     if both_biases and network.bias in ("input", "recurrent"):
         (bias,) = BIAS_MODES[network.bias]

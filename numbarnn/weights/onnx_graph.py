@@ -16,13 +16,8 @@ UNKNOWN_RANK = (None,) * 8  # more sizes than any caller reads
 
 
 class OnnxValue(NamedTuple):
-    """The known properties of a value.
-
-    Attributes:
-        array: its numbers; None if unknown.
-        runs: it depends on numbers that the model is given when it runs, not on their shapes alone.
-        exact: it does not depend on sizes that the model leaves open, all of which count as 1 here.
-    """
+    """A value's numbers, None if unknown; whether it depends on numbers that the model is given when it runs, not on
+    their shapes alone; and whether it is exact: sizes that the model leaves open count as 1 here."""
 
     array: np.ndarray | None = None
     runs: bool = True
@@ -33,15 +28,10 @@ class OnnxGraph:
     """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
 
     Args:
-        proto: the onnx.GraphProto. opsets: domain -> version.
-        outer: the `OnnxGraph` around it. place: which part it is.
+        proto: the onnx.GraphProto. opsets: domain -> version. outer: the `OnnxGraph` around it. place: which part it
+            is.
 
-    Attributes:
-        nodes, place: see above.
-        inputs: names of the graph's inputs. inner: `OnnxGraph`s of its branches and bodies.
-
-    Raises:
-        ValueError: nodes wait for each other in a circle.
+    ValueError: nodes wait for each other in a circle.
     """
 
     def __init__(self, proto, opsets, outer=None, place=""):
@@ -76,11 +66,8 @@ class OnnxGraph:
 
     def value(self, name, samples=None):
         """Return the `OnnxValue` of a name; ValueError if it lies in a file beside a model whose path is unknown.
-
-        Args:
-            samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
-                values then have its sizes.
-        """
+        samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
+        values then have its sizes."""
         known = self._known
         if samples is not None:
             known = {one: value for one, value in known.items() if value.exact and not value.runs}

@@ -21,12 +21,8 @@ def _arrays(network, layer, direction):
 
 
 def write(network, batch_first=False, state=False, lengths=False, apart=False):
-    """Return an onnx.ModelProto that computes what the layer does in inference: see `numbarnn.convert.to_onnx`.
-
-    Args:
-        network: a `NetworkData`.
-        apart: whether each layer has separate states, hx_l0 (D, B, H) and so on, even if sizes are equal.
-    """
+    """Return an onnx.ModelProto of a `NetworkData`, see `numbarnn.convert.to_onnx`; apart: each layer has separate
+    states, hx_l0 (D, B, H) and so on, even if sizes are equal."""
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)
     kind = network.cell if isinstance(network.cell, Kind) else _KINDS[network.cell]

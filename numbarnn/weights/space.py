@@ -8,6 +8,7 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 
 import math
 from collections import namedtuple
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,14 +27,12 @@ class Parameter:
     """One part of the weight space.
 
     Attributes:
-        name: PyTorch's name.
+        name: PyTorch's name. offset, shape: where it stands in the flat buffer.
         kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
             and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
             narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
-            may have fewer rows in these, and also a `MATRIX` of any shape, a `VECTOR` of any size or a `SCALAR` ()
-            (`Layout`).
-        layer, direction: its pseudo-layer. offset: of its first element in the flat buffer.
-        shape: its shape. parts: the names of its rows in the cell's equations, one block after another.
+            may have fewer rows in these, and also a `MATRIX`, `VECTOR` or `SCALAR` of their own (`Layout`).
+        layer, direction: its pseudo-layer. parts: the names of its rows in the cell's equations, block after block.
     """
 
     name: str
@@ -77,20 +76,16 @@ class WeightSpace:
 
     Args:
         num_gates, input_size, hidden_sizes, directions: G, I of layer 0, H of each layer, D (1 or 2).
-        bias: one of `BIAS_MODES`.
-        proj_size: P, or 0 for no projection. input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
+        bias: one of `BIAS_MODES`. proj_size: P, or 0. input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
         general: properties of a cell that is written as equations, see `General`.
-
-    Raises:
-        ValueError: two parameters have one name, or sizes are not what the cell's equations need.
 
     Attributes:
         parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
         derived: (layer, direction) -> kind -> `Derived`, for arrays that kernels read and the buffer lacks (`Layout`);
-            derived_size: elements of all these.
-        sizes: (layer, direction) -> letter (H, I, P) -> int.
-        widths: for each layer the number of units that kernels compute with: H, or as many as its largest state has
-            (`sizes_of_layers`).
+            derived_size: elements of all these. sizes: (layer, direction) -> letter (H, I, P) -> int.
+        widths: number of units that kernels compute with in each layer (`sizes_of_layers`).
+
+    ValueError: two parameters have one name, or sizes are not what the cell's equations need.
     """
 
     def __init__(
@@ -135,12 +130,8 @@ class WeightSpace:
             )
 
     def _add_stacked(self, place, kind, shape, read, groups, without_W):
-        """Add the parameters of a kind of `STACKED`.
-
-        Args:
-            shape: of one array of all gates' rows. read: of the array that kernels read.
-            groups: of its columns, see `Derived`. without_W: the layer has no W.
-        """
+        """Add the parameters of a kind of `STACKED`. shape: of one array of all gates' rows. read: of the array that
+        kernels read. groups: of its columns, see `Derived`. without_W: the layer has no W."""
         layout, parts = self._layout, self._layout.rows.get(kind, ())
         if kind in layout.derived or read != shape:
             terms = layout.derived.get(kind) or as_they_are(parts)
@@ -210,12 +201,19 @@ class WeightSpace:
                 named_blocks[name] = part, slice(start, start + size), shape
         return blocks
 
+    def split(self):
+        """Return the same space with each matrix and vector of the equations as a `Parameter` of its own, "W_i_l0"."""
+        pieces = [
+            Parameter(named(flat_name(name), *place), part.kind, *place, where.start, shape, (name,))
+            for place, blocks in self.blocks.items() for name, (part, where, shape) in blocks.items()
+        ]  # fmt: skip
+        made = copy(self)
+        made.parameters = tuple(sorted(pieces, key=lambda one: one.offset))
+        return made
+
     def initial(self, initial, key):
         """Yield the parameters' initial values by `Cell.initial`: (the `Parameter`, a slice of the flat buffer,
-        values).
-
-        They come for each layer and direction. Random numbers follow from `key`, an int.
-        """
+        values), for each layer and direction. Random numbers follow from `key`, an int."""
         for (layer, direction), blocks in self.blocks.items():
             for name, value in initial:
                 if name in blocks:  # layer 0 may have no W
@@ -224,12 +222,8 @@ class WeightSpace:
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
     def pseudo_layer(self, flat, layer, direction, derived=None):
-        """Return kind -> view of a flat buffer, for one layer and direction: {"W": ..., "R": ..., "b_w": ..., "b_r":
-        ...}.
-
-        All per-unit parameters are one, (V * H,), "per_unit". With `derived`, (derived_size,), arrays that kernels read
-        replace them.
-        """
+        """Return kind -> view of a flat buffer, for one layer and direction. All per-unit parameters are one, (V * H,),
+        "per_unit". With `derived`, (derived_size,), arrays that kernels read replace them."""
         parameters = self._places[layer, direction]
         views = {part.kind: part.of(flat) for part in parameters if part.kind in STACKED}
         per_unit = [part for part in parameters if part.kind == PER_UNIT]
@@ -241,14 +235,9 @@ class WeightSpace:
 
 
 class Derived(NamedTuple):
-    """An array of one kind that kernels read, made from parameters.
-
-    Attributes:
-        terms: one per gate, or per-unit parameter; it fills H rows, or numbers, or as many as it has of them.
-        offset: of its first element in the array of all derived weights. shape: its shape.
-        groups: its columns are so many groups, one for each direction of the layer below, with zeros at the end of each
-            if kernels have more units there than h has.
-    """
+    """An array of one kind that kernels read, made from parameters: `terms`, one per gate or per-unit parameter, fill H
+    rows, or numbers, or as many as it has of them. groups: its columns are so many groups, one for each direction of
+    the layer below, with zeros at the end of each if kernels have more units there than h has."""
 
     terms: tuple
     offset: int

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from numbarnn.weights.network import agreed, completed, infer, named, refuse, type_name
+from numbarnn.weights.network import agreed, completed, infer, of_parts, refuse, type_name
 
 CELL_ENTRIES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b_w", "bias_hh": "b_r"}  # of nn.LSTMCell and others
 CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
@@ -53,8 +53,7 @@ def _with_prefix(state_dict, prefix):
 
 
 def _submodule(module, prefix):
-    """Return the submodule of a name; scripted modules have no get_submodule."""
-    return reduce(getattr, filter(None, prefix.split(".")), module)
+    return reduce(getattr, filter(None, prefix.split(".")), module)  # scripted modules have no get_submodule
 
 
 def _without(state_dict, prefix):
@@ -109,7 +108,7 @@ def read_cells(source, cell=None, prefix=""):
         raise ValueError(f"cells must be of one kind, but are {sorted(map(str, kinds))}")
     cell_kind = kinds.pop()
     cell = agreed(cell, cell_kind, "the list of cells") if cell_kind else cell
-    return infer(named(parts), cell, "the state dict made of the cells")
+    return of_parts(parts, cell, "the state dict made of the cells")
 
 
 def _cell_state(source, prefix, where):

@@ -123,9 +123,7 @@ def second_output(name):
         return (np.sin(np.arange(1.0, 1 + np.prod(shape))) / 2).reshape(shape)
 
     layer.load_state_dict({key: numbers(value.shape) for key, value in layer.state_dict().items()})
-    shapes = [
-        one[0] if isinstance(one, list) else one for one in (layer.stack.h_shapes(1), *layer.stack.private_shapes(1))
-    ]
+    shapes = [one[0] if isinstance(one, list) else one for one in layer.stack.shapes_of_states(1)]
     states = tuple(map(numbers, shapes))
     return layer(numbers((2, 1, 4)), states if len(states) > 1 else states[0])[0][1, 0]
 

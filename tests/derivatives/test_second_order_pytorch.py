@@ -13,7 +13,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck  # noqa: E402
 import numbarnn as nr  # noqa: E402
 import numbarnn.torch as nrt  # noqa: E402
 from numbarnn.cells import library  # noqa: E402
-from numbarnn.torch.calls import run  # noqa: E402
+from torch_networks import run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*functorch.*", "ignore:.*vmap.*performance.*")
 DOUBLE = torch.double
@@ -104,7 +104,7 @@ def test_masks_are_the_same_in_all_passes():
 def test_parameters_in_one_flat_tensor():
     network = nrt.LSTM(3, 2, dtype=DOUBLE)._computation._networks[0]
     tensors = [random(3, 2, 3).requires_grad_(), random(network.size).requires_grad_()]
-    function = lambda x, weights: run(network, x, None, None, weights)[0]  # noqa: E731
+    function = lambda x, weights: run(network, x, None, None, [weights])[0]  # noqa: E731
     assert gradcheck(function, tensors, check_forward_ad=True) and gradgradcheck(function, tensors)
 
 

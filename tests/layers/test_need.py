@@ -64,7 +64,6 @@ def test_a_reserve_tells_calls_with_a_state_from_those_without(name, binds):
             calls = planned.PlannedCalls(
                 stack, planned.Shape(STEPS, BATCH, batch_major=layer.batch_first, from_zero=given is None)
             )
-            call = calls.call(layer.weights, stack.seed)
-            _, reserve = calls.forward(call, x, state)
-            *_, dw = calls.backward(call, x, reserve, Given(dy))
+            _, reserve = calls.forward(layer.weights, x, state)
+            *_, dw = calls.backward(layer.weights, x, reserve, Given(dy))
             np.testing.assert_array_equal(dw, grads.weights)

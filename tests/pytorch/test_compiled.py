@@ -14,16 +14,14 @@ from torch._functorch.aot_autograd import make_boxed_func
 import numbarnn as nr
 import numbarnn.torch as nrt
 from child import in_child
-from numbarnn.torch.calls import run
 from numbarnn.torch.networks import OPERATORS, Network
 from running import nan_filled
-from torch_networks import Setup, assert_near, leaf
+from torch_networks import Setup, assert_near, leaf, run
 
 OPTIONS = {
     "plain": {},
     "both_ways": {"bidirectional": True},
     "projection": {"proj_size": 3},
-    "sizes": {"sizes": [8, 6]},
     "dropout": {"dropout": 0.5},
 }
 CALLS = {
@@ -37,8 +35,8 @@ CALLS = {
 def arguments(options, call, dtype=torch.float32, keep=True):
     """(network, arguments of rnn_forward) that need gradients."""
     torch.manual_seed(0)
-    options, call = dict(options), dict(call)
-    network = Network("lstm", 5, options.pop("sizes", [8, 8]), **options)
+    call = dict(call)
+    network = Network("lstm", 5, 8, 2, **options)
     from numbarnn.torch.core import joined_state_shapes
 
     x = torch.randn(4, 6, 5, dtype=dtype) if call.get("batch_first") else torch.randn(6, 4, 5, dtype=dtype)
@@ -117,17 +115,13 @@ def test_gradients_are_those_of_differences(options, call):
     network, given = arguments(OPTIONS[options], CALLS[call], torch.float64)
     x, hx, cx, weights, lengths, resets, _, _, fill, batch_first, every_state, _ = given
 
-    def split(state, sizes):
-        return list(state.split(sizes, dim=2)) if network.uneven else state
-
     def function(x, hx, cx, *weights):
         torch.manual_seed(1)
         y, hy, cy, *every = run(
-            network, x, split(hx, [8, 6]), split(cx, [8, 6]), weights, lengths=lengths, resets=resets,
-            padding_value=fill, batch_first=batch_first, training=True, output_states=every_state,
+            network, x, hx, cx, weights, lengths=lengths, resets=resets, padding_value=fill, batch_first=batch_first,
+            training=True, output_states=every_state,
         )  # fmt: skip
-        states = torch.cat([*hy, *cy], dim=2) if network.uneven else torch.cat([hy, cy], dim=2)
-        return y, states, *(state for part in every for state in part)
+        return y, torch.cat([hy, cy], dim=2), *(state for part in every for state in part)
 
     assert torch.autograd.gradcheck(function, (x, hx, cx, *weights), fast_mode=True)
 

@@ -1,4 +1,4 @@
-"""`numbarnn.torch.calls.run` and the operators under it, against torch.nn and in what PyTorch does with functions."""
+"""`numbarnn.torch.calls.call` and the operators under it, against torch.nn and in what PyTorch does with functions."""
 
 from itertools import pairwise
 
@@ -9,9 +9,8 @@ torch = pytest.importorskip("torch")
 
 import numbarnn as nr  # noqa: E402
 import numbarnn.torch as nrt  # noqa: E402
-from numbarnn.torch.calls import run  # noqa: E402
 from numbarnn.torch.networks import Network  # noqa: E402
-from torch_networks import SIZES, Setup, assert_near, leaf  # noqa: E402
+from torch_networks import SIZES, Setup, assert_near, leaf, run  # noqa: E402
 
 
 def flags(probability, *shape):

@@ -25,7 +25,7 @@ def layer_of(name, dtype="float64", device="cpu", seed=0, **options):
 def problem(name, layer, batch=B, steps=T, seed=1):
     """x, states, the gradients of y and of the final states, NumPy's."""
     random, stack = np.random.default_rng(seed), layer.stack
-    shapes = [stack.h_shapes(batch), *stack.private_shapes(batch)]
+    shapes = stack.shapes_of_states(batch)
     x = random.standard_normal((steps, batch, layer.input_size))
 
     def drawn(shape):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import numbarnn
-from numbarnn.layers import prepared
+from numbarnn.layers import stack
 from problems import Drawn, plain
 
 
@@ -31,12 +31,12 @@ def nan_filled(engine):
 
 @contextmanager
 def not_prepared():
-    """Prepare no calls of layers that are made meanwhile (`numbarnn.layers.prepared`)."""
-    before, prepared.SMALL = prepared.SMALL, -1
+    """Layers that are made meanwhile prepare no calls (`numbarnn.layers.prepared`)."""
+    before, stack.PreparedCalls = stack.PreparedCalls, lambda: None
     try:
         yield
     finally:
-        prepared.SMALL = before
+        stack.PreparedCalls = before
 
 
 def on_engine(engine, value):

@@ -44,7 +44,8 @@ def trained(module, *inputs, seed=7, **options):
     torch.manual_seed(seed)
     results = tensors(module(*inputs, **options))
     generator = torch.Generator().manual_seed(1)
-    torch.autograd.backward(results, [torch.randn(one.shape, generator=generator).to(one.dtype) for one in results])
+    pairs = [(one, torch.randn(one.shape, generator=generator).to(one.dtype)) for one in results]
+    torch.autograd.backward(*zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True))
     gradients = [one.grad for one in (*tensors(inputs), *module.parameters())]
     return [one.detach() for one in results], gradients
 

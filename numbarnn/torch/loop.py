@@ -1,0 +1,206 @@
+"""schedule="loop": a module's layers as an unfused loop over time of PyTorch's own operations.
+
+It is slow and transparent. Whatever PyTorch can do with its operations it can do here: derivatives of any order and
+mode, hooks, `torch.jit.trace`, `torch.onnx.export` (for one number of steps), devices that no engine has. The equations
+are interpreted by `numbarnn.weights.unfused`; random numbers of training are those that the engines draw.
+"""
+
+import operator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from numbarnn.cells.tracing.graph import OPERATORS
+from numbarnn.layers import drawn
+from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.weights import parameter_name
+from numbarnn.weights.unfused import UnfusedLayer
+
+_NAMES = {"absolute": "abs", "clip": "clamp", "modulo": "remainder"}
+_LINEAR_FROM = 40.0  # beyond it softplus(x) is x to PyTorch; its default, 20, shows in float64
+
+
+class TensorLibrary:
+    """PyTorch as `numbarnn.weights.unfused` takes libraries.
+
+    Args:
+        like: a tensor of the dtype and device in which to compute.
+    """
+
+    linear, split = staticmethod(torch.nn.functional.linear), staticmethod(lambda x, sizes: x.split(sizes, -1))
+
+    def __init__(self, like):
+        self._like = like
+
+    def constant(self, array):
+        """Return an array as a tensor."""
+        return torch.as_tensor(array, dtype=self._like.dtype, device=self._like.device)
+
+    def concatenate(self, arrays, axis=0):
+        """Return tensors as one."""
+        return torch.cat(list(arrays), axis)
+
+    def spread(self, x, like, width):
+        """Return a number or tensor as (B, width), B of `like`; without `like` as (width,)."""
+        shape = (width,) if like is None else (like.shape[0], width)
+        return x.expand(shape) if isinstance(x, Tensor) else self._like.new_full(shape, x)
+
+    def diagonal(self, matrix, count):
+        """Return `count` equal parts of the rows as blocks on a diagonal."""
+        return torch.block_diag(*matrix.chunk(count))
+
+    def function(self, op):
+        """Return PyTorch's function for an operation of `numbarnn.cells.tracing.graph`."""
+        if op in OPERATORS:
+            return getattr(operator, op)
+        own = {
+            "row_sum": lambda a: a.sum(-1, keepdim=True),
+            "row_max": lambda a: a.detach().amax(-1, keepdim=True),
+            "stop_gradient": Tensor.detach,
+            "custom_derivative": self._tensors(_with_derivative),
+            "softplus": lambda a: torch.nn.functional.softplus(a, threshold=_LINEAR_FROM),
+            "normal_cdf": torch.special.ndtr,
+            "divide": operator.truediv,
+            "power": operator.pow,
+        }
+        name = _NAMES.get(op, op)
+        found = own.get(op) or getattr(torch, name, None) or getattr(torch.nn.functional, name)
+        return self._tensors(found) if op in ("maximum", "minimum", "where") else found
+
+    def _tensors(self, function):
+        """Return a function that takes numbers too."""
+        return lambda *values: function(*(v if isinstance(v, Tensor) else self._like.new_tensor(v) for v in values))
+
+
+def _with_derivative(value, *pairs):
+    """Return a value with the given derivatives, from pairs (x, derivative)."""
+    linear = sum(derivative.detach() * x for x, derivative in zip(pairs[::2], pairs[1::2], strict=True))
+    return value.detach() + linear - linear.detach()
+
+
+class _Draws:
+    """The random numbers that an engine would draw in a call.
+
+    Args:
+        about: the `core.About`, with its seed. shape: (T, B).
+
+    Attributes:
+        drop: name of an R -> its mask, a tensor. noise: [layer] -> (D, T, B, N, H), a tensor.
+    """
+
+    def __init__(self, network, about, shape, library, dtype):
+        self.drop, self.noise = {}, []
+        if about.training and network.draws:
+            stack = network.stack
+            calls = PlannedCalls(stack, Shape(*shape), training=True)
+            call = calls.call(stack.engine.zeros(stack.space.size, stack.dtype), int(about.seed[0]))
+            call = call._replace(problem=replace(call.problem, dtype=dtype))
+            self.noise = [library.constant(one) for one in drawn.noise(call)]
+            if any(stack.cell.drop_connect):
+                masks = drawn.drop_connect_masks(call, dtype)
+                self.drop = {name: library.constant(one) for name, one in masks.items()}
+
+
+class _Ends:
+    """Where sequences end and begin anew, of one call: masks (B, 1) of each step.
+
+    Args:
+        about: the `core.About`. x: (T, B, I).
+    """
+
+    def __init__(self, about, x):
+        self.steps, self._there, self._resets = len(x), None, None
+        if about.lengths is not None:
+            lengths = torch.as_tensor(about.lengths, device=x.device)
+            self._there = (torch.arange(len(x), device=x.device)[:, None] < lengths)[..., None]
+        if about.resets is not None:
+            self._resets = torch.as_tensor(about.resets, device=x.device).bool()[..., None]
+            if self._there is not None:  # beyond a sequence states are passed on
+                self._resets = self._resets & self._there
+
+    def order(self, direction):
+        """Return the numbers of the steps in a direction's order."""
+        return range(self.steps - 1, -1, -1) if direction else range(self.steps)
+
+    def before(self, t, direction, states):
+        """Return the states that step t reads, of those after the step before it: zero where a sequence begins anew."""
+        place = t + 1 if direction else t  # where the reset between the two steps stands
+        if self._resets is None or place >= self.steps:
+            return states
+        return [torch.where(self._resets[place], torch.zeros_like(one), one) for one in states]
+
+    def after(self, t, states, new):
+        """Return the states after step t: as before it, where the sequence has no such step."""
+        if self._there is None:
+            return new
+        return [torch.where(self._there[t], one, old) for one, old in zip(new, states, strict=True)]
+
+    def filled(self, y, value):
+        """Return y (T, B, ...) with a value in steps beyond the sequences."""
+        return y if self._there is None else torch.where(self._there, y, y.new_tensor(value))
+
+    def read(self, x):
+        """Return x with zeros in steps beyond the sequences, which may hold anything."""
+        return x if self._there is None else torch.where(self._there, x, torch.zeros_like(x))
+
+
+def run(network, weights, x, state, about):
+    """Return [y, the final state, with `output_states` the cell states of every step] of x and a state.
+
+    Args:
+        network: the `Network`. weights: its parameters. x: (T, B, I).
+        state: a tuple of (L*D, B, H), or a list of one per layer; None is zero. about: the `core.About`, time first.
+    """
+    stack, first = network.stack, weights[0]
+    if about.training and network.draws and about.seed is None:
+        about = about._replace(seed=torch.randint(2**62, (1,)))
+    library, ends, D = TensorLibrary(first), _Ends(about, x), stack.directions
+    draws = _Draws(network, about, x.shape[:2], library, str(first.dtype).removeprefix("torch."))
+    arrays = dict(zip((part.name for part in network.parts), weights, strict=True))
+    finals, every, y = [], None, ends.read(x)
+    for layer in range(stack.num_layers):
+        results = []
+        for direction in range(D):
+            parameters = {
+                name: arrays[part.name].reshape(-1)[where.start - part.offset : where.stop - part.offset].reshape(shape)
+                for name, (part, where, shape) in network.space.blocks[layer, direction].items()
+            }
+            drop = draws.drop.get(parameter_name("R", layer, direction))
+            one = UnfusedLayer(library, stack, layer, direction, parameters, drop)
+            noise = draws.noise[layer][direction] if draws.noise else None
+            results.append(_over_time(one, y, _initial(stack, state, layer, direction, y), noise, ends, direction))
+        outputs, final = zip(*results, strict=True)
+        y, *every = (torch.cat(parts, -1) for parts in zip(*outputs, strict=True))
+        y = ends.filled(y, 0.0)
+        finals.append([torch.stack(parts) for parts in zip(*final, strict=True)])
+    sizes = [set(own) for own in stack.state_sizes]
+    final = [
+        torch.cat(parts) if len(own) == 1 else list(parts)
+        for parts, own in zip(zip(*finals, strict=True), sizes, strict=True)
+    ]
+    y, *every = (ends.filled(one, about.padding_value) for one in (y, *every))
+    return [y, tuple(final), tuple(every)][: 3 if about.output_states else 2]
+
+
+def _initial(stack, state, layer, direction, x):
+    """Return the initial states of one layer and direction, each (B, H)."""
+    D, found = stack.directions, []
+    for number, sizes in enumerate(stack.state_sizes):
+        one = None if state is None else state[number]
+        if one is None:
+            found.append(x.new_zeros(x.shape[1], sizes[layer]))
+        else:
+            found.append(one[layer * D + direction] if isinstance(one, Tensor) else one[layer][direction])
+    return found
+
+
+def _over_time(layer, x, states, noise, ends, direction):
+    """Return [each state of every step, (T, B, H)], and the final states, of one layer and direction."""
+    gates_of_x, steps = layer.gates_of_x(x), {}
+    for t in ends.order(direction):
+        states = ends.before(t, direction, states)
+        drawn_now = None if noise is None else noise[t].unbind(1)
+        new = layer.step(gates_of_x[t], states, drawn_now)
+        states, steps[t] = ends.after(t, states, new), new
+    return [torch.stack(one) for one in zip(*(steps[t] for t in range(len(x))), strict=True)], states

@@ -1,0 +1,144 @@
+"""A cell's equations as a plain, unfused step on the arrays of any library: PyTorch's tensors, NumPy's, ONNX' values.
+
+It interprets the traced graph of the equations. A library is an object with the functions that a step needs; x is
+(B, I) and states are (B, H), so a matrix M multiplies them as x M^T:
+
+    function(op)             the function of an operation of `numbarnn.cells.tracing.graph`
+    linear(x, matrix, bias)  x matrix^T + bias; bias may be None
+    concatenate(arrays)      along the first axis
+    split(x, sizes)          along the last axis, a list
+    spread(x, like, width)   a number or an array as (B, width), with B of `like`
+    constant(array)          one of NumPy's
+    diagonal(array, count)   `count` equal parts of the rows as blocks on a diagonal
+"""
+
+from numbarnn.cells.tracing.graph import reachable
+from numbarnn.cells.tracing.tangent import equations_of
+from numbarnn.weights.derived import Values
+from numbarnn.weights.space import WITHOUT_W, as_they_are
+
+
+class UnfusedLayer:
+    """One layer and direction of a cell.
+
+    Args:
+        library: see above.
+        stack: with cell, space, cell_clip, clip_propagate_nan and input_mode.
+        layer, direction: numbers.
+        parameters: name in the equations -> array of the library.
+        drop: matrix of 0 and 1 / (1 - p) with which R is multiplied element by element; None: without DropConnect.
+    """
+
+    def __init__(self, library, stack, layer, direction, parameters, drop=None):
+        self._library, self._cell, self._direction = library, stack.cell, direction
+        self._mode, space = stack.input_mode if layer == 0 else "linear", stack.space
+        self._structure = equations_of(stack.cell, stack.cell_clip, stack.clip_propagate_nan).structure
+        self._place, self._space, self._sizes = (layer, direction), space, space.sizes[layer, direction]
+        self._values = _Values(library, parameters, self._sizes)
+        self.W, self.b_w = (self._of_gates(kind, stack.cell.gates) for kind in ("W", "b_w"))
+        R, b_r = (self._of_gates(kind, stack.cell.gates_of_ah) for kind in ("R", "b_r"))
+        self._W_hr = next(iter(self._of_gates("W_hr", ("h",)).values()), None)
+        if drop is not None:
+            rows = len(drop) // len(R)
+            R = {
+                gate: one * drop[n * rows : n * rows + one.shape[0], : one.shape[1]]
+                for n, (gate, one) in enumerate(R.items())
+            }
+        if stack.cell.heads > 1:
+            R = {gate: library.diagonal(one, stack.cell.heads) for gate, one in R.items()}
+        nodes, gate_of = reachable(self._structure.outputs), {n: g for g, n in self._structure.all_recurrent.items()}
+        self._known = {node: node.data for node in nodes if node.op == "const"}
+        self._known |= {node: float(self._sizes["H"]) for node in nodes if node.op == "units"}
+        per_unit = self._of_gates("per_unit", stack.cell.per_unit) or parameters
+        self._known |= {node: per_unit[name] for name, node in self._structure.per_unit.items()}
+        self._products = {}  # vector -> (nodes of its products, one matrix, one bias or None, rows of each)
+        for node in nodes:
+            if node.op == "product":
+                self._products.setdefault(node.args[0], []).append(node)
+        for vector, own in self._products.items():
+            gates = [gate_of[node] for node in own]
+            matrices = [R[gate] for gate in gates]
+            rows = [one.shape[0] for one in matrices]
+            self._products[vector] = own, _one(library, matrices), self._bias(b_r, gates, rows), rows
+        firsts = {own[0][0] for own in self._products.values()}
+        self._work = [node for node in nodes if node.args and (node.op != "product" or node in firsts)]
+        self._functions = {node.op: library.function(node.op) for node in self._work if node.op != "product"}
+
+    def _of_gates(self, kind, names):
+        """Return name -> the value of each gate's part of an array of that kind; empty if the layer has none."""
+        derived = self._space.derived.get(self._place, {}).get(kind)
+        if derived is None and not (kind == "per_unit" or self._space.parts(*self._place, kind)):
+            return {}
+        layout = self._cell.parameters
+        held = layout.per_unit if kind == "per_unit" else layout.rows.get(kind, ())
+        terms = as_they_are(held) if derived is None else derived.terms
+        return {name: self._values.of(term) for name, term in zip(names, terms, strict=True)}
+
+    def _bias(self, biases, gates, rows):
+        """Return the biases of gates as one array; None without any."""
+        if not biases:
+            return None
+        spread = self._library.spread
+        return _one(self._library, [spread(biases[gate], None, n) for gate, n in zip(gates, rows, strict=True)])
+
+    def gates_of_x(self, x):
+        """Return what does not depend on earlier steps, W x + b_w of all gates side by side, of x (.., I)."""
+        gates, library, H = self._cell.gates, self._library, self._sizes["H"]
+        if self._mode in WITHOUT_W:
+            bias = self._bias(self.b_w, gates, [H] * len(gates))
+            if self._mode == "skip":
+                x = library.concatenate([x] * len(gates), -1)
+            else:
+                own = slice(self._direction * len(gates), (self._direction + 1) * len(gates))
+                x = library.concatenate(library.split(x, [H] * (x.shape[-1] // H))[own], -1)
+            return x if bias is None else x + bias
+        matrices = [self.W[gate] for gate in gates]
+        return library.linear(x, _one(library, matrices), self._bias(self.b_w, gates, self._rows))
+
+    @property
+    def _rows(self):
+        """The rows of each gate of W x."""
+        return [self.W[gate].shape[0] if self.W else self._sizes["H"] for gate in self._cell.gates]
+
+    def step(self, gates_of_x, states, noise=None):
+        """Return the new states, [h, ...], each (B, H).
+
+        Args:
+            gates_of_x: (B, all gates), of `gates_of_x`. states: [h, ...].
+            noise: the step's random numbers, one (B, H) per random number of the cell; None: their means.
+        """
+        structure, library, now = self._structure, self._library, dict(self._known)
+        parts = dict(zip(self._cell.gates, library.split(gates_of_x, self._rows), strict=True))
+        now |= {node: parts[name] for name, node in structure.gates.items()}
+        for number, node in enumerate(structure.noise):
+            now[node] = node.data[1].mean if noise is None else noise[number]
+        nodes = [node for node in reachable(structure.outputs) if node.op == "state"]
+        now |= {node: states[node.data] for node in nodes}
+        for node in self._work:
+            if node.op != "product":
+                now[node] = self._functions[node.op](*(now[one] for one in node.args))
+                continue
+            own, matrix, bias, rows = self._products[node.args[0]]
+            vector = library.spread(now[node.args[0]], states[0], matrix.shape[1])
+            now |= dict(zip(own, library.split(library.linear(vector, matrix, bias), rows), strict=True))
+        widths = [self._sizes["H"], *(self._sizes.get(size, size) for size in self._cell.parameters.states)]
+        widths += [self._sizes["H"]] * (len(states) - len(widths))
+        new = [library.spread(now[node], states[0], n) for node, n in zip(structure.outputs, widths, strict=True)]
+        return new if self._W_hr is None else [library.linear(new[0], self._W_hr, None), *new[1:]]
+
+
+class _Values(Values):
+    """The values of terms on the arrays of a library."""
+
+    def __init__(self, library, parameters, sizes):
+        super().__init__(library, parameters, None, sizes)
+
+    def parameter(self, name):
+        return self.parameters[name]
+
+    def constant(self, array):
+        return self.arrays.constant(array)
+
+
+def _one(library, arrays):
+    return arrays[0] if len(arrays) == 1 else library.concatenate(arrays)
