@@ -218,9 +218,8 @@ class Pass:
         sequences = replace(self.sequences, every_state=True) if is_primal else self.sequences
         if apart:
             ends = sequences.lengths is not None, sequences.resets is not None
-            calls = stack._planned(Shape(self.T, self.B, *ends, keeps_states=True, from_zero=h is None), True)
-            with calls.begun():
-                done = calls.run(calls.call(flat), x, (h, c), sequences)
+            calls = stack.planned(Shape(self.T, self.B, *ends, keeps_states=True, from_zero=h is None), True)
+            done = calls.run(flat, x, (h, c), sequences)
             (y, h, c, *more), tape = done.results, Tape(stack, flat, calls, done.tape, x)
         else:
             y, h, c, *more, tape = stack.forward(x, h, c, flat, self.tape, False, sequences)
