@@ -26,7 +26,7 @@ from numbarnn.layers import drawn
 from numbarnn.layers.kernel_weights import ReadWeights
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tangent_pass import Pass, OpenedLayer
+from numbarnn.layers.tangent_pass import OpenedLayer, Pass
 from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
@@ -54,13 +54,16 @@ class Results(NamedTuple):
 class Tangents:
     """Derivatives of higher order of a `Stack`. Its cells are compiled when they first run.
 
+    Args:
+        stack: the `Stack`. take_apart: function of its equations that returns the `Opened`.
+
     Raises:
         NotImplementedError: the stack's cell has no equations, or has heads and a projection.
     """
 
-    def __init__(self, stack):
+    def __init__(self, stack, take_apart=opened):
         self._stack, self.cell = ref(stack), stack.cell
-        self.opened = opened(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
+        self.opened = take_apart(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:
@@ -77,7 +80,7 @@ class Tangents:
                 (self.opened.tangent, self.opened.tangent_inputs, schedule))  # fmt: skip
 
         def recurrences(H):
-            for cell, names, schedule in both:
+            for cell, names, schedule in both if self.opened.tangent else both[:1]:
                 own = type(stack)(cell, D * len(names) * H, H, schedule=schedule, **options)
                 yield OpenedLayer(own, names, self.opened, self.cell)
 
