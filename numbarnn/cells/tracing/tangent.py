@@ -36,8 +36,7 @@ class Opened(NamedTuple):
         inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
         merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
         operands: gate of R -> the number of the tangent cell's input that R multiplies.
-        num_states: how many states are the cell's own.
-    """
+        num_states: how many states are the cell's own."""
 
     primal: TracedCell
     tangent: TracedCell
@@ -51,12 +50,10 @@ class Opened(NamedTuple):
 def equations_of(known, clip=None, propagate_nan=True):
     """Return the `TracedCell` with the equations of a cell.
 
-    Args:
-        known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
+    known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
 
     Raises:
-        NotImplementedError: the cell was written as functions, so that its equations are not known.
-    """
+        NotImplementedError: the cell was written as functions, so that its equations are not known."""
     if isinstance(known, TracedCell):
         return known
     from numbarnn.cells import library  # traces its cells
@@ -230,13 +227,9 @@ def _product(p, gate, vector, heads):
 def _cell(name, states, count, outputs, stop, replaced, inputs):
     """Make a cell that computes nodes of another one's graph.
 
-    Args:
-        states: names of the first states. count: how many states it has.
-        outputs: the nodes. stop: nodes whose arguments are not looked at.
-        replaced: function (trace, name of an input -> its value, states, p, node, its arguments) -> what stands in
-            place of a node, or None.
-        inputs: names of inputs, in the order that its gates are to have.
-    """
+    states: names of the first states. count: how many states it has. outputs: the nodes. stop: nodes whose arguments
+    are not looked at. replaced: function (trace, name of an input -> its value, states, p, node, its arguments) ->
+    what stands in place of a node, or None. inputs: names of inputs, in the order that its gates are to have."""
 
     def equations(x, *values):
         *states, p = values
