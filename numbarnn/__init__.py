@@ -32,6 +32,7 @@ _PUBLIC = {
     "pad_packed_sequence": "numbarnn.layers",
     "functional": "numbarnn.functional",
     "convert": "numbarnn.convert",
+    "optim": "numbarnn.optim",
     "engines": "numbarnn.engines",
     "set_num_threads": "numbarnn.engines",
     "get_num_threads": "numbarnn.engines",

@@ -4,6 +4,7 @@ from numbarnn import cells as cells
 from numbarnn import convert as convert
 from numbarnn import engines as engines
 from numbarnn import functional as functional
+from numbarnn import optim as optim
 from numbarnn.cells.functions import *  # noqa: F403 - its __all__
 from numbarnn.cells.tracing import CellError as CellError
 from numbarnn.cells.tracing import cell as cell

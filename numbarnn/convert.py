@@ -12,17 +12,19 @@ What each format can express:
 
                               PyTorch   its cells   Keras   ONNX   safetensors
     layers of several sizes     no         yes       yes    yes        yes
-    projection                  yes        no        no     no         yes
-    cell_clip                   no         no        no     no         yes
+    projection                  yes        no        no     yes        yes
+    cell_clip                   no         no        no     yes        yes
     GRU(reset_after=False)      no         no        yes    yes        yes
     two biases                  yes        yes       sum*   yes        yes
     a single bias              as two     as two     yes*  as two      yes
     skip input                    as identity matrices                 yes
+    custom cells                no         no        no     yes        yes
 
     * Keras' GRU with reset_after=True has two biases; a single one becomes two, one of them zero.
 
 ONNX nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a custom cell, and so do Keras
-layers with other activations. `to_onnx` writes such cells if ONNX has the activations.
+layers with other activations. `to_onnx` writes such cells as nodes again, and any other cell as a `Scan` over its
+equations. Files of custom cells have the cell's name and a digest of its equations; to read one, pass the cell.
 """
 
 from __future__ import annotations
@@ -31,15 +33,18 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
-from numbarnn.weights import keras, onnx, onnx_cells, onnx_write, safetensors, torch
+from numbarnn.weights import described, keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
 from numbarnn.weights.network import infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+
+    from numbarnn.common.typing import Cell
 
     Path = str | os.PathLike[str]
     Prefix = str | Sequence[str] | Sequence[tuple[str, str]]
@@ -205,7 +210,9 @@ def to_keras(layer: Recurrent) -> list[list[np.ndarray[Any, Any]]]:
 
 
 # ---------------------------------------------------------------- ONNX
-def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False, **options: Any) -> Layer:
+def from_onnx(
+    model: Any, node: Any = None, *, reverse_as_forward: bool = False, cell: Cell | None = None, **options: Any
+) -> Layer:  # fmt: skip
     """Make a layer with the weights of an ONNX model's LSTM, GRU or RNN nodes.
 
     Nodes with peepholes, other activations, `clip` or `input_forget` become an `RNN` of a custom cell, with one bias;
@@ -224,6 +231,7 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
             `Scan` come last); or a list of these, layer 0 first. None takes all; they must form one stack in one graph.
         reverse_as_forward: import a node of direction "reverse" as a forward layer. Reverse x and y in time yourself,
             each sequence from its last step.
+        cell: the cell of a model that `to_onnx` wrote as a `Scan`. The library's cells are found by their names.
         options: options of the layer. batch_first is True by default if the nodes' `layout` is 1, or if the model
             transposes its input to time first, as `to_onnx` and PyTorch do.
 
@@ -242,69 +250,95 @@ def from_onnx(model: Any, node: Any = None, *, reverse_as_forward: bool = False,
     >>> convert.from_onnx(model, "gru_l1", device="cpu")  # the second node alone
     GRU(16, 16, num_layers=1, dtype='float32', device='cpu')
     """
+    model = onnx.load(model)
+    known = onnx.described(model) if node is None else None
+    if known is not None:
+        return _described(*known, cell, "the ONNX model", options)
+    if cell is not None:
+        raise TypeError("cell must be left out: only models that to_onnx wrote as a Scan have a cell of their own")
     network, found = onnx.read(model, node, reverse_as_forward)
     return _layer(network, found, options)
 
 
 def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, lengths: bool = False) -> Any:
-    """Return an onnx.ModelProto that computes what a call of the layer does, for any T and B, with one node per layer.
+    """Return an onnx.ModelProto that computes what a call of the layer does, for any T and B.
 
-    Inputs are x, lengths (B,) as int32, hx and cx; outputs are y, hy and cy, all in the layer's shapes. If sizes differ
-    there is one state per layer: hx_l0, hx_l1, ... A single bias becomes two, and skip input becomes identity matrices.
-    onnxruntime runs float32 and float16; it has no recurrent operators for float64.
+    Built-in cells become one LSTM, GRU or RNN node per layer. Any other cell, and an LSTM with projection or cell clip,
+    becomes one `Scan` per layer and direction, whose body is the equations.
+
+    Inputs are x, lengths (B,) as int32, hx and cx; outputs are y, hy and cy, all in the layer's shapes. A custom cell's
+    states have its names: of `def f(x, h, m, p)` hx and mx. If sizes differ there is one state per layer: hx_l0, hx_l1,
+    ... In nodes a single bias becomes two, and skip input becomes identity matrices. onnxruntime runs float32 and
+    float16; it has no LSTM, GRU and RNN for float64, but Scan.
 
     Args:
         layer: the layer.
         path: file to write the model to. An existing file is replaced only if writing succeeds.
         state: add the initial state as inputs; otherwise it is zero.
-        lengths: add the sequences' lengths as an input; y is 0 beyond them. For length 0 onnxruntime returns hy and cy
-            as 0, numbarnn as the initial state.
+        lengths: add the sequences' lengths as an input; y is 0 beyond them. For length 0 onnxruntime's nodes return hy
+            and cy as 0, numbarnn and a Scan return the initial state.
 
     Raises:
-        ValueError: ONNX cannot express the layer: a projection, cell_clip, or a cell that is neither built in nor made
-            by `from_onnx` or `from_keras`.
+        ValueError: ONNX cannot express the layer: a custom cell that is written as functions, or in bfloat16.
         OSError: the file cannot be written.
         ImportError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.LSTM(8, 16, device="cpu"), state=True, lengths=True)
     >>> [one.name for one in model.graph.input], [one.name for one in model.graph.output]
     (['x', 'lengths', 'hx', 'cx'], ['y', 'hy', 'cy'])
+    >>> model = convert.to_onnx(numbarnn.RNN(numbarnn.cells.library.min_gru, 8, 16, device="cpu"), "min_gru.onnx")
+    >>> convert.from_onnx("min_gru.onnx", device="cpu")
+    RNN(min_gru, 8, 16, num_layers=1, dtype='float32', device='cpu')
     """
-    model = onnx_write.write(_custom(layer) or _network(layer), layer.batch_first, state, lengths)
+    model = _onnx_model(layer, state, lengths)
     if path is not None:
         with files.replacing(path) as part:
             package("onnx", "writing ONNX models").save(model, os.fspath(part))
     return model
 
 
+def _onnx_model(layer, state, lengths):
+    """Return the model of `to_onnx`, of nodes if there are such."""
+    custom = _custom(layer)
+    if custom or (_is_built_in(layer) and not (layer.proj_size or layer.cell_clip)):
+        return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
+    if layer.dtype == "bfloat16":
+        raise ValueError("ONNX models of custom cells are float16, float32 or float64: convert the layer's weights")
+    told = layer.state_dict(), described.describe(layer)
+    return onnx_scan.write(layer.stack, *told, layer.batch_first, state, lengths)
+
+
 # ---------------------------------------------------------------- safetensors
 def save_safetensors(layer: Recurrent, path: Path) -> None:
-    """Write a layer to a file: PyTorch's state dict, with the cell, batch_first, dropout and the clip.
+    """Write a layer to a file: its state dict, with the cell's name and the layer's options.
 
-    Device, schedule, seed, allow_tf32 and checkpoint_every are not kept.
+    Device, schedule, seed, allow_tf32 and checkpoint_every are not kept. Of a custom cell the file has the name and a
+    digest of the equations.
 
     Raises:
-        ValueError: the layer has a custom cell or input_mode "given".
         OSError: the file cannot be written.
         ImportError: the package safetensors is not installed.
 
     >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
     """
+    if not _is_built_in(layer) or layer.input_mode == "given":  # of which arrays do not tell the sizes
+        safetensors.write(os.fspath(path), layer.state_dict(), described.describe(layer))
+        return
     network = _network(layer)
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
     if network.cell == "lstm":
         options |= {"cell_clip": layer.cell_clip, "clip_propagate_nan": layer.clip_propagate_nan}
-    if network.input_mode == "given":
-        raise ValueError("safetensors files have no input_mode 'given': save layer.state_dict()")
     safetensors.write(os.fspath(path), network.parameters, options)
 
 
-def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
+def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Prefix = "", **options: Any) -> Layer:
     """Make a layer from a file of `save_safetensors`, or from one of PyTorch's state dicts.
 
     Args:
         path: the file.
-        cell, prefix: see `from_torch`; for files that do not come from numbarnn.
+        cell: the custom cell with which the file was written; the library's cells are found by their names. For files
+            that do not come from numbarnn see `from_torch`.
+        prefix: see `from_torch`; for files that do not come from numbarnn.
         options: options of the layer; they override the file's.
 
     Raises:
@@ -316,19 +350,27 @@ def load_safetensors(path: Path, cell: str | None = None, *, prefix: Prefix = ""
     >>> convert.load_safetensors("lstm.safetensors", device="cpu")
     LSTM(8, 16, num_layers=1, proj_size=4, cell_clip=(-2.0, 2.0), dtype='float32', device='cpu')
     """
+    known = safetensors.described(os.fspath(path))
+    if known is not None:
+        return _described(*known, cell, os.fspath(path), options)
     network, found = safetensors.read(os.fspath(path), cell, prefix)
     return _layer(network, found, options)
 
 
 # ---------------------------------------------------------------- layers and networks
-def _network(layer):
-    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
+def _is_built_in(layer):
+    """Return whether a layer has one of cuDNN's cells; raise TypeError unless it is a layer."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
-    if layer.cell not in _CLASSES:
+    return isinstance(layer._cell, str) and layer.cell in _CLASSES
+
+
+def _network(layer):
+    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
+    if not (_is_built_in(layer) or layer.cell in _CLASSES):
         raise ValueError(
-            f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: other formats cannot express "
-            "it; save layer.state_dict()"
+            f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
+            "such layer; write it by to_onnx or save_safetensors"
         )
     network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
     if layer.input_mode == "given":  # arrays do not say so
@@ -349,6 +391,25 @@ def _custom(layer):
         for place, blocks in layer.stack.space.blocks.items()
     }
     return of_parts(parts, kind)
+
+
+def _described(description, arrays, cell, source, options):
+    """Make a layer as `described.describe` told it. `options` override what the file says."""
+    cell = described.cell_of(description, cell, source)
+    own = {name: description[name] for name in described.OPTIONS if name in description}
+    sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+    if decided := [name for name in options if name in _FROM_WEIGHTS]:
+        raise TypeError(f"{', '.join(decided)} must be left out: {source} decides")
+    options = {"dtype": str(next(iter(arrays.values())).dtype)} | own | options
+    if cell.bias is not None:  # the equations say
+        del options["bias"]
+    if cells.CELLS.get(cell.name) is cell:
+        make, kind = _CLASSES[cell.name]
+    else:
+        make, kind = RNN, {"cell": cell}
+    layer = make(**sizes, **kind, **options)
+    layer.load_state_dict({name: arrays[name] for name in layer.parameters})
+    return layer
 
 
 def _layer(network, found, options):

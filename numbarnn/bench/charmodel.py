@@ -189,35 +189,3 @@ def evaluate(model, streams, window=128):
         loss, state = model.loss(inputs, targets, state)
         total += float(loss) * inputs.size
     return total / streams.inputs.size / math.log(2)
-
-
-class Adam:
-    """D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", 2015, arXiv 1412.6980, algorithm 1.
-
-    Args:
-        weights: flat floating-point arrays, updated in place by `step`. xp: their module, numpy or cupy.
-        clip: gradients whose norm, over all buffers together, is larger are scaled down to it (R. Pascanu, T. Mikolov,
-            Y. Bengio, 2013, arXiv 1211.5063, algorithm 1); None for no clipping.
-    """
-
-    def __init__(self, weights, lr, *, xp, betas=(0.9, 0.999), eps=1e-8, clip=None):
-        self.weights, self.lr, self.xp, self.betas, self.eps, self.clip = list(weights), lr, xp, betas, eps, clip
-        self.steps = 0
-        self.first, self.second = ([xp.zeros_like(w) for w in self.weights] for _ in range(2))
-
-    def step(self, gradients):
-        """Update the weights. gradients: flat arrays as the weights, scaled in place if they are clipped."""
-        xp, (beta1, beta2) = self.xp, self.betas
-        self.steps += 1
-        if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device, so that nobody waits
-            norm = xp.sqrt(sum((g * g).sum() for g in gradients))
-            scale = xp.minimum(self.clip / (norm + 1e-6), 1.0).astype(gradients[0].dtype)
-            for g in gradients:
-                g *= scale
-        step_size, root_scale = self.lr / (1 - beta1**self.steps), (1 - beta2**self.steps) ** -0.5
-        for w, g, first, second in zip(self.weights, gradients, self.first, self.second, strict=True):
-            first *= beta1
-            first += (1 - beta1) * g
-            second *= beta2
-            second += (1 - beta2) * (g * g)
-            w -= step_size * (first / (root_scale * xp.sqrt(second) + self.eps))

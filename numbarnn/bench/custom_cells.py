@@ -18,13 +18,21 @@ from numbarnn.bench.cells import find_cell
 from numbarnn.bench.lineup import LineUp
 from numbarnn.bench.peers import peers
 from numbarnn.bench.peers.contender import Contender, torch
-from numbarnn.bench.peers.torch_loop import LoopNetwork, why_no_loop
 from numbarnn.bench.peers.torch_peer import numpy_to_torch, torch_call, torch_synchronize, torch_to_numpy
 from numbarnn.bench.shapes import TRAINING
 from numbarnn.cells import Cell
 from numbarnn.common import precision
 
 STEPS_COMPARED, GROWTH = 16, 10
+
+
+def why_no_loop(cell, train):
+    """Return why there is no loop of a cell; None if there is one."""
+    if getattr(cell, "structure", None) is None:
+        return "written by hand, not as equations"
+    if train and (cell.noise or cell.drop_connect):
+        return "draws random numbers in training, others in each call"
+    return None
 
 
 class NamedCell(NamedTuple):
@@ -91,24 +99,29 @@ class CustomInstance:
 
     def loop(self, train, device, dtype=None):
         """Return the loop in PyTorch at the same work; dtype "float64": of the same numbers."""
+        from numbarnn.torch import Recurrent
 
         def leaf(array):
             return numpy_to_torch(array.astype(dtype) if dtype else array, device).requires_grad_(train)
 
-        leaves = {name: leaf(array) for name, array in self.parameters.items()}
         x, states, dy = leaf(self.x), [leaf(state) for state in self.states], leaf(self.dy).detach()
-        network = LoopNetwork(self.cell, leaves, self.sizes)
+        sizes, options = (self.shape.I, self.shape.H, self.shape.L), {"device": device, "dtype": x.dtype}
+        module = Recurrent(self.cell, *sizes, schedule="loop", **options).eval().requires_grad_(train)
+        for name, array in self.parameters.items():
+            module.named[name] = numpy_to_torch(array, device)
 
         def results(returned):
-            y, finals = returned
-            quantities = {"y": y} | self._named("final {}", [torch.stack(parts) for parts in zip(*finals, strict=True)])
+            y, final = returned
+            quantities = {"y": y} | self._named("final {}", final)
             if train:
-                inputs = {"dx": x} | self._named("d{}", states) | leaves
+                inputs = {"dx": x} | self._named("d{}", states)
                 quantities |= {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in inputs.items()}
+                quantities |= dict(module.named.grad)
             return {name: torch_to_numpy(value) for name, value in quantities.items()}
 
         backward = (lambda y, _: y.backward(dy)) if train else None
-        call = torch_call(lambda: network(x, states), [x, *states, *leaves.values()], backward)
+        state = tuple(states) if len(states) > 1 else states[0]
+        call = torch_call(lambda: module(x, state), [x, *states, *module.parameters()], backward)
         return Contender("loop", call, results, torch_synchronize(device))
 
     def _named(self, form, states):

@@ -8,11 +8,10 @@ import numpy as np
 from numbarnn import engines
 from numbarnn.bench import console
 from numbarnn.bench.cases import PEERS_CELLS, layer_type
-from numbarnn.bench.charmodel import UNKNOWN, Adam, CharModel, Corpus, evaluate, load_text
-from numbarnn.common import files
+from numbarnn.bench.charmodel import UNKNOWN, CharModel, Corpus, evaluate, load_text
+from numbarnn.optim import Adam
 
 DEFAULT_STEPS, DEFAULT_MINUTES = 1200, 2.5  # without --steps and --minutes: so many steps, but no longer than this
-DEFAULT_PLOT, CURVE = "numbarnn_demo.png", "the loss curve (--plot none does without)"
 EMBEDDING, CLIP = 64, 1.0  # size of a character's vector; largest global norm of the gradients
 RECENT, EVERY = 100, 200  # steps whose mean loss is printed; steps between evaluations of the held-out text
 DEFAULTS = {"cell": "lstm", "layers": 2, "hidden": 256, "dropout": 0.0, "batch": 32, "seq": 64, "lr": 4e-3, "seed": 0}
@@ -43,20 +42,15 @@ def add_arguments(parser):
     add("--temperature", type=float, default=0.7, help=about)
     add("--prompt", default="The ", help='Text that the sample continues. Default: "The ".')
     console.add_json_argument(parser, "the results")
-    plot = lambda text: None if text == "none" else console.json_path(text)  # noqa: E731
-    about = f"File for the loss curve, or none. Default: {DEFAULT_PLOT}."
-    add("--plot", type=plot, default=DEFAULT_PLOT, metavar="FILE.png", help=about)
 
 
 def run(args):
-    """Train, then write a sample, results and the loss curve; return 0."""
+    """Train, then write a sample and results; return 0."""
     for name, least, below in RANGES:
         if (value := getattr(args, name)) is not None and not least <= value < below:
             said = f"--{name}: expected a number of at least {least:g} and below {below:g}, got {value}"
             raise console.WrongArguments(said)
     begin, steps, minutes = time.perf_counter(), args.steps or math.inf, args.minutes or math.inf
-    if args.plot is not None:
-        console.figure(CURVE)  # or an error, before the work
     if args.steps is None and args.minutes is None:
         steps, minutes = DEFAULT_STEPS, DEFAULT_MINUTES
     config = {name: getattr(args, name) for name in DEFAULTS}
@@ -107,7 +101,7 @@ class Trainer:
         layer = layer_type(config["cell"])(EMBEDDING, config["hidden"], config["layers"], **options)
         self.model = CharModel(corpus.vocabulary.size, layer, seed=config["seed"])
         self.parameters = sum(buffer.size for buffer in self.model.buffers)
-        self.optimizer = Adam(self.model.buffers, config["lr"], xp=self.model.xp, clip=CLIP)
+        self.optimizer = Adam(self.model.buffers, config["lr"], clip=CLIP)
         self.step, self.window, self.state, self.losses, self.held_out, self.seconds = 0, 0, None, [], [], 0.0
 
     def train_step(self):
@@ -170,7 +164,7 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
 
 
 def finish(args, trainer, interrupted):
-    """Let the model write; print the results, and write them and their picture to files."""
+    """Let the model write; print the results, and write them to a file."""
     trainer.evaluate()
     corpus, config, seconds, steps = trainer.corpus, trainer.config, trainer.seconds, trainer.step
     if args.sample:
@@ -184,15 +178,3 @@ def finish(args, trainer, interrupted):
             "interrupted": interrupted, "configuration": config, "device": trainer.model.layer.engine.device,
             "parameters": trainer.parameters, "text": {"name": corpus.name, "characters": corpus.characters},
         })  # fmt: skip
-    if args.plot is not None:
-        picture = console.figure(CURVE, figsize=(8, 4.5))
-        axes = picture.subplots()
-        axes.plot(range(1, len(trainer.losses) + 1), trainer.losses, alpha=0.5, linewidth=0.8, label="training")
-        axes.plot(*zip(*trainer.held_out, strict=True), "o-", color="tab:orange", label="held-out")
-        title = f"{config['layers']} × {config['cell']}, {config['hidden']} units, {corpus.name}"
-        label = f"step of {config['batch']} × {config['seq']} characters"
-        axes.set(title=title, xlabel=label, ylabel="bits per character")
-        axes.legend()
-        with files.replacing(args.plot) as part:
-            picture.savefig(part, dpi=120, format="png")
-        console.say(f"loss curve: {args.plot}")

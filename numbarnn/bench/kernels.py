@@ -3,9 +3,12 @@
 import argparse
 import inspect
 import re
+import textwrap
 from pathlib import Path
 
-from numbarnn.bench import console, planned, source
+import numpy as np
+
+from numbarnn.bench import console, planned
 from numbarnn.cuda import compiler
 from numbarnn.cuda.machine_code import listing
 from numbarnn.kernels import catalog
@@ -25,7 +28,7 @@ def add_arguments(parser):
     output.add_argument("--ptx", type=shipped_kernel, metavar="NAME", help=about)
     about = "Print a kernel's machine code (SASS). Needs the extra [sass]."
     output.add_argument("--sass", type=shipped_kernel, metavar="NAME", help=about)
-    about = "Print a kernel's Python source, without the code that it never runs."
+    about = "Print a kernel's Python source, and the constants that decide which of its branches are compiled."
     output.add_argument("--source", type=shipped_kernel, metavar="NAME", help=about)
 
 
@@ -127,10 +130,16 @@ def print_machine_code(shipped, arch):
 
 
 def print_source(shipped):
-    """Print a kernel's reduced Python source, below comments: where the full source is, and the kernel's constants."""
+    """Print a kernel's Python source below comments: where it is, and the constants with which a factory made it.
+    One source serves all cells and tiles; the compiler drops the branches that a constant rules out."""
     function = shipped.function
-    package = Path(__file__).resolve().parents[2]
+    package, lines = Path(__file__).resolve().parents[2], inspect.getsourcelines(function)
     path = Path(inspect.getsourcefile(function)).resolve().relative_to(package).as_posix()
-    text = source.reduced(function)
-    head = [f"# {path}, line {inspect.getsourcelines(function)[1]}", f"# Without the code that {shipped} never runs."]
-    console.say("\n".join([*head, *source.constants(function, text), text]))
+    variables, named = inspect.getclosurevars(function), []
+    for name, value in sorted({**variables.globals, **variables.nonlocals}.items()):
+        if isinstance(value, type) and issubclass(value, np.generic):
+            named.append(f"{name} = {value.__name__}")
+        elif isinstance(value, (int, float)):
+            named.append(f"{name} = {value}")
+    constants = textwrap.wrap(", ".join(named), 120, initial_indent="# ", subsequent_indent="# ")
+    console.say("\n".join([f"# {path}, line {lines[1]}", *constants, textwrap.dedent("".join(lines[0])).rstrip()]))

@@ -11,7 +11,7 @@ from numbarnn.engines.gpu import profiles
 from numbarnn.layers import checks
 from numbarnn.layers.costs import costs_of, segments_of
 from numbarnn.schedules import SCHEDULES, Problem, choose, estimate
-from numbarnn.schedules.explain import explain, residences, wider
+from numbarnn.schedules.explain import explain, wider
 from numbarnn.weights.space import sizes_of_layers
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -172,5 +172,5 @@ def _launch(problem, launch):
     return {name: getattr(launch, name) for name in names} | {
         "threads": launch.tile.threads, "max_registers": max_registers(launch, problem.profile),
         "tile": asdict(launch.tile), "estimate": asdict(launch.estimate), "step_us": launch.estimate.step,
-        "bound": launch.estimate.bound, "weights": [one._asdict() for one in residences(problem, launch)],
+        "bound": launch.estimate.bound, "weights": launch.home,
     }  # fmt: skip

@@ -6,17 +6,13 @@ ones are ignored. A file that nobody has read for KEPT_DAYS is removed. Whoever 
 code runs, so a new folder belongs to its user alone (mode 0700).
 """
 
-import ast
 import hashlib
-import inspect
 import json
 import linecache
 import logging
-import marshal
 import os
 import sys
 import tempfile
-import textwrap
 import time
 import types
 import warnings
@@ -29,7 +25,6 @@ import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # code objects in some versions of Python
 KEPT_DAYS = 90  # days a file is kept after its last use
 PART_HOURS = 1  # age of a killed process's unfinished file
 WAIT_S = 60.0  # for another process that compiles the same
@@ -211,13 +206,10 @@ def _sources_in(folder):
 def fingerprint(function):
     """Return the SHA-256 of what a Python function computes.
 
-    Kernels made by one factory share name and source and differ in what they close over. So the digest covers the
-    source text and, recursively, every function, constant and jitted function that is reached through closures, globals
-    and defaults. It is the same under every version of Python, so that kernels compiled on one machine are found on
-    another. Only a function without source, such as one made by `exec`, counts by its bytecode. NumPy's functions count
-    by name,
-    as Numba replaces them by its own. A value of an unknown kind counts by its repr: if that contains an address, each
-    process compiles the kernel again.
+    Kernels made by one factory share name and code and differ in what they close over. So the digest covers the
+    bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
+    and defaults. NumPy's functions count by name, as Numba replaces them by its own. A value of an unknown kind counts
+    by its repr: if that contains an address, each process compiles the kernel again.
     """
     return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
 
@@ -271,69 +263,25 @@ def _describe_function(function, seen):
         except ValueError:  # not filled in yet (a function that refers to itself, or defined later)
             continue
         yield from _describe(content, seen)
-    source = _source_of(code, function.__globals__)
-    yield from [marshal.dumps(code).hex()] if source is None else source
-    for name in sorted({name for one in _nested(code) for name in one.co_names}):
-        if name in function.__globals__:
-            yield f"global {name}"
-            yield from _describe(function.__globals__[name], seen)
+    yield from _describe_code(code, function.__globals__, seen)
 
 
-def _nested(code):
-    """Yield a code object and all code objects inside it."""
-    yield code
+def _describe_code(code, names, seen):
+    """Describe a code object, those inside it and what they find among global names; places in files do not count."""
+    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
+            yield from _describe_code(constant, names, seen)
+        else:
+            known = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            yield f"{type(constant).__name__} {known!r}"
+    for name in code.co_names:
+        if name in names:
+            yield f"global {name}"
+            yield from _describe(names[name], seen)
 
 
-# ---------------------------------------------------------------------------------------------- sources of functions
 def run_source(source, file, namespace):
     """Execute a text, as `exec`, so that its functions have a source; file: a unique name for it."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec", dont_inherit=True), namespace)
-
-
-def _source_of(code, module):
-    """Return the lines of the function with this code, and its number among the functions that begin in its first line.
-    Return None if its file has no such function, or no longer. `module`: its globals, to find a file within a zip."""
-    text = "".join(linecache.getlines(code.co_filename, module))
-    ends, codes = _functions_in(text, code.co_filename)
-    same = [number for number, other in enumerate(codes.get(code.co_firstlineno, ())) if _alike(code, other)]
-    if not same:
-        return None
-    lines = text.splitlines()[code.co_firstlineno - 1 : ends[code.co_firstlineno]]
-    return textwrap.dedent("\n".join(lines)), f"number {same[0]}"
-
-
-@lru_cache(maxsize=64)
-def _functions_in(text, file):
-    """Return first line of functions in a file -> last line of those that begin there; -> their code objects."""
-    ends, codes = {}, {}
-    try:
-        tree, whole = ast.parse(text), compile(text, file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return ends, codes
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            first = min(one.lineno for one in (node, *getattr(node, "decorator_list", [])))
-            ends[first] = max(ends.get(first, 0), node.end_lineno)
-    for code in _nested(whole):
-        if code.co_firstlineno in ends and code.co_flags & inspect.CO_NEWLOCALS and code.co_name not in _COMPREHENSIONS:
-            codes.setdefault(code.co_firstlineno, []).append(code)
-    return ends, codes
-
-
-def _alike(one, other):
-    """Return whether two code objects compute the same."""
-    return (
-        one.co_code == other.co_code
-        and one.co_names == other.co_names
-        and len(one.co_consts) == len(other.co_consts)
-        and all(
-            _alike(a, b)
-            if isinstance(a, types.CodeType) and isinstance(b, types.CodeType)
-            else a == b and type(a) is type(b)
-            for a, b in zip(one.co_consts, other.co_consts, strict=True)
-        )
-    )

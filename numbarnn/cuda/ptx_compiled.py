@@ -211,7 +211,7 @@ divide = _instruction("divide", "div.full.f32 $0, $1, $2;", [FLOAT32], [FLOAT32]
 exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
 reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
 
-# ---- order and time
+# ---- order
 # Nothing, for a number that is not negative: a loop of no rounds, over which the assembler moves no loads to where
 # they would take registers for longer. It would move them over a branch alone.
 keep_order = _instruction(
@@ -224,6 +224,3 @@ keep_order = _instruction(
     pinned="memory",
 )
 sleep = _instruction("sleep", "nanosleep.u32 $0;", [], [WORD], pinned="memory")  # let others run for about so long
-# Clocks: of the SM, in its cycles; of the whole device, in nanoseconds.
-clock = _instruction("clock", "mov.u64 $0, %clock64;", [types.int64], pinned="memory")
-nanoseconds = _instruction("nanoseconds", "mov.u64 $0, %globaltimer;", [types.int64], pinned="memory")

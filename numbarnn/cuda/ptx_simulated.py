@@ -1,12 +1,11 @@
 """The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first; a
-`watching.Watcher` is told of what blocks exchange: relaxed loads and stores."""
+`simulator.Watcher` is told of what blocks exchange: relaxed loads and stores."""
 
-import time
 from functools import partial
 
 import numpy as np
 
-from numbarnn.cuda import simulator, watching
+from numbarnn.cuda import simulator
 
 _ALL_LANES = 0xFFFFFFFF
 # One word, as three types: what is written as one is read as another, in a fifth of the time of NumPy's conversions.
@@ -58,7 +57,7 @@ def _element(array, index):
 
 def load_words(array, index):
     words = _sixteen_bytes(array, index)
-    watching.watcher.loaded(array, index, 16 // array.itemsize)
+    simulator.watcher.loaded(array, index, 16 // array.itemsize)
     return words
 
 
@@ -69,21 +68,21 @@ def load_words_if(array, index, wanted_and_words):
 
 def load(array, index):
     value = _element(array, index)
-    watching.watcher.loaded(array, index, 1)
+    simulator.watcher.loaded(array, index, 1)
     return value
 
 
 def store(array, index, value):
     _element(array, index)
     array[index] = value
-    watching.watcher.stored(array, index, 1)
+    simulator.watcher.stored(array, index, 1)
 
 
 def store_word(array, index, word):
     if index % 2 or not 0 <= index < len(array) - 1:
         raise IndexError(f"a word at element {index} of {len(array)}")
     array[index], array[index + 1] = word & np.uint32(0xFFFF), word >> np.uint32(16)
-    watching.watcher.stored(array, index, 2)
+    simulator.watcher.stored(array, index, 2)
 
 
 def prefetch(array, index):
@@ -237,11 +236,3 @@ exp2, reciprocal = np.exp2, np.reciprocal
 
 def sleep(nanoseconds):
     simulator.pause()
-
-
-# ---- clocks: the host's
-def clock():
-    return np.int64(time.perf_counter_ns())
-
-
-nanoseconds = clock

@@ -231,6 +231,11 @@ class Engine(ABC):
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
         """out = op(a) op(b), or +=: matrices as in `numbarnn.cuda.gemm.matmul`."""
 
+    def each(self, kind, count, operands, options):
+        """Do an operation `count` times: on every entry along the first axes of its operands."""
+        for number in range(count):
+            getattr(self, kind)(*entry_of(operands, number), **options)
+
     @abstractmethod
     def add_column_sums(self, out, x):
         """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
@@ -288,6 +293,15 @@ class Engine(ABC):
         """
         for job in make_jobs():
             job.bind()()
+
+
+def entry_of(operands, number):
+    """Return the operands of one operation of `Engine.each`: arrays without their first axis."""
+    if isinstance(operands, dict):
+        return {name: entry_of(one, number) for name, one in operands.items()}
+    if isinstance(operands, tuple):
+        return tuple(entry_of(one, number) for one in operands)
+    return operands[number] if hasattr(operands, "strides") else operands
 
 
 def as_code(name):

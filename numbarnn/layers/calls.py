@@ -105,7 +105,7 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
         read = read.of_copy(run.arrays.pop("weights"), allocate)
     run.arrays |= read.arrays()
     copies = call.keeps or (engine.records_jobs and problem.training)
-    run.give("x", x, own=copies and not problem.copies_x)
+    run.give("x", x, own=copies and not problem.copies_x and problem.input_mode == "linear")
     run.give("hx", hx)
     run.give("cx", cx)
     for name, array in (("lengths", lengths), ("resets", resets)):
@@ -119,14 +119,14 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
         run.give_from_host(name, array)
     read.derive()
     run.execute()
-    y, *others = program.results
-    if not call.keeps or program.y_copy is not None:
-        y = run.result(y)
-    elif engine.records_jobs:
-        y = engine.settled(allocate, "y_result", run.at(y), own=True)  # backward reads h again
-    else:
-        y = run.at(y).copy()
-    results = y, *(run.result(other) for other in others)
+    results = []
+    for number, view in enumerate(program.results):
+        if not call.keeps or number in (1, 2) or program.rewrites:
+            results.append(run.result(view))
+        elif engine.records_jobs:  # backward reads h, and the states of each step, again
+            results.append(engine.settled(allocate, f"result_{number}", run.at(view), own=True))
+        else:
+            results.append(run.at(view).copy())
     arrays = {name: run.arrays[name] for name in (*program.given, "reserve") if name in run.arrays}
     if problem.copies_x:
         del arrays["x"]

@@ -60,7 +60,8 @@ def jvp(layer, at, along, ends, training, tape):
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
-            y = _exchanged(arguments.output(stack, one.y.astype(known_dtype(stack.dtype), copy=False)), batch_first)
+            y = one.y.astype(known_dtype(stack.dtype), copy=tape)  # which hvp reads again
+            y = _exchanged(arguments.output(stack, y), batch_first)
             found.append(y if packing is None else arguments.packed(layer.engine, packing, y))
         final = (arguments.as_state(stack, *joined(stack, one.states)) for one in (results, tangents))
     made = (*found, *final)

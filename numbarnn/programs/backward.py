@@ -8,6 +8,7 @@ from numbarnn.kernels.step.groups import BackwardBuffers, Gradients, Scratch
 from numbarnn.programs.forward import BUILDERS, ForwardSpec, as_given, forward
 from numbarnn.programs.program import Builder
 from numbarnn.programs.states import form_of_state, part_of_state, rows, state_arrays
+from numbarnn.programs.views import stacked
 from numbarnn.schedules.plan import Plan
 from numbarnn.schedules.problem import state_shapes
 
@@ -165,7 +166,11 @@ class Backward(Builder):
                     getattr(self, name)[place] = view = self.new((name, place), shape, dtype)
                     return view
 
-                self.dax[place] = new("dax", (*outer, cell.num_gates * H)) if shared is None else shared
+                if self._writes_given(layer):
+                    columns = self.dx[layer][:, :, direction * cell.num_gates * H :]
+                    self.dax[place] = columns[:, :, : cell.num_gates * H]
+                else:
+                    self.dax[place] = new("dax", (*outer, cell.num_gates * H)) if shared is None else shared
                 self.dah[place] = self.dax[place]
                 if not cell.same_gradient:
                     new("dah", (*outer, cell.num_ah * H))
@@ -183,6 +188,11 @@ class Backward(Builder):
                     new("h_before", (*outer, P))
                 if self._adds_dropped:
                     new("dR", (cell.num_ah * H, P // cell.heads))
+
+    def _writes_given(self, layer):
+        """Whether steps write the gradient of a given W x where callers get it.
+        Not where gradients of parameters are made of it in another call, before which a caller may change it."""
+        return self.tape.reads_given(layer) and self.has_weights and not self.spec.after
 
     def _for_weights(self):
         """Return the arrays from which gradients of parameters are made after the steps."""
@@ -260,6 +270,8 @@ class Backward(Builder):
         for direction in range(self.problem.directions):
             gates, options = self.problem.cell.num_gates, {"accumulate": direction > 0}
             dax = self._columns(rows(self.dax[layer, direction][when]), layer, gates)
+            if mode == "given" and self._writes_given(layer):
+                continue
             if mode == "given":
                 self.emit("copy", dx[:, direction * dax.shape[1] :][:, : dax.shape[1]], dax)
                 continue
@@ -293,9 +305,15 @@ class Backward(Builder):
         if not self.need.by_sequence:
             self._weight_gradients(task, self.dw, self.d_derived, rows, problem.batch)
             return
-        for number in range(problem.batch):
+        before, each = self._operations, []
+        for number in (0, problem.batch - 1):
+            self._operations = []
             d_derived = None if self.d_derived is None else self.d_derived[number]
             self._weight_gradients(task, self.dw[number], d_derived, lambda view, number=number: view[:, number], 1)
+            each.append(self._operations)
+        self._operations = before
+        for (kind, operands, options), last in zip(*each, strict=True):
+            self.emit("each", kind, problem.batch, stacked(operands, last.operands, problem.batch), options)
 
     def _weight_gradients(self, task, dw, d_derived, rows, batch):
         """The gradients of parameters from some sequences: `rows` of a view (T, B, N) are theirs, (T*batch, N)."""

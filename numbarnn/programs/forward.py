@@ -107,6 +107,8 @@ class Forward(Builder):
         self._make_x(views)
         self.step_mask, layers = views.get("step_mask"), range(p.layers)
         self.h, self.c, self.m = ({n: views[k, n] for n in layers if (k, n) in views} for k in "hcm")
+        if p.keeps_states and not self.rewrites:
+            self.all_states = self.c[p.layers - 1][1:-1]
         self.gates, self.v, self.sums = (
             {name[1]: view for name, view in views.items() if name[0] == kind} for kind in ("gates", "v", "sums")
         )
@@ -149,9 +151,9 @@ class Forward(Builder):
         self.y_copy = self.all_states = None
         if p.batch_major or p.padded:
             self.y_copy = self.new("y_copy", (*outer, p.directions * p.output_sizes[-1]))
-        if p.keeps_states:
-            width = p.directions * p.cell.num_private * p.hidden_sizes[-1]
-            self.all_states = self.new("all_states", (*outer, width))
+            if p.keeps_states:
+                width = p.directions * p.cell.num_private * p.hidden_sizes[-1]
+                self.all_states = self.new("all_states", (*outer, width))
         self.rewrites = self.y_copy is not None
 
     def _make_scratch(self):
@@ -165,7 +167,10 @@ class Forward(Builder):
                 )
             for direction in range(p.directions):
                 place = layer, direction
-                self.ax[place] = self.gates.get(place) or self.new(("ax", place), (T, B, cell.num_gates * H))
+                if self.reads_given(layer):
+                    self.ax[place] = self.x[:, :, direction * cell.num_gates * H :][:, :, : cell.num_gates * H]
+                else:
+                    self.ax[place] = self.gates.get(place) or self.new(("ax", place), (T, B, cell.num_gates * H))
                 self.ah[place] = self.new(("ah", place), (B, cell.num_ah * H), "state")
                 if cell.num_sums:  # of blocks of 4 units or more
                     self.words[place] = self.new(("words", place), (2, cell.num_sums, B, -(-H // 4)), "int64")
@@ -247,9 +252,9 @@ class Forward(Builder):
         mode = self.input_mode(layer)
         if mode == "skip":
             self.emit("spread", ax, x, cell.num_gates)
-        elif mode == "given":
+        elif mode == "given" and not self.reads_given(layer):
             self.emit("copy", ax, x[:, direction * ax.shape[1] :][:, : ax.shape[1]])
-        else:
+        elif mode == "linear":
             W = self.W_of(layer, direction)
             if len(W):
                 self.emit("multiply", ax[:, : len(W)], x, W, transpose_b=True, allow_tf32=self.problem.allow_tf32)
@@ -270,6 +275,10 @@ class Forward(Builder):
     def input_mode(self, layer):
         """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
         return self.problem.input_mode if layer == 0 else "linear"
+
+    def reads_given(self, layer):
+        """Whether steps read a given W x where it is, as engines do that need no products before the steps."""
+        return self.problem.fuses_input and self.input_mode(layer) == "given"
 
     def steps_group(self, layer, direction):
         """Return the arrays that the steps of a layer and direction work on."""
@@ -342,7 +351,7 @@ class Forward(Builder):
         problem, outputs = self.problem, []
         if self.rewrites:
             outputs.append((self.y, self.output(problem.layers - 1)))
-        if self.all_states is not None:
+        if self.rewrites and self.all_states is not None:
             outputs.append((self.all_states, self.c[problem.layers - 1][1:-1]))
         for out, value in outputs:
             if problem.padded:

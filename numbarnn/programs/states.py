@@ -1,5 +1,7 @@
 """States of a stack of layers: one array (L * D, B, H), or where layers differ in size a list of one (D, B, H) each."""
 
+from numbarnn.programs.views import View
+
 
 def state_arrays(state):
     """The arrays of a state: none, one, or one per layer."""
@@ -41,7 +43,7 @@ def named_arrays(name, state):
     return [] if state is None else [(name, state)]
 
 
-def rows(array):
-    """(T, B, N) as (T * B, N): a view, as all arrays here are contiguous."""
-    steps, batch, width = array.shape
-    return array.reshape(steps * batch, width)
+def rows(view):
+    """(T, B, N), all or some columns of a contiguous array, as (T * B, N)."""
+    steps, batch, width = view.shape
+    return View(view.buffer, view.dtype, (steps * batch, width), view.offset, view.strides[1:])

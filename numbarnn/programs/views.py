@@ -110,6 +110,19 @@ def contiguous_strides(shape, itemsize):
     return tuple(reversed(strides))
 
 
+def stacked(first, last, count):
+    """Return operands whose views have an axis more, along which they go from those of `first` to those of `last`."""
+    ends = []
+    with_views(last, ends.append)
+    ends = iter(ends)
+
+    def join(view):
+        step = (next(ends).offset - view.offset) // max(1, count - 1)
+        return View(view.buffer, view.dtype, (count, *view.shape), view.offset, (step, *view.strides))
+
+    return with_views(first, join)
+
+
 def with_views(value, function):
     """Return operands (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
     applied to each view."""

@@ -39,10 +39,9 @@ def _pick(problem):
     ours, theirs = (
         sum(estimate.pass_us(problem, name, backward) for backward in passes) for name in (persistent.NAME, other.name)
     )
-    untimed = next((f"; no device has timed its {launch.untimed}" for launch in launches if launch.untimed), "")
     of = "forward and backward together" if problem.training else "forward"
     chosen = other if ours > theirs else persistent.SCHEDULE
-    return chosen, f"{of}, persistent takes about {ours:.0f} µs, {other.name} {theirs:.0f} µs{untimed}"
+    return chosen, f"{of}, persistent takes about {ours:.0f} µs, {other.name} {theirs:.0f} µs"
 
 
 class Auto(Schedule):

@@ -31,8 +31,8 @@ def launches_us(problem, launches, backward):
     """Return the microseconds of a pass by these `persistent.launch.Launch`es."""
     plan = PERSISTENT.plan_of(problem, launches, backward)
     total = sum(launch.microseconds for launch in launches) + _products_us(problem, plan)
-    spared = calibration.NODE_US.value * _spared(problem, backward)
-    return max(total - spared, calibration.NODE_US.value)
+    spared = calibration.NODE_US * _spared(problem, backward)
+    return max(total - spared, calibration.NODE_US)
 
 
 def _spared(problem, backward):
@@ -58,7 +58,7 @@ def steps_us(problem, backward, overlapping):
     """
     D = problem.directions
     kind, per_us = rate_of(problem)
-    start, of_column = (table[kind, backward].value for table in (calibration.STEP_US, calibration.STEP_COLUMN_US))
+    start, of_column = calibration.STEP_US[kind, backward], calibration.STEP_COLUMN_US[kind, backward]
     in_turn, work = [], 0.0
     for hidden in problem.hidden_sizes:
         matrices = matrices_of_step(problem, hidden)
@@ -67,8 +67,8 @@ def steps_us(problem, backward, overlapping):
         in_turn.append(sum(start + of_column * width for width in columns) if matrices else start / 2)
         in_turn[-1] += _sums_us(problem, hidden, backward)
         numbers = sum(rows * width for rows, width in matrices)
-        work += D * problem.batch * numbers / per_us / calibration.STEP_SHARE[kind].value
-    share = calibration.LAYER_SHARE.value if overlapping and D == 1 else 1
+        work += D * problem.batch * numbers / per_us / calibration.STEP_SHARE[kind]
+    share = calibration.LAYER_SHARE if overlapping and D == 1 else 1
     return problem.steps * (in_turn[0] + share * sum(in_turn[1:]) + work)
 
 
@@ -77,5 +77,5 @@ def _sums_us(problem, hidden, backward):
     Each sequence has one block, and stages follow each other."""
     # No gradient flows through a maximum.
     stages = sum(1 for stage in problem.cell.stages if stage.sums and not (backward and stage.largest))
-    clocks = calibration.STEP_SUMS_CLOCKS.value + calibration.STEP_SUMS_UNIT_CLOCKS.value * hidden
+    clocks = calibration.STEP_SUMS_CLOCKS + calibration.STEP_SUMS_UNIT_CLOCKS * hidden
     return stages * clocks / (problem.profile.clock_ghz * 1e3)

@@ -18,7 +18,7 @@ def product_us(task, problem):
     numbers, products = directions * sum(rows * width for rows, width in matrices), directions * len(matrices)
     count = (task.last - task.first) * problem.batch * numbers
     kind, per_us = rate_of(problem)
-    return products * calibration.PRODUCT_US.value + count / per_us / calibration.PRODUCT_SHARE[kind].value
+    return products * calibration.PRODUCT_US + count / per_us / calibration.PRODUCT_SHARE[kind]
 
 
 def matrices_of_step(problem, hidden):

@@ -23,7 +23,8 @@ class Computation:
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        shapes, bounds: name -> shape of each parameter, and bound of its first values, 1/√H, in torch.nn's order.
+        space: of all parameters, a `WeightSpace`. shapes, bounds: name -> shape of each parameter, and bound of its
+            first values, 1/√H, in torch.nn's order.
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
         dropout: the probability that networks apply by themselves. loop: whether calls run as `numbarnn.torch.loop`.
@@ -37,8 +38,9 @@ class Computation:
         by_layer = by_layer or not (self.loop or whole.equal_widths)
         self.states, self.by_layer, self.dropout = whole.cell.states, by_layer, whole.dropout
         self._networks = [Network(**one) for one in _options_by_layer(options, whole)] if by_layer else [network]
-        places = {part.name.removesuffix(suffix): part for part in whole.space.parameters}
-        self.shapes = {name.removesuffix(suffix): shape for name, shape in whole.space.shapes.items()}
+        self.space = network.space
+        places = {part.name.removesuffix(suffix): part for part in network.parts}
+        self.shapes = {name.removesuffix(suffix): shape for name, shape in self.space.shapes.items()}
         self.bounds = {name: 1.0 / math.sqrt(whole.hidden_sizes[places[name].layer]) for name in self.shapes}
         self.layers = [
             [name for name in self.shapes if (places[name].layer, places[name].direction) == (layer, direction)]
@@ -56,8 +58,23 @@ class Computation:
         stack = self.stack
         if stack.cell.initial:
             key = int(torch.randint(2**62, ()))
-            for part, where, value in stack.space.initial(stack.cell.initial, key):
+            for part, where, value in self.space.initial(stack.cell.initial, key):
                 yield part.name, where.start - part.offset, where.stop - part.offset, value
+
+    def take_apart_or_join(self, state_dict, prefix):
+        """Give a state dict this module's parameters, if it has those of a module with the other `split`."""
+        whole, pieces = self.stack.space, self.stack.space.split().parameters
+        for part in whole.parameters:
+            name = f"{prefix}{part.name.removesuffix(self.suffix)}"
+            inside = [one for one in pieces if part.offset <= one.offset < part.offset + part.size]
+            names = [f"{prefix}{one.name}" for one in inside]
+            if name in names:  # an array of its own in both
+                continue
+            if self.space is not whole and name in state_dict:
+                parts = state_dict.pop(name).split([one.shape[0] for one in inside])
+                state_dict.update(zip(names, parts, strict=True))
+            elif self.space is whole and all(one in state_dict for one in names):
+                state_dict[name] = torch.cat([state_dict.pop(one) for one in names])
 
     # ---------------------------------------------------------------- the call
     def again(self, module, x, hx, batch_first):
@@ -162,6 +179,7 @@ class Computed:
         self.flatten_parameters()
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        self._computation.take_apart_or_join(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         if local_metadata.get("assign_to_params_buffers"):
             self.flatten_parameters()

@@ -164,7 +164,7 @@ def run(network, weights, x, state, about):
         for direction in range(D):
             parameters = {
                 name: arrays[part.name].reshape(-1)[where.start - part.offset : where.stop - part.offset].reshape(shape)
-                for name, (part, where, shape) in stack.space.blocks[layer, direction].items()
+                for name, (part, where, shape) in network.space.blocks[layer, direction].items()
             }
             drop = draws.drop.get(parameter_name("R", layer, direction))
             one = UnfusedLayer(library, stack, layer, direction, parameters, drop)

@@ -7,6 +7,8 @@ model with them could not be compiled as a whole.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,12 +39,13 @@ if TYPE_CHECKING:
         schedule: str
         allow_tf32: AllowTF32
         checkpoint_every: int | None
+        split: bool
 
 
 # Options that torch.nn does not have, with their defaults.
 _BESIDES = {
     "reset_after": True, "cell_clip": None, "clip_propagate_nan": True, "input_mode": "linear", "schedule": "auto",
-    "allow_tf32": False, "checkpoint_every": None,
+    "allow_tf32": False, "checkpoint_every": None, "split": False,
 }  # fmt: skip
 _OF_STACKS = [name for name in _BESIDES if name != "reset_after"]  # which is another cell
 
@@ -68,6 +71,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
         input_mode, cell_clip, clip_propagate_nan, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
         schedule: as there, or "loop": a slow, plain loop over time of PyTorch's own operations, for what needs to see
             them: derivatives of any order, `torch.onnx.export`, hooks, devices other than CPUs and NVIDIA's GPUs.
+        split: make a parameter of each matrix and vector of the equations, `W_i_l0`, `R_f_l0_reverse`, `peep_l0`, so
+            that an optimizer or `requires_grad_(False)` can treat each in its own way. They are views of the same flat
+            buffer. State dicts with and without it load into each other.
 
     Raises:
         TypeError, ValueError: an argument is wrong, as in torch.nn.
@@ -92,6 +98,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         input_mode: Literal["linear", "skip", "given"] = "linear",
         cell_clip: float | tuple[float, float] | None = None, clip_propagate_nan: bool = True, schedule: str = "auto",
         allow_tf32: AllowTF32 = False, checkpoint_every: int | None = None,
+        split: bool = False,
     ) -> None:  # fmt: skip
         Module.__init__(self)  # not RNNBase's, which makes parameters of the four modes that it knows
         checks.options(bias, batch_first, dropout, checks.layers_of(hidden_size, num_layers))
@@ -103,6 +110,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         self.input_mode, self.cell_clip, self.clip_propagate_nan = input_mode, cell_clip, clip_propagate_nan
         self.schedule, self.allow_tf32, self.checkpoint_every = schedule, allow_tf32, checkpoint_every
+        self.split = flag(split, "split")
         self._set_up()
         for name, shape in self._computation.shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
@@ -134,6 +142,37 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 values = torch.tensor(value, dtype=parameter.dtype, device=parameter.device)
                 parameter.view(-1)[first:last] = values
 
+    def parameter_groups(self, options: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Group the parameters for an optimizer by their names in the equations.
+
+            groups = module.parameter_groups({"R.*": {"lr": 1e-4}, "b.*": {"weight_decay": 0.0}})
+            optimizer = torch.optim.Adam(groups, lr=1e-3)
+
+        Args:
+            options: pattern, with * and ?, of names as `named` has them -> options of the optimizer. The first pattern
+                that fits a name counts. Parameters without a pattern form the last group, without options.
+
+        Raises:
+            ValueError: a pattern fits no parameter, or a part of one alone: make the module with `split=True`.
+        """
+        names = {parameter: [] for parameter in self.parameters()}
+        for blocks in self._computation.space.blocks.items():
+            prefix = "l{}.{}".format(blocks[0][0], "reverse." * blocks[0][1]) if len(self._all_weights) > 1 else ""
+            for name, (part, *_) in blocks[1].items():
+                names[getattr(self, part.name.removesuffix(self._computation.suffix))].append(prefix + name)
+        groups = {pattern: [] for pattern in (*options, None)}
+        for parameter, own in names.items():
+            fits = {next((one for one in options if fnmatchcase(name, one)), None) for name in own}
+            if len(fits) > 1:
+                raise ValueError(
+                    f"parameter_groups needs one pattern for {', '.join(own)}, which are one parameter: make the "
+                    "module with split=True"
+                )
+            groups[fits.pop()].append(parameter)
+        if unused := [pattern for pattern in options if not groups[pattern]]:
+            raise ValueError(f"parameter_groups: no parameter fits {unused[0]!r}; there are {', '.join(self.named)}")
+        return [{"params": own, **options.get(pattern, {})} for pattern, own in groups.items() if own]
+
     # ---------------------------------------------------------------- from torch.nn's module and back
     _OWN = ("cell", "_computation", *_OF_STACKS, "reset_after")  # attributes that torch.nn's modules do not have
 
@@ -145,7 +184,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
 
     def _is_torchs(self):
         """True if torch.nn has a module that computes the same."""
-        besides = ("reset_after", "cell_clip", "input_mode")  # the others change no result
+        besides = ("reset_after", "cell_clip", "input_mode", "split")  # the others change no result
         usual = all(getattr(self, name, _BESIDES[name]) == _BESIDES[name] for name in besides)
         return usual and isinstance(self.bias, bool) and isinstance(self.hidden_size, int)
 

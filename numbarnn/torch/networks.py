@@ -74,23 +74,30 @@ def computes_in(tensor):
 class Network:
     """A stack of recurrent layers of one width without device and dtype, which come from a call's tensors.
 
+    Args:
+        split: each matrix and vector of the equations is a parameter of its own. The others are as in `numbarnn.LSTM`.
+
     Attributes:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
         key: text that identifies its computation; equal for networks that compute the same.
-        parts: the `Parameter`s of the flat weight buffer, in its order; size: its elements.
+        space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order; size: its
+            elements.
         places: their shapes, strides and offsets. draws: whether training draws random numbers.
         private: N, cell states besides h. remembers: whether calls may be repeated, see `Computation.again`.
     """
 
     def __init__(
-        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False, **options
-    ):
-        arguments = {name: value for name, value in locals().items() if name not in ("self", "options", "cell")}
+        self, cell, input_size, hidden_size, num_layers=None, bias=True, dropout=0.0, bidirectional=False,
+        split=False, **options,
+    ):  # fmt: skip
+        arguments = {
+            name: value for name, value in locals().items() if name not in ("self", "options", "cell", "split")
+        }
         self._cell, self._arguments = cells.get(cell), arguments | options
         self.stack = self._make("float32", "cpu", self._cell)
         self.stack.engine.join_pytorch(torch.get_num_threads)
-        space = self.stack.space
-        self.parts, self.size = space.parameters, space.size
+        self.split, self.space = split, self.stack.space.split() if split else self.stack.space
+        self.parts, self.size = self.space.parameters, self.space.size
         self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
@@ -98,7 +105,7 @@ class Network:
         self.remembers = not (self.draws or self.private > 1)
         hidden = {"num_layers": None, "hidden_size": list(self.stack.hidden_sizes)}
         known = {
-            "cell": known_cell(self._cell), "source": _digest(self._cell), "operators": OPERATORS,
+            "cell": known_cell(self._cell), "source": _digest(self._cell), "operators": OPERATORS, "split": split,
             "reserve": reserve_size(self.stack, SOME_CALL, "float32"),
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
@@ -117,7 +124,7 @@ class Network:
         return Stack(cell, **(self._arguments | changes), dtype=dtype, device=device)
 
     def __reduce__(self):
-        return partial(Network, self._cell, **self._arguments), ()
+        return partial(Network, self._cell, **self._arguments, split=self.split), ()
 
     @classmethod
     def of_key(cls, key):

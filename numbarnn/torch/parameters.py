@@ -69,7 +69,7 @@ class NamedTensors(Named):
     def __init__(self, module, grad=False):
         computation = module._computation
         self._module, self._suffix, self._grad = module, computation.suffix, grad
-        self._take(computation.stack.space)
+        self._take(computation.space)
 
     def _view(self, part, where, shape):
         return part, where.start - part.offset, shape

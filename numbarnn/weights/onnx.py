@@ -4,6 +4,7 @@ A node's inputs are X, W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H) = [b_w, b_r], 
 gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, and GRU, RNN).
 """
 
+import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from numbarnn.weights import gates
 from numbarnn.weights.network import of_parts, package, type_name
 from numbarnn.weights.onnx_cells import ACTIVATIONS, BUILT_IN, DEFAULTS, Kind
 from numbarnn.weights.onnx_graph import MOVES, OnnxGraph, label
+from numbarnn.weights.onnx_scan import KEY
 
 OPERATORS = ("LSTM", "GRU", "RNN")
 # attribute -> values with which a node computes the same, besides attributes that `_layer` reads
@@ -70,8 +72,8 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """Return the `NetworkData` of a model's nodes, and the option batch_first: see `numbarnn.convert.from_onnx`."""
-    model = _load(model)
+    """Return the `NetworkData` of a loaded model's nodes, and the option batch_first: see
+    `numbarnn.convert.from_onnx`."""
     whole = OnnxGraph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
     recurrent = [(one, graph) for graph in graphs for one in graph.nodes if one.op_type in OPERATORS]
@@ -111,7 +113,18 @@ def read(model, node=None, reverse_as_forward=False):
     return network, {"batch_first": first.layout == 1 or batch_first}
 
 
-def _load(model):
+def described(model):
+    """Return (the description, name -> array) of a model that `onnx_scan` wrote; None of any other."""
+    text = {one.key: one.value for one in model.metadata_props}.get(KEY)
+    if text is None:
+        return None
+    arrays = {one.name: package("onnx", "reading ONNX models").numpy_helper.to_array(one)
+              for one in model.graph.initializer}  # fmt: skip
+    return json.loads(text), arrays
+
+
+def load(model):
+    """Return the onnx.ModelProto of what `numbarnn.convert.from_onnx` takes, with inferred shapes."""
     onnx = package("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
         subject, read_it = "the onnx.ModelProto is", lambda: model

@@ -6,11 +6,13 @@ Any program that reads safetensors finds PyTorch's state dict in them; files by 
 import json
 
 from numbarnn.common import files
+from numbarnn.weights import described as described_layers
 from numbarnn.weights.network import agreed, package
 from numbarnn.weights.torch import read as read_state_dict
 
 KEY = "numbarnn"  # in the metadata
-OPTIONS = ("cell", "batch_first", "dropout", "cell_clip", "clip_propagate_nan")  # the options it may hold
+# The options it may hold.
+OPTIONS = ("cell", "digest", "input_size", "hidden_size", *described_layers.OPTIONS)
 
 
 def write(path, parameters, options):
@@ -21,9 +23,25 @@ def write(path, parameters, options):
         part.write_bytes(data)
 
 
+def described(path):
+    """Return (the description, name -> array) of a file of a layer of any cell; None of any other."""
+    arrays, metadata = _load(path)
+    options = _options(metadata, path)
+    return (options, arrays) if "digest" in options else None
+
+
 def read(path, cell=None, prefix=""):
     """Return the `NetworkData` of a file, and the layer's options in it ({} if another program wrote it).
     See `numbarnn.convert.load_safetensors`."""
+    arrays, metadata = _load(path)
+    options = _options(metadata, path)
+    file_cell = options.pop("cell", None)
+    network, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
+    return network, options
+
+
+def _load(path):
+    """Return name -> array, and the metadata."""
     safetensors = package("safetensors", "reading safetensors files")
     numpy = package("safetensors.numpy", "reading safetensors files")
     with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack
@@ -31,13 +49,9 @@ def read(path, cell=None, prefix=""):
     try:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
-        arrays = numpy.load_file(path)
+        return numpy.load_file(path), metadata
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a safetensors file: {error}") from error
-    options = _options(metadata, path)
-    file_cell = options.pop("cell", None)
-    network, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
-    return network, options
 
 
 def _options(metadata, path):

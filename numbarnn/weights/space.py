@@ -8,6 +8,7 @@ Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bi
 
 import math
 from collections import namedtuple
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -199,6 +200,16 @@ class WeightSpace:
                 shape = (part.shape[0] // len(part.parts), *part.shape[1:]) if part.shape else ()
                 named_blocks[name] = part, slice(start, start + size), shape
         return blocks
+
+    def split(self):
+        """Return the same space with each matrix and vector of the equations as a `Parameter` of its own, "W_i_l0"."""
+        pieces = [
+            Parameter(named(flat_name(name), *place), part.kind, *place, where.start, shape, (name,))
+            for place, blocks in self.blocks.items() for name, (part, where, shape) in blocks.items()
+        ]  # fmt: skip
+        made = copy(self)
+        made.parameters = tuple(sorted(pieces, key=lambda one: one.offset))
+        return made
 
     def initial(self, initial, key):
         """Yield the parameters' initial values by `Cell.initial`: (the `Parameter`, a slice of the flat buffer,

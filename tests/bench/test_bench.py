@@ -5,13 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import numbarnn
-from numbarnn import cli
-from numbarnn.bench import cases, info, lineup, report, shapes, speed, stream, timing
+from numbarnn.bench import cases, info, lineup, report, shapes, stream, timing
 from numbarnn.bench import record as bench_record
-from numbarnn.bench.peers import peers, torch_peer
+from numbarnn.bench.peers import torch_peer
 from numbarnn.bench.peers.contender import installed
-from numbarnn.bench.shapes import DEEPBENCH, Shape
 from numbarnn.weights import gates
 from stub_layer import use_stub
 
@@ -42,11 +39,6 @@ def test_times_ratios_and_where_they_come_from(command, stub, capsys):
         assert all(len(times) == 2 and min(times) > 0 for times in row["seconds"].values())
         assert all(check["ok"] for check in row["agreement"])
     assert "agree with PyTorch" in capsys.readouterr().out
-
-
-def test_a_record_s_digest_is_of_code_alone():
-    text = '"""Of a file."""\n\n\ndef f(x):\n    """Of\n\n    it."""\n    # why\n    return x\n'
-    assert bench_record._code_lines(text) == ["def f(x):", "    return x"]
 
 
 QUANTITIES = ("y", "hy", "cy", "dx", "dhx", "dcx", "weight_hh_l0", "bias_ih_l0")
@@ -92,32 +84,12 @@ def test_a_pytorch_whose_results_are_wrong_has_no_time(command, monkeypatch, stu
         assert row["ok"] and row["seconds"]["numbarnn"]
 
 
-def test_operations_of_a_call():
-    """Against what the weights' sizes say."""
-    for cell, make, sizes in (("lstm", numbarnn.LSTM, (5, 3, 7, 11, 3)), ("gru", numbarnn.GRU, (2, 1, 4, 6, 1))):
-        shape = dict(zip("TBIHL", sizes, strict=True))
-        row = {"cell": cell, "shape": shape, "input_mode": "linear", "form": ()}
-        layer = make(shape["I"], shape["H"], num_layers=shape["L"], device="cpu")
-        products = sum(value.size for name, value in layer.parameters.items() if name.startswith("weight"))
-        for what, times in ((shapes.FORWARD, 2), (shapes.TRAINING, 6)):
-            assert bench_record.work_of(row | {"what": what}) == times * shape["T"] * shape["B"] * products
-
-
 # ------------------------------------------------------------------------------------------------------ fewer of them
 def test_only_takes_the_rows_with_a_text_in_their_name(command, stub):
     arguments = [*SMALL, "--shape", "2,1,3,4,2", "--shape", "2,1,3,5,2"]
     record = command(*arguments, "--only", "gru 2,1,3,4", "--only", "lstm 3,2")
     rows = {(row["cell"], tuple(row["shape"].values())) for row in record["results"]}
     assert rows == {("gru", (2, 1, 3, 4, 2)), ("lstm", (3, 2, 4, 5, 1))}
-
-
-@pytest.mark.parametrize(("more", "rounds"), [([], 5), (["--rounds", "2"], 2), (["--rounds", "9"], 5)])
-def test_quick_is_a_set_and_few_rounds(more, rounds, monkeypatch):
-    asked = []
-    monkeypatch.setattr(speed, "time_case", lambda *arguments: asked.append(arguments) or [])
-    assert cli.main(["bench", "--quick", "--device", "cpu", *more]) == 0
-    assert {arguments[-2].rounds for arguments in asked} == {rounds}
-    assert {shape for _, shape, *_ in asked} == set(shapes.SETS["quick"])
 
 
 def test_more_threads_than_could_ever_run_are_refused(cannot):
@@ -129,26 +101,9 @@ def test_more_threads_than_could_ever_run_are_refused(cannot):
 
 # ------------------------------------------------------------------------------------ sets of shapes, shapes with words
 SHORT = ["bench", "--device", "cpu", "--rounds", "3", "--threads", "1"]
-CASE = cases.Case("lstm", 4, 3, 5, (6, 6, 6), gradients="y")
-
-
-def results(contender):
-    return contender.results(contender.call())
-
-
-def assert_same(found, wanted, limit=2e-6):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_allclose(np.array(found[name]), np.array(value), rtol=0, atol=limit, err_msg=name)
 
 
 # ------------------------------------------------------------------------------------------------------------ the words
-def test_words_stand_behind_the_sizes():
-    shape = shapes.parse_shape("8, 128,1024,1024,3, lengths")
-    assert shape == Shape(8, 128, 1024, 1024, 3, ("lengths",)) and str(shape) == "8,128,1024,1024,3,lengths"
-    assert shape.sizes == {"T": 8, "B": 128, "I": 1024, "H": 1024, "L": 3}
-    assert shapes.parse_shape("25,16,512,256,3") == Shape(T=25, B=16, I=512, H=256, L=3)
-    assert shapes.parse_shape("4,2,3,3,1,bidirectional,lengths").options == {"bidirectional": True, "lengths": "half"}
 
 
 @pytest.mark.parametrize("text", ["1,2,3,4,5,ring", "1,2,3,4,5,lengths,lengths", "1,2,3,4,lengths"])
@@ -166,12 +121,6 @@ def test_who_has_no_such_forms_refuses_them(refused, cannot):
 
 
 # --------------------------------------------------------------------------------------------------------- who computes
-def test_both_directions_and_several_lengths_against_pytorch_layer_by_layer():
-    instance = cases.make_instance(replace(CASE, T=6, B=4, bidirectional=True, lengths="half"))
-    assert instance.lengths.tolist() == [3, 4, 5, 6] and instance.padding.any()
-    wanted = torch_peer.torch_results(instance)
-    assert_same(results(torch_peer.torch_contender(instance, True)), wanted)
-    assert_same(results(peers.numbarnn_contender(instance, shapes.TRAINING)), wanted)
 
 
 def test_the_command_times_them(command, page, capsys, tmp_path):
@@ -190,15 +139,6 @@ def test_the_command_times_them(command, page, capsys, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ DeepBench
-def test_there_are_125_problems():
-    found = [(name, cell, shape) for name, own in DEEPBENCH.items() for cell, some in own.items() for shape in some]
-    assert len(found) == len(set(found)) == 125
-    assert all(shape.I == shape.H and shape.L == 1 for _, _, shape in found)
-    assert {name: sum(map(len, own.values())) for name, own in DEEPBENCH.items()} == {
-        "deepbench-train": 53, "deepbench-server": 69, "deepbench-device": 3,
-    }  # fmt: skip
-    assert Shape(1500, 64, 1024, 1024, 1) in DEEPBENCH["deepbench-train"]["gru"]
-    assert Shape(25, 64, 1536, 1536, 1) not in DEEPBENCH["deepbench-train"]["lstm"]
 
 
 def test_a_cell_that_a_set_lacks_is_refused(cannot):

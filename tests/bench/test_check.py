@@ -10,7 +10,6 @@ import pytest
 from numbarnn import cli, engines
 from numbarnn.bench import accuracy, cases, check, console, spreads
 from numbarnn.common import precision
-from numbarnn.schedules import SCHEDULES
 from stub_layer import use_stub
 
 KEYS = {"cell", "options", "engine", "schedule", "quantity", "error", "limit", "ok", "cudnn_error", "ratio", "uses"}
@@ -145,26 +144,6 @@ def test_an_engine_that_does_not_start_is_a_failure(monkeypatch, capsys):
 
 
 # ---- what is run ----
-
-
-def test_quick_shows_every_cell_and_option_of_every_schedule_in_the_simulator():
-    """What its help says, where schedules take turns in the options of a cell."""
-    plan = check.plan_cases("sim", cases.ALL_CELLS, list(SCHEDULES), True)
-    runs = [(case, name) for case, names in plan for name in names]
-    assert len(runs) < 2 * sum(len(spreads.all_cases(cell, "quick", "sim")) for cell in cases.ALL_CELLS)
-    for schedule in SCHEDULES:
-        own = [case for case, name in runs if name == schedule]
-        assert {case.cell for case in own if case.T > 1 and not case.forward_only} == set(cases.ALL_CELLS), schedule
-        assert {option for case in own for option in case.uses} == {*cases.OPTIONS} - {"gradients"}, schedule
-        assert {case.dtype for case in own} >= {"float32", "float16"}, schedule
-
-
-def test_who_is_checked_where(monkeypatch):
-    """The simulator beside the others, by a second process; alone in this one; not at all where it lacks something."""
-    assert check.plan_devices("sim") == (["sim"], False) and check.plan_devices("cpu") == (["cpu"], False)
-    for here, planned in ((["cpu", "sim"], (["cpu"], True)), (["cpu"], (["cpu"], False))):
-        monkeypatch.setattr(engines, "available", lambda here=here: here)
-        assert check.plan_devices("all") == planned
 
 
 # ---- the real engine ----

@@ -4,16 +4,11 @@ descriptors and weight layout. Calls that compute: test_cudnn_calls.py.
 Where cuDNN is looked for: the wheels nvidia-cudnn-cu12 and -cu13, the system, or the folder in NUMBARNN_CUDNN.
 """
 
-import ctypes
 import re
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, as_weight_space, layout_by_cudnn
 from numbarnn.bench.peers import cudnn
 from numbarnn.bench.peers.cudnn import descriptors, library
 
@@ -98,30 +93,3 @@ def test_prototypes_are_those_of_the_headers(cudnn_library):
         found = re.search(rf"cudnnStatus_t\s+CUDNNWINAPI\s+{function}\s*\(([^)]*)\)", text)
         assert found, f"{function} is not in the headers"
         assert tuple(letter_of(part) for part in found[1].split(",")) == arguments, function
-
-
-# ------------------------------------------------------------------------------------------------------------- weights
-def ask_without_gpu(file, everything):
-    """`as_weight_space` by cuDNN. It does not look into its handle for this (9.28): a block of zeros will do.
-
-    Runs in a process of its own, which another version of cuDNN may end.
-    """
-    one, zeros = library.Library(file), ctypes.create_string_buffer(1 << 20)
-    handle, found = ctypes.c_void_p(ctypes.addressof(zeros)), []
-    for chosen in everything:
-        chosen = cudnn.Options(**chosen)
-        found.append(layout_by_cudnn(one, handle, network(one, chosen), chosen))
-    return found
-
-
-def test_cudnn_lays_out_weights_as_the_weight_space(cudnn_library):
-    """Every cell, bias mode, direction, input mode and projection, asked of cuDNN itself."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            found = pool.submit(ask_without_gpu, cudnn_library.file, LAYOUTS_OF_WEIGHTS).result(timeout=120)
-        except BrokenProcessPool:
-            pytest.skip(f"cuDNN {cudnn_library.version_text} needs a real handle for this: see test_cudnn_calls.py")
-    assert len(found) == len(LAYOUTS_OF_WEIGHTS) == 80
-    for chosen, one in zip(LAYOUTS_OF_WEIGHTS, found, strict=True):
-        assert one == as_weight_space(chosen), chosen
-        assert list(one[0]) == list(as_weight_space(chosen)[0]), "not in the buffer's order"

@@ -11,11 +11,9 @@ needs cuDNN (pip install nvidia-cudnn-cu12).
 import gc
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from cudnn_assumptions import ASSUMED
-from cudnn_problem import LAYOUTS_OF_WEIGHTS, as_id, as_weight_space, layout_by_cudnn
 from emulator.cupy_module import device_memory
 from numbarnn.bench import accuracy
 from numbarnn.bench.cases import PEERS_CELLS, Case, make_instance
@@ -70,16 +68,6 @@ def test_results_are_the_references(either, form, cell):
         pytest.skip(str(error))
     call.run()
     assert_agrees(instance, network.results(call), chosen.get("math_type") in TF32)
-
-
-@pytest.mark.parametrize("chosen", LAYOUTS_OF_WEIGHTS, ids=as_id)
-def test_the_weight_space_is_cudnns_and_split_is_the_reverse_of_join(either, chosen):
-    rnn = cudnn.Rnn(**chosen, session=either)
-    flat = np.arange(rnn.space.size, dtype=np.float32)
-    np.testing.assert_array_equal(rnn.join(rnn.split(flat)), flat, strict=True)
-    with either.device:
-        found = layout_by_cudnn(either.library, either.handle, rnn.descriptor, rnn.options)
-    assert found == as_weight_space(chosen)
 
 
 # ------------------------------------------------------------------------------------------------------ prepared calls

@@ -7,49 +7,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-
 import numbarnn as nr
-from cases import Case
-from equations import LIBRARY
-from numbarnn.bench.custom_cells import named_cells
+from numbarnn.bench.custom_cells import named_cells, why_no_loop
 from numbarnn.bench.peers import peers
-from numbarnn.bench.peers.torch_loop import LoopNetwork, why_no_loop
 from numbarnn.bench.shapes import WHOLE
 from numbarnn.cells import library
-from problems import make_problem
-
-TOLERANCE = 1e-13  # float64: a loop of a few steps, in another order of sums
-
 
 pytestmark = pytest.mark.usefixtures("short_turns")
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_loop_of_each_library_cell_equals_an_independent_one(name):
-    """y, final states and all gradients of two layers, against `Problem.expected`."""
-    case = Case(name, T=4, B=3, I=3, hidden=(6, 6), dtype="float64")
-    problem = make_problem(case)
-    layer = problem.layer("cpu", schedule="stepwise")
-    tensor = lambda array: torch.tensor(np.asarray(array, np.float64), requires_grad=True)  # noqa: E731
-    leaves = {name: tensor(array) for name, array in layer.state_dict(named=True).items()}
-    x, states = tensor(problem.x), [tensor(problem.joined(part)) for part in problem.states]
-    y, finals = LoopNetwork(case.definition, leaves, layer.stack.space.sizes)(x, states)
-    finals = [torch.stack(parts) for parts in zip(*finals, strict=True)]
-    weighted = [(y, problem.dy), *zip(finals, map(problem.joined, problem.d_states), strict=True)]
-    sum((result * torch.tensor(np.asarray(d))).sum() for result, d in weighted).backward()
-    gradients = nr.layers.named.Named(layer.stack.space, np.zeros_like(layer.weights))
-    for one, leaf in leaves.items():
-        gradients[one][...] = 0 if leaf.grad is None else leaf.grad
-    found = {"y": y, "dx": x.grad} | {f"{n}y": final for n, final in zip(case.states, finals, strict=True)}
-    found |= {f"d{n}x": torch.zeros_like(s) if s.grad is None else s.grad
-              for n, s in zip(case.states, states, strict=True)}  # fmt: skip
-    found |= {f"d{one}": view for one, view in layer.stack.space.views(gradients._flat).items()}
-    expected = problem.expected()
-    assert set(found) == set(expected)
-    for one, value in expected.items():
-        off = np.abs(np.asarray(found[one].detach() if torch.is_tensor(found[one]) else found[one]) - value).max()
-        assert off <= TOLERANCE * max(1, np.abs(value).max()), one
 
 
 def test_cells_without_a_loop_say_why():

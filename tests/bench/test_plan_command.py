@@ -51,7 +51,7 @@ def test_json_of_every_option(answer):
     for one in found["passes"]:
         assert one["schedule"] == "persistent" and one["why"] is None
         assert one["launches_us"] == pytest.approx(sum(launch["microseconds"] for launch in one["launches"]))
-        assert sorted(weights["layer"] for launch in one["launches"] for weights in launch["weights"]) == [0, 1]
+        assert all(launch["weights"] in ("registers", "shared memory") for launch in one["launches"])
         for launch in one["launches"]:
             assert launch["blocks"] <= 108 and launch["shared_bytes"] <= 163 * KIB
             assert launch["threads"] * launch["max_registers"] <= 65536
@@ -124,7 +124,7 @@ def test_cells_of_the_library_and_of_files(answer, tmp_path, capsys, monkeypatch
         assert (found["problem"]["cell"], found["passes"][0]["schedule"]) == (name, "persistent")
     found = answer(f"plan --cell projected_lstm --proj-size 32 {rest}")
     (launch,) = found["passes"][0]["launches"]
-    assert launch["estimate"]["rounds"] == 1 and launch["weights"][0]["W_hr"] == [launch["tile"]["units"], 64]
+    assert launch["estimate"]["rounds"] == 1
     said = capsys.readouterr().out
-    assert "P=32" in said and " of W_hr" in said
+    assert "P=32" in said and "also waits for a projection" in said
     assert answer(f"plan --cell tgru --input-size 65 {rest}")["problem"]["hidden_sizes"] == [65]

@@ -2,14 +2,13 @@
 
 import io
 import json
-import random
 import sys
 from contextlib import redirect_stdout
 
 import pytest
 
 from numbarnn import cli
-from numbarnn.bench import check, console, kernels
+from numbarnn.bench import check, console
 from numbarnn.bench.tables import milliseconds, quotient, three_digits
 from numbarnn.bench.trace.command import waiting
 
@@ -98,19 +97,6 @@ def test_every_number_of_the_json_is_in_the_table(name, tables, tmp_path):
     check_words(tables, numbers(json.loads((tmp_path / "answer.json").read_text())))
 
 
-def test_kernels(tables):
-    """Rows as they are recorded: compiling takes a minute."""
-    row = {
-        "name": "lstm_persistent_forward_training", "dtype": "float16", "layouts": "h768_b16", "arch": "sm_90",
-        "registers": 221, "shared_bytes": 2048, "dynamic_shared_bytes": 18944, "spill_bytes": 72, "stack_bytes": 160,
-        "threads_per_block": 256, "ok": True, "error": None,
-    }  # fmt: skip
-    rows = [row, row | {"registers": 36, "spill_bytes": 0, "layouts": "layer0_of_h512_512_512_512_b64_dropout"}]
-    kernels.print_rows(rows)
-    check_words(tables, [value for row in rows for value in row.values() if value not in (True, None)])
-    assert all(any(line.startswith("spills 72 bytes") for line in lines) for lines in tables.values())
-
-
 def test_colors_are_for_terminals_alone(monkeypatch, capsys):
     """As wide as `COLUMNS` says, or 100."""
     for terminal in (False, True):
@@ -122,19 +108,3 @@ def test_colors_are_for_terminals_alone(monkeypatch, capsys):
             said = capsys.readouterr().out
             assert "1234567" in said and ("\x1b[1;31mFAILED\x1b[0m" in said) == ("\x1b" in said) == terminal
             assert terminal or max(map(len, said.splitlines())) == width
-
-
-@pytest.mark.parametrize("width", (40, 80, 120))
-def test_any_table_keeps_all_its_words_and_its_width(width, monkeypatch):
-    random_ = random.Random(width)
-    monkeypatch.setenv("COLUMNS", str(width))
-    for _ in range(200):
-        columns = [f"c{i}" * random_.randint(1, 4) for i in range(random_.randint(1, 12))]
-        right = [column for column in columns if random_.random() < 0.6]
-        text = lambda: " ".join("w" * random_.randint(1, 12) for _ in range(random_.randint(0, 12)))  # noqa: E731
-        number = lambda: f"{random_.random() * 10 ** random_.randint(-3, 6):.3f}"  # noqa: E731
-        rows = [[number() if column in right else text() for column in columns] for _ in range(4)]
-        lines = console.table_lines(columns, rows, right)
-        words = [word for line in lines for word in line.split() if set(word) != {"-"}]
-        missing = {word for row in rows for cell in row for word in cell.split()}.difference(words)
-        assert not missing and max(map(len, lines)) <= width

@@ -30,7 +30,7 @@ def questions(run, part):
         commands = {cell: [*check, cell] for cell in (("gru",) if run.small else ALL_CELLS)}
     elif part == "vectors":
         (out := Path(run.out, "vectors")).mkdir(exist_ok=True)
-        record = [sys.executable, "tests/support/record_vectors.py", "--source", "cudnn", "--out", str(out)]
+        record = [sys.executable, "tests/support/record_vectors.py", "--out", str(out)]
         commands = {"recorder": record}
     elif part == "sanitizer":
         look, tools = ["compute-sanitizer", "--error-exitcode", "99", "--tool"], ("racecheck", "synccheck", "memcheck")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import numbarnn
-from gpu_stand_in import B, H, Pointer, T, make_engine
+from emulator.cupy_module import Device
+from gpu_stand_in import Array, B, H, T, make_engine
 
 LEGACY_DEFAULT_STREAM = 1  # as DLPack names it
 
@@ -133,16 +134,23 @@ def test_what_is_not_on_a_gpu_is_refused(gpu, kind):
         gpu.engine.asarray(values[kind], "x")
 
 
-class OnAnother(Pointer):
-    device_id = 1
+class OnAnother(Array):
+    """An array on GPU 1."""
+
+    device = property(lambda self: Device(1))
+
+    @property
+    def data(self):
+        pointer = super().data
+        pointer.device_id = 1
+        return pointer
 
 
 def test_arrays_on_another_gpu_are_refused(gpu):
     """Those of the right shape and dtype, too."""
     layer, arrays = numbarnn.GRU(H, H, device="cuda", seed=0), []
     for sizes in ((T, B, H), (1, B, H), (B, H)):
-        arrays += [gpu.cupy.empty(sizes, "float32"), gpu.cupy.empty(sizes, "float32")]
-        arrays[-1].pointer = OnAnother(arrays[-1].pointer.mem, 0)
+        arrays += [gpu.cupy.empty(sizes, "float32"), OnAnother(sizes, "float32")]
     x, far_x, h, far_h, frame, far_frame = arrays
     layer(x, h)
     step = layer.stepper(B)

@@ -168,32 +168,6 @@ def test_bits_of_a_row_do_not_depend_on_rows_and_columns_beside_it(lie, terms, d
 
 
 @by_dtype
-@pytest.mark.parametrize("lie", ("panels", "wide"))
-def test_gates_are_packed_one_after_another(lie, dtype):
-    """Some units of each; the gates follow each other, or begin new panels. Threads may pack a part each."""
-    width, terms, gates, H = width_of(dtype, lie), 37, 3, 90
-    weights, item = normal(dtype, gates, H, terms), np.dtype(dtype).itemsize
-    for first, last in ((0, H), (0, 5), (16, H), (3, 3 + width)):
-        units = last - first
-        for apart in {units, -(-units // width) * width}:
-            columns = (gates - 1) * apart + units
-            count = -(-columns // width)
-            found = nans(dtype, count + 1, terms, width)
-            for start, end in ((0, min(columns, width)), (width, columns)):
-                run(
-                    panels.pack_rows, dtype, first_column=start, columns=end, units=units, out_next=apart, terms=terms,
-                    b=weights.ctypes.data + first * terms * item, b_row=terms * item, b_next=H * terms * item,
-                    out=found.ctypes.data, panel_row=width * item,
-                )  # fmt: skip
-            expected = np.zeros((count * width, terms), dtype)
-            for gate in range(gates):
-                expected[gate * apart : gate * apart + units] = weights[gate, first:last]
-            expected = expected.reshape(count, width, terms).swapaxes(1, 2)
-            np.testing.assert_array_equal(found[:count], expected, strict=True)
-            assert np.isnan(found[count]).all()
-
-
-@by_dtype
 def test_several_blocks_of_terms_change_no_bit(dtype):
     """As many rows as a block has: more terms than there is memory for are multiplied block by block."""
     rows, terms = panels.BLOCK_ROWS, 2 * panels.BLOCK_BYTES // panels.BLOCK_ROWS // 4 + 5

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import numbarnn
-from gpu_stand_in import Memory, Pointer
+from gpu_stand_in import Pointer, UnownedMemory
 from numbarnn import engines, functional
 from numbarnn.cells import library
 from numbarnn.engines.cpu import calls
@@ -53,8 +53,8 @@ def slowly(function):
 def buffer_pool_of(limit):
     """A BufferPool of memory that is counted but not there."""
     stream = SimpleNamespace(ptr=0)
-    cuda = SimpleNamespace(get_current_stream=lambda: stream, MemoryPointer=Pointer, UnownedMemory=Memory)
-    cuda.alloc = lambda size: Pointer(Memory(0, size, None, 0), 0)
+    cuda = SimpleNamespace(get_current_stream=lambda: stream, MemoryPointer=Pointer, UnownedMemory=UnownedMemory)
+    cuda.alloc = lambda size: Pointer(UnownedMemory(0, size, None, 0), 0)
     return BufferPool(SimpleNamespace(cuda=cuda, ndarray=lambda shape, dtype, pointer: pointer), 0, limit)
 
 

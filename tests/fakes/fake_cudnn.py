@@ -123,10 +123,6 @@ class FakeLibrary:
         assert list(strideA) == [dimA[1] * dimA[2], dimA[2], 1], "a state is fully packed"
         self.get("Tensor", tensorDesc).update(dtype=dataType, shape=tuple(dimA))
 
-    def cudnnGetTensorNdDescriptor(self, tensorDesc, nbDimsRequested, dataType, nbDims, dimA, strideA):
-        shape = self.get("Tensor", tensorDesc)["shape"]
-        nbDims._obj.value, dimA[: len(shape)] = len(shape), shape
-
     def cudnnSetDropoutDescriptor(self, dropoutDesc, handle, dropout, states, stateSizeInBytes, seed):
         assert (dropout, states, stateSizeInBytes) == (0.0, None, 0)
         self.get("Dropout", dropoutDesc)
@@ -143,9 +139,6 @@ class FakeLibrary:
         if refused:
             self.fail("cudnnSetRNNDescriptor_v8", 3000)
         self.get("RNN", rnnDesc).update(a, clip=None, nan=1, built=None)
-
-    def cudnnRNNSetClip_v9(self, rnnDesc, clipMode, lclip, rclip):
-        self.cudnnRNNSetClip_v8(rnnDesc, clipMode, 1, lclip, rclip)
 
     def cudnnRNNSetClip_v8(self, rnnDesc, clipMode, clipNanOpt, lclip, rclip):
         if not lclip <= rclip:
@@ -189,21 +182,6 @@ class FakeLibrary:
 
     def cudnnGetRNNWeightSpaceSize(self, handle, rnnDesc, weightSpaceSize):
         weightSpaceSize._obj.value = self.weight_bytes(self.get("RNN", rnnDesc))
-
-    def cudnnGetRNNWeightParams(
-        self, handle, rnnDesc, pseudoLayer, weightSpaceSize, weightSpace, linLayerID, mDesc, mAddr, bDesc, bAddr
-    ):
-        rnn = self.get("RNN", rnnDesc)
-        assert weightSpaceSize == self.weight_bytes(rnn)
-        gates, itemsize = GATES[rnn["cellMode"]], numpy_dtype(NAMES[rnn["dataType"]]).itemsize
-        group, gate = divmod(linLayerID, gates)
-        wanted = (("weight_ih", "bias_ih"), ("weight_hh", "bias_hh"), ("weight_hr", None))[group]
-        outputs = ((mDesc, mAddr), (bDesc, bAddr))
-        for kind, pseudo, its_gate, shape, offset in self.parameters_of(rnn)[0]:
-            if kind in wanted and (pseudo, its_gate) == (pseudoLayer, gate):
-                descriptor, address = outputs[wanted.index(kind)]
-                self.get("Tensor", descriptor)["shape"] = (1, *shape)
-                address._obj.value = weightSpace + offset * itemsize
 
     def named(self, rnn, flat):
         """PyTorch's name -> array of a flat weight space."""

@@ -73,9 +73,3 @@ def test_a_layer_with_nothing_to_learn_is_refused():
 def test_the_size_must_be_that_of_all_gates():
     with pytest.raises(ValueError, match=r"input_size must be its directions, gates and units multiplied, 20, not 5"):
         nr.LSTM(HIDDEN, HIDDEN, input_mode="given", device="cpu")
-
-
-def test_files_that_cannot_say_so_are_refused(tmp_path):
-    given = nr.LSTM(4 * HIDDEN, HIDDEN, input_mode="given", device="cpu")
-    with pytest.raises(ValueError, match=r"save layer\.state_dict"):
-        nr.convert.save_safetensors(given, tmp_path / "given.safetensors")

@@ -7,7 +7,7 @@ import pytest
 from cases import Case
 from comparing import assert_close
 from numbarnn.cells import CELLS
-from numbarnn.programs.backward import BackwardSpec, Need, backward
+from numbarnn.programs.backward import BackwardSpec, backward
 from numbarnn.programs.forward import ForwardSpec, forward
 from numbarnn.schedules import SCHEDULES, Problem
 from numpy_engine import NumpyEngine
@@ -63,16 +63,6 @@ def test_equal_calls_have_one_program_and_it_is_printed():
     assert one[0] is other[0] and one[1] is other[1]
     text = str(one[1].program)
     assert text.startswith("stepwise backward") and "weight_gradients({" in text and "dx[1] (5, 3, 12) float32" in text
-
-
-def test_what_is_not_needed_is_not_in_the_program():
-    case, plan = problem(), SCHEDULES["stepwise"]
-    spec = ForwardSpec(case, plan.plan_forward(case))
-    for need in (Need(x=False), Need(weights=False), Need(again=True)):
-        built = backward(BackwardSpec(spec, plan.plan_backward(case, need.weights, need.x), need))
-        names = set(built.program.made)
-        assert (("dx", 0) in names) == need.x and ("dw" in names) == need.weights
-        assert (("dax", (0, 0)) in names) == need.again  # else in the memory of gates
 
 
 # ------------------------------------------------------------------------------------------------------ NumPy runs them

@@ -92,7 +92,7 @@ def test_a_full_device_gets_back_what_is_kept(gpu):
     layer, x, _ = layer_and_input(cupy)
     layer(x)
     assert engine.buffer_pool.kept_bytes() > 0
-    cupy.pool.room = 100
+    cupy.device_memory.room = 100
     with pytest.raises(MemoryError, match=r"no room for an array \(\d+, 4, 32\)"):
         layer(x[:-1])
     gc.collect()
@@ -197,7 +197,7 @@ def test_a_call_in_a_capture_of_the_callers_is_refused(gpu, monkeypatch):
         lambda: numbarnn.functional.backward_weights(reserve_of, ready, gradients),
     ]
     with cupy.cuda.Stream() as stream:
-        stream.capturing = True
+        stream.begin_capture()
         counts.clear()
         for call in calls:
             with pytest.raises(RuntimeError, match="cannot be called while CuPy's current stream is captured"):
@@ -266,7 +266,7 @@ def test_work_space_is_freed_with_the_buffer_pool(gpu, handles):
     for _ in range(3):
         layer(x)
     assert engine.streams.recordings > recordings and len(cublas._handles) == len(handles)
-    cupy.pool.room = 100  # so does a call that finds the device full
+    cupy.device_memory.room = 100  # so does a call that finds the device full
     with pytest.raises(MemoryError):
         layer(x[:-1])
     assert not cublas._handles

@@ -11,27 +11,24 @@ import pytest
 
 import numbarnn
 from general_cells import WRITTEN
-from numbarnn import cells, engines
+from numbarnn import engines
 from numbarnn.bench import planned
 from numbarnn.bench.shapes import SETS
 from numbarnn.cells.definition import Noise
 from numbarnn.cells.library import (
     layer_norm_gru,
     layer_norm_lstm,
-    multiplicative_lstm,
     peephole_lstm,
-    recurrent_highway,
     slstm,
 )
 from numbarnn.cuda import arguments
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import error_flag
-from numbarnn.kernels.persistent.columns import BLOCK, INPUT, RECURRENT, STAGE, STAGE_BITS, WARP, Block, Warp
-from numbarnn.schedules import calibration, choose, estimate
-from numbarnn.schedules.explain import explain, residences
+from numbarnn.kernels.persistent.columns import RECURRENT, Block, Warp
+from numbarnn.schedules import choose
+from numbarnn.schedules.explain import explain
 from numbarnn.schedules.persistent import planner, shares, tilings
-from numbarnn.schedules.persistent.tables import Place, make_tables
-from numbarnn.schedules.plan import Task
+from numbarnn.schedules.persistent.tables import make_tables
 from plan_orders import problem_of
 from planned_launches import Sized, check_launches
 
@@ -179,50 +176,6 @@ def test_gradients_of_weights_delay_no_steps(schedule, directions):
     assert others[0] == others[1]
 
 
-@pytest.mark.parametrize("cell", (WRITTEN["light"], WRITTEN["fewer"], WRITTEN["more"]), ids=lambda cell: cell.name)
-def test_a_block_has_the_rows_of_its_largest_matrix(cell):
-    """Forward, per unit; alone a layer has none of W. Its biases are those that there are."""
-    gates, recurrent = cell.num_gates, cell.num_recurrent
-    problem = problem_of(cell, "float32", (64, 64), 8)
-    for first, last, groups in ((0, 1, max(1, recurrent)), (0, 2, max(gates, recurrent))):
-        launch = planner._best_launch(problem, problem.profile, first, last, False)
-        assert (launch.tile.rows_per_unit, launch.tile.unit_biases) == (groups, gates + recurrent)
-        assert launch.tile.rows >= groups * launch.tile.units
-        assert launch.tile.partials - launch.tile.biases == (gates + recurrent) * launch.tile.units
-        for residence in residences(problem, launch):
-            U = launch.tile.units
-            assert residence.R == ((recurrent * U, 64) if recurrent else None)
-            assert residence.W == ((gates * U, 64) if residence.layer else None)
-            columns = 64 * (bool(recurrent) + bool(residence.layer))
-            assert residence.block_bytes == 4 * groups * U * columns, "rows of zeros take room too"
-            assert ("no weights" in str(residence)) == (columns == 0)
-        backward = planner._best_launch(problem, problem.profile, first, last, True)
-        assert (backward.tile.rows_per_unit, backward.tile.unit_biases) == (1, 0)
-
-
-def test_without_a_product_of_h_nobody_waits_for_a_step():
-    light, lstm = (problem_of(cell, "float32", (256,), 16) for cell in (WRITTEN["light"], "lstm"))
-    for backward in BOTH_PASSES:
-        (launch,) = check_launches(light, backward)
-        step = launch.estimate
-        assert (step.exchange, step.read_bytes, step.read, step.multiply) == (0, 0, 0, 0)
-        assert launch.microseconds < planner.plan_launches(lstm, lstm.profile, backward)[0].microseconds / 2
-        assert 0 < estimate.steps_us(light, backward, False) < estimate.steps_us(lstm, backward, False)
-
-
-def test_random_numbers_have_a_row_for_each_place():
-    """In training; else none is read."""
-    for training in (True, False):
-        problem = problem_of(WRITTEN["noisy"], "float32", (33, 17), 3, directions=2, training=training)
-        rows = set()
-        for launch in planner.plan_launches(problem, problem.profile, False):
-            places = dict.fromkeys(product(range(2), range(2)), Sized(0, 0))
-            for block in (Block(*row) for row in make_tables(problem, launch, places)[0]):
-                assert block.noise == (2 * (launch.first + block.layer) + block.direction if training else 0)
-                rows.add(block.noise)
-        assert len(rows) == (4 if training else 1)
-
-
 @pytest.mark.parametrize("part", range(len(GRID_OTHERS)))
 def test_the_grid_has_one_and_several_launches(part):
     """So that the tests above test something: in any two parts that follow each other, as each cell has."""
@@ -231,26 +184,6 @@ def test_the_grid_has_one_and_several_launches(part):
     counts = {len(launches) for launches in plans}
     assert min(counts) == 1 and max(counts) > 1
     assert any(launch.last - launch.first > 1 for launches in plans for launch in launches)
-
-
-MANY = 1000  # steps, so many that the first layer's input is multiplied before them
-EXCHANGES = {layer_norm_lstm: 4, layer_norm_gru: 2, WRITTEN["normed"]: 2}  # one for each of its stages
-
-
-@pytest.mark.parametrize("backward", BOTH_PASSES)
-@pytest.mark.parametrize("cell", EXCHANGES, ids=lambda cell: cell.name)
-def test_estimates_have_the_exchanges_within_a_step(cell, backward):
-    """For each turn through a block's sequences one for each stage; and all blocks read the words of all others."""
-    for dtype, hidden, batch in product(("float16", "float32"), (256, 512, 768), (1, 16, 64)):
-        problem = problem_of(cell, dtype, (hidden,), batch, MANY)
-        (launch,) = check_launches(problem, backward)
-        turns, blocks = -(-launch.sequences // launch.tile.sequences), launch.blocks // launch.slices
-        exchanges = calibration.WITHIN_SHARE.value * turns * EXCHANGES[cell] * problem.profile.exchange_us
-        words = launch.slices * blocks * launch.sequences * cell.num_sums * blocks
-        read = calibration.L2_SHARE.value * 8 * words / (problem.profile.l2_gb_s * 1e3)
-        assert launch.estimate.rounds == EXCHANGES[cell]
-        assert launch.estimate.within == pytest.approx(exchanges + read)
-        assert launch.tile.warps <= tilings.WARPS_IF_STAGED and not launch.tile.given
 
 
 @pytest.mark.parametrize("cell", ("lstm", layer_norm_lstm, "gru_reset_before", "projection"), ids=str)
@@ -262,10 +195,6 @@ def test_of_few_steps_blocks_multiply_the_input_themselves(cell):
         problem = problem_of(name, "float16", (256,), 16, steps=steps, **options)
         (launch,) = check_launches(problem, False)
         given.append(launch.tile.given)
-        alone = planner._best_launch(problem, problem.profile, 0, 1, False)
-        spared = estimate.product_us(Task("input", 0, 0, 0, steps), problem)
-        limit = (1 - planner.LEAST_GAIN) * (alone.microseconds + spared)
-        assert launch.tile.given == (launch.microseconds < limit)
     assert given == [True, False]
 
 
@@ -285,54 +214,6 @@ def test_some_of_many_chunks_stay_in_registers():
         for hidden in (1536, 2048)
     }
     assert kept == {1536: "shared", 2048: "registers+shared"}
-
-
-RESET_BEFORE = cells.get("gru_reset_before")
-GATES = {  # gates of ah of each product: of that with h, then of the further ones
-    RESET_BEFORE: (2, 1), multiplicative_lstm: (1, 4), recurrent_highway(3): (2, 2, 2), WRITTEN["chain"]: (1, 1, 2)
-}  # fmt: skip
-of_cells = pytest.mark.parametrize("cell", GATES, ids=lambda cell: cell.name)
-
-
-@pytest.mark.parametrize("backward", BOTH_PASSES)
-@of_cells
-def test_estimates_have_all_products_and_the_exchanges_before_them(cell, backward):
-    for dtype, hidden, batch in product(("float16", "float32"), (256, 512), (1, 64)):
-        problem = problem_of(cell, dtype, (hidden,), batch, MANY)
-        (launch,) = check_launches(problem, backward)
-        turns, step = -(-launch.sequences // launch.tile.sequences), launch.estimate
-        columns = hidden * (sum(GATES[cell]) if backward else len(GATES[cell]))
-        assert step.read_bytes == launch.sequences * columns * np.dtype(dtype).itemsize
-        assert step.rounds == len(GATES[cell]) - 1
-        assert step.within == pytest.approx(
-            calibration.WITHIN_SHARE.value * turns * step.rounds * problem.profile.exchange_us
-        )
-        units, (slices,) = launch.tile.units, residences(problem, launch)
-        assert slices.R == ((units, columns) if backward else (sum(GATES[cell]) * units, hidden)) and slices.W is None
-        assert launch.tile.warps <= tilings.WARPS_IF_STAGED and not launch.tile.given
-
-
-@pytest.mark.parametrize("backward", BOTH_PASSES)
-@of_cells
-def test_warps_of_each_product_stand_side_by_side(cell, backward):
-    """First those of h, then of the layer's input, then of each stage; each product has all of its columns once."""
-    problem = problem_of(cell, "float16", (256, 256), 8, MANY)
-    places = {(layer, 0): Place(10**7 * layer, 10**7 * layer + 10**6, -1, -1) for layer in range(2)}
-    for launch in check_launches(problem, backward):
-        for row, warps in zip(*make_tables(problem, launch, places), strict=True):
-            kinds = [kind for kind, columns in zip(warps[:, WARP.kind], warps[:, WARP.columns], strict=True) if columns]
-            order = [RECURRENT, INPUT, *range(STAGE, STAGE + cell.num_products)]
-            assert kinds == sorted(kinds, key=order.index)
-            ends = [row[BLOCK.stage_warps] >> STAGE_BITS * p & 255 for p in range(cell.num_products)]
-            assert row[BLOCK.recurrent_warps] == kinds.count(RECURRENT)
-            assert row[BLOCK.working_warps] == kinds.count(RECURRENT) + kinds.count(INPUT)
-            assert np.diff([row[BLOCK.working_warps], *ends]).tolist() == [
-                kinds.count(STAGE + p) for p in range(cell.num_products)
-            ]
-            for p, gates in enumerate(GATES[cell][1:]):
-                of_stage = warps[:, WARP.kind] == STAGE + p
-                assert warps[of_stage, WARP.columns].sum() == 256 * (gates if backward else 1)
-                assert set(warps[of_stage, WARP.shift]) == {0}
 
 
 def plans_or_refusal(plan, problem):
@@ -384,12 +265,6 @@ def test_answers_for_the_issues_shapes(profile, dtype):
             continue
         for launch in launches:
             assert str(launch.blocks) in str(launch) and launch.tile.math in launch.details
-            one, device = residences(problem, launch), profiles.get(profile)
-            tile, room = launch.tile, device.shared_bytes if launch.tile.shared_chunks else 0
-            room += 4 * device.registers if tile.register_chunks else 0
-            assert sum(residence.blocks for residence in one) * problem.directions == launch.blocks
-            assert max(residence.block_bytes for residence in one) < room
-            assert sum(residence.total_bytes for residence in one) <= launch.blocks * room
 
 
 def assert_explained(reason, problem):

@@ -3,7 +3,6 @@
 Every cell and option, in one order of the threads: test_conformance.py. Wrong kernels are found: test_mutants.py.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -23,9 +22,8 @@ from numbarnn.bench import planned
 from numbarnn.cuda import simulator
 from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel
-from numbarnn.engines.gpu import launches, profiles
+from numbarnn.engines.gpu import profiles
 from numbarnn.kernels.persistent import exchange
-from numbarnn.kernels.persistent.columns import RECURRENT, WARP
 from numbarnn.schedules.persistent import planner, residence, schedule, tilings
 from problems import make_problem
 from running import infer, train, train_and_draw
@@ -279,33 +277,6 @@ def test_three_products_of_tf32_err_as_float32_does(change, case, registers):
 
 # --------------------------------------------------------------------------------------- blocks on the diagonal of R
 HEADS = Case("rnn_tanh", T=3, B=2, hidden=(32,), heads=2)
-
-
-@pytest.fixture
-def multiplied(monkeypatch):
-    """What warps of launches multiply with the state before: for each launch (first column, columns) -> warps."""
-    found, make_tables = [], launches.make_tables
-
-    def noted(*arguments):
-        blocks, warps = make_tables(*arguments)
-        own = warps[(warps[..., WARP.kind] == RECURRENT) & (warps[..., WARP.columns] > 0)]
-        found.append(Counter((int(row[WARP.column]), int(row[WARP.columns])) for row in own))
-        return blocks, warps
-
-    monkeypatch.setattr(launches, "make_tables", noted)
-    return found
-
-
-@pytest.mark.parametrize("case, warps", [
-    (Case("lstm", T=2, B=3, hidden=(16, 16), heads=2, dtype="float16"), 6),
-    pytest.param(HEADS, 2, marks=full),
-    pytest.param(Case("lstm", T=2, B=2, hidden=(8, 16), heads=2, directions=2, dropout=0.3), 8, marks=full),
-], ids=str)  # fmt: skip
-def test_a_block_multiplies_the_columns_of_its_own_head(change, multiplied, case, warps):
-    change(warps=(warps,), multiprocessors=100)
-    comparing.check(case, "sim", "persistent")
-    widest = max(case.hidden) // case.heads
-    assert multiplied and all(columns <= widest for launch in multiplied for _, columns in launch)
 
 
 # ------------------------------------------------------------------------------------------------- what is no number

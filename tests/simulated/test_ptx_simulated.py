@@ -90,21 +90,6 @@ def test_mma_needs_the_whole_warp():
         run_mma(ptx.mma_float16, nothing, nothing[:, :2], np.zeros((32, 4), np.float32), threads=31)
 
 
-@pytest.mark.parametrize(
-    "value, rounded",
-    [
-        (1 + 2.0**-10, 1 + 2.0**-10),  # the last bit that is kept
-        (1 + 2.0**-11, 1 + 2.0**-10),  # a tie: away from zero
-        (-1 - 2.0**-11, -1 - 2.0**-10),
-        (1 + 2.0**-11 - 2.0**-23, 1),
-        (2 - 2.0**-23, 2),  # into the exponent
-        (0.0, 0.0),
-    ],
-)
-def test_to_tf32(value, rounded):
-    assert as_tf32(np.array([value], np.float32))[0] == rounded
-
-
 def test_split_tf32():
     """The first part is the nearest TF32 number, both are the number, and what mma reads of them is it to 2^-23."""
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32) * np.float32(100)

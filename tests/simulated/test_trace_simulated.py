@@ -1,18 +1,16 @@
 """`numbarnn trace` in the simulator: the record of a persistent kernel is what its plan says."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from threads import small_device
 
 import traces
-from general_cells import WRITTEN
 from numbarnn.bench.shapes import Shape
 from numbarnn.bench.trace import recorder
 from numbarnn.cells import CELLS
-from numbarnn.cuda import simulator, watching
+from numbarnn.cuda import simulator
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
 
@@ -44,30 +42,6 @@ def test_every_step_is_computed_once_and_after_what_it_needs(cell, directions, b
     assert traces.require_order(made)
 
 
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-def test_a_wavefront_has_as_many_fronts_as_layers_and_steps_less_one(backward):
-    T, L = 5, 3
-    made = recorded(CELLS["rnn_tanh"], (T, 1, 3, 5, L), backward)
-    depths = {place: depth for place, depth in traces.depths(made).items() if place[2] < T}
-    layers = range(L)[::-1] if backward else range(L)
-    assert depths == {(layer, 0, step): 1 + step + behind for behind, layer in enumerate(layers) for step in range(T)}
-    assert len(set(depths.values())) == T + L - 1
-
-
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-@pytest.mark.parametrize("cell, B", [("normed", 17), ("gru_reset_before", 2)])
-def test_what_a_step_exchanges_within_itself_is_no_event_of_its_own(cell, B, backward):
-    """It counts as multiplying. Of 17 sequences, a step goes through them in two turns."""
-    T = 3
-    made = recorded((CELLS | WRITTEN)[cell], (T, B, 3, 7, 1), backward)
-    assert set(traces.computed(made)) == {(0, 0, step) for step in range(T)}
-    for block in range(len(made["blocks"])):
-        events = sorted((event for event in made["events"] if event["block"] == block), key=lambda one: one["start"])
-        assert all(one["end"] <= other["start"] for one, other in pairwise(events))
-        kinds = [event["kind"] for event in events if event["kind"] != "wait"]
-        assert kinds.count("publish") >= T and all(one != other for one, other in pairwise(kinds))
-
-
 def test_watching_changes_no_bit_and_is_over_afterwards():
     import numbarnn
 
@@ -76,6 +50,6 @@ def test_watching_changes_no_bit_and_is_over_afterwards():
     with simulator.schedule(0):
         expected = layer(x)[0]
     watcher = recorder.Recorder(SCHEDULE.launches(layer.stack.problem(len(x), x.shape[1], False), False))
-    with simulator.schedule(0), watching.watched(watcher):
+    with simulator.schedule(0), simulator.watched(watcher):
         np.testing.assert_array_equal(layer(x)[0], expected)
-    assert watcher.events and type(watching.watcher) is watching.Watcher
+    assert watcher.events and type(simulator.watcher) is simulator.Watcher

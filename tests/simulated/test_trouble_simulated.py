@@ -13,7 +13,6 @@ from numbarnn import engines
 from numbarnn.cuda import ptx, simulator
 from numbarnn.cuda.language import cuda
 from numbarnn.engines.gpu import launches, profiles
-from numbarnn.kernels import error_flag
 from numbarnn.kernels.persistent import ends, exchange
 from problems import make_problem
 from running import infer
@@ -222,11 +221,3 @@ def test_nobody_waits_on_once_a_block_has_given_up(engine):
         RuntimeError, match=r"gave up: layer 0, direction 0, .* other blocks of the layer .* at step 0 "
     ):
         layer.check()
-
-
-def test_every_kind_has_words():
-    """What a code says is unpacked as it was packed, for the largest detail too."""
-    assert all(0 < kind < error_flag.CALLER // error_flag.KIND for kind in error_flag.KINDS)
-    for kind in error_flag.KINDS:
-        text = error_flag.explain(error_flag.code_of(kind, error_flag.KIND - 1), "GRU(1, 2)")
-        assert text.startswith("a call of GRU(1, 2) failed: ") and "NaN" in text

@@ -139,14 +139,3 @@ def refusal(case, device, schedule):
     except RuntimeError as reason:
         return str(reason)
     return None
-
-
-def assert_equals_stepwise(case, device, schedule):
-    """Inference and training by a schedule equal stepwise to rounding, with the same random numbers."""
-    problem = make_problem(case)
-    ours, step = (problem.layer(device, schedule=name, seed=3) for name in (schedule, "stepwise"))
-    (values, masks), (expected, expected_masks) = train(ours, problem), train(step, problem)
-    for mask, expected_mask in zip(masks, expected_masks, strict=True):
-        np.testing.assert_array_equal(mask, expected_mask, strict=True)
-    assert_close(case, values, expected, "training")
-    assert_close(case, infer(ours, problem), infer(step, problem), "inference")

@@ -147,11 +147,6 @@ def test_lengths_without_state(cell, batch_first):
     assert_close(found, [y, *(state if cell == "lstm" else [state])], "float32")
 
 
-def test_projection_is_refused():
-    with pytest.raises(ValueError, match="ONNX has no projection, but this layer has proj_size=3"):
-        convert.to_onnx(weights_helpers.make("lstm", proj_size=3))
-
-
 # ---------------------------------------------------------------- models of others
 @pytest.mark.parametrize("batch_first", (False, True))
 @pytest.mark.parametrize("cell, hidden, D", TORCH_SIZES)

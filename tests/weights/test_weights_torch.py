@@ -154,7 +154,7 @@ def test_projection(hidden, D):
 
 def test_clip_is_refused():
     layer = weights_helpers.make("lstm", cell_clip=(-1.0, 1.0))
-    for function in (convert.to_torch, convert.to_torch_cells, convert.to_keras, convert.to_onnx):
+    for function in (convert.to_torch, convert.to_torch_cells, convert.to_keras):
         with pytest.raises(ValueError, match=r"has no clip of the cell state, but this layer has cell_clip=\(-1"):
             function(layer)
 

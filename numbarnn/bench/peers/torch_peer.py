@@ -1,7 +1,7 @@
 """PyTorch on instances of `cases`: its results on the CPU, and its modules as their users call them.
 
 Options that PyTorch's layers lack are emulated if that needs no rounding: a missing bias is zero, and a skip input has
-the identity for W. `LACKS` has the others.
+the identity for W. Not computed are those of LACKS, dropout, layers of several sizes, and sequences of length zero.
 """
 
 import warnings
@@ -65,12 +65,12 @@ def torch_module(instance, layers, device="cpu", one_step=False):
 
 
 def torch_results(instance, masks=None):
-    """Return PyTorch's results, forward and backward, on the CPU; None if it lacks an option.
-    Each layer is a separate module, so that layers may differ in size. Outputs of all layers but the last are
-    multiplied by masks, a list of (T, B, D*H_l), if there are any."""
-    if any(name in instance.case.uses for name in LACKS):
+    """Return PyTorch's results, forward and backward, on the CPU; None if its modules do not compute the case."""
+    case = instance.case
+    empty = instance.lengths is not None and not instance.lengths.all()
+    if masks or empty or not case.equal_layers or any(name in case.uses for name in LACKS):
         return None
-    contender = torch_contender(instance, True, layers=[(k,) for k in range(instance.case.L)], masks=masks or ())
+    contender = torch_contender(instance, True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # only slower
         return contender.results(contender.call())
@@ -93,83 +93,54 @@ def numpy_to_torch(array, device="cpu"):
     return torch.from_numpy(array).to(device)
 
 
-def torch_contender(instance, train, device="cpu", layers=None, masks=()):
-    """Return nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward.
-    layers: those of each module, by default all in one. masks: as of `torch_results`."""
-    case, modules, parameters, states = instance.case, [], {}, []
-    for group in layers or [range(case.L)]:
-        module = torch_module(instance, group, device)
-        module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
-        modules.append(module.train(train))
-        named = {renamed(name, group[0]): p for name, p in module.named_parameters()}
-        parameters |= {name: p for name, p in named.items() if name in instance.parameters}
-        states.append([numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance, group)])
-    initial = [tuple(state) if case.has_c else state[0] for state in states]
-    x, factors = numpy_to_torch(instance.x, device), [numpy_to_torch(np.asarray(m, dtype=case.dtype)) for m in masks]
-    leaves = [x.requires_grad_(train), *parameters.values(), *(part for state in states for part in state)]
-    gradients = [instance.dy] if instance.dy is not None else [], instance.dhy or [], instance.dcy or []
-    dy, dhy, dcy = ([numpy_to_torch(array, device) for array in arrays] for arrays in gradients)
+def torch_contender(instance, train, device="cpu"):
+    """Return nn.LSTM, nn.GRU or nn.RNN as its users call it: forward without gradients, or forward and backward."""
+    case, module = instance.case, torch_module(instance, range(instance.case.L), device).train(train)
+    module.flatten_parameters()  # packed once: parameters are views of one buffer, as cuDNN has them
+    parameters = {name: p for name, p in module.named_parameters() if name in instance.parameters}
+    x = numpy_to_torch(instance.x, device).requires_grad_(train)
+    states = [numpy_to_torch(part, device).requires_grad_(train) for part in initial_states(instance)]
+    initial, leaves = tuple(states) if case.has_c else states[0], [x, *parameters.values(), *states]
+    gradients = instance.dy, *map(pack_states, (instance.dhy, instance.dcy))
+    gradients = [numpy_to_torch(array, device) for array in gradients if array is not None]
 
     def forward():
-        y, finals = x, []
-        for k, (module, state) in enumerate(zip(modules, initial, strict=True)):
-            y, final = run_module(module, y, state, instance)
-            finals.append(final)
-            y = y * factors[k] if k < len(factors) else y
-        return y, finals
-
-    def by_layer(names, modules):
-        """Return quantity -> a list of (D, B, H) per layer, from a list of states per module."""
-        return {name: [piece for part in same for piece in part.split(case.D)]
-                for name, same in zip(names, zip(*modules, strict=True), strict=False)}  # fmt: skip
-
-    def final_states(finals):
-        return by_layer(("hy", "cy"), finals if case.has_c else [(one,) for one in finals])
+        if instance.lengths is None:
+            y, final = module(x, initial)
+        else:
+            rnn, lengths = torch.nn.utils.rnn, torch.from_numpy(instance.lengths)
+            y, final = module(rnn.pack_padded_sequence(x, lengths, enforce_sorted=False), initial)
+            y, _ = rnn.pad_packed_sequence(y, padding_value=case.padding_value, total_length=len(x))
+        return y, final if case.has_c else (final,)
 
     def backward(y, finals):
-        named, pairs = final_states(finals) if dhy or dcy else {}, list(zip([y], dy, strict=False))
-        pairs += [*zip(named.get("hy", ()), dhy, strict=False), *zip(named.get("cy", ()), dcy, strict=False)]
-        torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+        outputs = [y] * (instance.dy is not None) + [*finals] * (instance.dhy is not None)
+        torch.autograd.backward(outputs, gradients)
 
     def results(returned):
         y, finals = returned
-        quantities = {"y": y} | final_states(finals)
+        quantities = {"y": y} | named_states(("hy", "cy"), finals)
         if train:
             quantities |= {"dx": x.grad} | {name: p.grad for name, p in parameters.items()}
-            quantities |= by_layer(("dhx", "dcx"), [[part.grad for part in state] for state in states])
+            quantities |= named_states(("dhx", "dcx"), [part.grad for part in states])
         return {quantity: torch_to_numpy(value) for quantity, value in quantities.items()}
+
+    def named_states(names, parts):
+        """Return quantity -> a list of (D, B, H) per layer."""
+        return {name: list(part.split(case.D)) for name, part in zip(names, parts, strict=False)}
 
     note = "call by call, as its users call it" if device.startswith("cuda") else None
     call = torch_call(forward, leaves, backward if train else None)
     return Contender(TORCH, call, results, torch_synchronize(device), note=note)
 
 
-def initial_states(instance, layers):
-    """Return h of some layers, and c of an LSTM: (layers * D, B, H), zeros if there are none."""
+def initial_states(instance):
+    """Return h, and c of an LSTM: (L * D, B, H), zeros if there are none."""
     case, sizes = instance.case, [(instance.h0, instance.case.outputs)]
     sizes += [(instance.c0, case.hidden)] if case.cell == "lstm" else []
     dtype = precision.numpy_dtype(case.dtype)
-    return [pack_states([states[k] if states else np.zeros((case.D, case.B, widths[k]), dtype) for k in layers])
+    return [pack_states(states or [np.zeros((case.D, case.B, width), dtype) for width in widths])
             for states, widths in sizes]  # fmt: skip
-
-
-def run_module(module, x, state, instance):
-    """Return y and the final states of one module: x (T, B, I), with the instance's lengths if it has any.
-    PyTorch packs no sequence of length 0: such ones are left out, so that their final state is the initial one."""
-    if instance.lengths is None:
-        return module(x, state)
-    rnn, value, lengths = torch.nn.utils.rnn, instance.case.padding_value, torch.from_numpy(instance.lengths)
-    kept, parts = torch.nonzero(lengths)[:, 0], state if isinstance(state, tuple) else (state,)
-    chosen = parts if lengths.min() else tuple(part[:, kept] for part in parts)
-    packed = rnn.pack_padded_sequence(x if lengths.min() else x[:, kept], lengths[kept], enforce_sorted=False)
-    y, final = module(packed, chosen if isinstance(state, tuple) else chosen[0])
-    y, _ = rnn.pad_packed_sequence(y, padding_value=value, total_length=len(x))
-    if lengths.min():
-        return y, final
-    padding = torch.full((*x.shape[:2], y.shape[2]), value, dtype=y.dtype)
-    pairs = zip(parts, final if isinstance(state, tuple) else (final,), strict=True)
-    finals = tuple(before.index_copy(1, kept, after) for before, after in pairs)
-    return padding.index_copy(1, kept, y), finals if isinstance(state, tuple) else finals[0]
 
 
 def torch_call(forward, leaves, backward=None):

@@ -1,9 +1,8 @@
 """Record what the blocks of a persistent kernel do in the simulator, from the numbers that they exchange.
 
 Blocks of such a kernel meet only in numbers that they exchange (`numbarnn.kernels.persistent.exchange`): to look at one
-is to wait for it, to store one is to publish it. The simulator reports each such load and store
-(`numbarnn.cuda.watching`). The number's place in its array tells its layer, step and block. Per block and step that
-gives
+is to wait for it, to store one is to publish it. The simulator reports each such load and store (`simulator.Watcher`).
+The number's place in its array tells its layer, step and block. Per block and step that gives
 
     first look ... last look          it waits, if something was missing; else it goes on at once
     last look ... first store         it multiplies (and exchanges what its cell needs within a step, if it does)
@@ -30,7 +29,7 @@ import numpy as np
 
 import numbarnn
 from numbarnn.common.order import step_time
-from numbarnn.cuda import simulator, watching
+from numbarnn.cuda import simulator
 from numbarnn.kernels.persistent.columns import BLOCK, RECURRENT, STAGE, WARP
 from numbarnn.schedules.persistent.schedule import SCHEDULE
 
@@ -79,7 +78,7 @@ class Exchanged(NamedTuple):
     before: int
 
 
-class Recorder(watching.Watcher):
+class Recorder(simulator.Watcher):
     """Records the persistent launches of a pass, `planner.Launch`es in their order: its `blocks` and `events`."""
 
     def __init__(self, launches):
@@ -229,7 +228,7 @@ def record(title, cell, shape, backward, directions=1):
     if backward:
         y, _, tape = network.forward(x)
         call = lambda: network.backward(tape, np.ones_like(y))  # noqa: E731
-    with simulator.schedule(), watching.watched(recorder):
+    with simulator.schedule(), simulator.watched(recorder):
         try:
             call()
         except RuntimeError as raised:  # what was recorded up to there is worth seeing

@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce, update_wrapper
+from hashlib import sha256
 from importlib import import_module
 from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
 
 from numbarnn.cells.definition import Cell
-from numbarnn.cells.layout import listed, parameters_in, term_text
+from numbarnn.cells.layout import constants_in, listed, parameters_in, term_text
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
@@ -79,6 +80,26 @@ class TracedCell(Cell):
     def own_derivatives(self):
         """Return the names of functions that override derivatives, such as "stop_gradient"."""
         return tuple(sorted(SAME_VALUE.intersection(node.op for node in reachable(self.structure.outputs))))
+
+    @cached_property
+    def digest(self):
+        """Return a digest of what the equations compute: the same for other names of variables, order and comments."""
+        numbers, told, terms = {}, [], self.structure.terms
+        for node in reachable(self.structure.outputs):
+            numbers[node] = len(numbers)
+            data = repr(node.data)
+            if node.op in ("input", "product", "vector") and node.data in terms:
+                data = term_text(terms[node.data])
+                arrays = (one.array for one in constants_in((terms[node.data],)))
+                data += "".join(sha256(array.tobytes()).hexdigest() for array in arrays if array is not None)
+            told.append((node.op, data, [numbers[part] for part in node.args]))
+        whole = (
+            told,
+            [numbers[node] for node in self.structure.outputs],
+            self.structure.projection,
+            self.structure.heads,
+        )
+        return sha256(repr(whole).encode()).hexdigest()[:16]
 
     def __reduce__(self):
         """Pickle the name of the function, as pickle does for functions, and the options."""

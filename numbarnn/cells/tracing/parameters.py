@@ -109,7 +109,7 @@ class Sizes:
     def __init__(self, structure, place, input_name):
         self._above, self._sizes, self.equal, self._place = {}, {}, {}, place
         graph, outputs, terms = structure.graph, structure.outputs, structure.terms
-        nodes = reachable(outputs)
+        nodes = reachable([*outputs, *structure.gates.values()])
         of_no_size = same_for_all(nodes)  # they go with any size
         states = [graph.leaf("state", number) for number in range(len(outputs))]
         alike = [(node, *parts_of(node)) for node in nodes

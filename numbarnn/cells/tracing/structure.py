@@ -81,9 +81,10 @@ def split(outputs, trace):
     projection = _projection(outputs, terms)
     if projection:
         outputs = [outputs[0].args[0], *outputs[1:]]
-    graph, outputs, bias_of = split_biases(outputs, terms)
+    count = len(outputs)
+    graph, outputs, bias_of = split_biases([*outputs, *trace.kept], terms)
+    nodes, outputs = reachable(outputs), outputs[:count]
     found = Structure(graph, outputs, terms, trace.columns, trace.sizes, trace.initial, projection)
-    nodes = reachable(outputs)
     inputs = [node for node in nodes if node.op == "input"]
     inputs.sort(key=lambda node: terms[node.data].op == "eye")  # x itself last: see `Problem.copied_gates`
     found.gates = dict(zip(_short_names(inputs), inputs, strict=True))

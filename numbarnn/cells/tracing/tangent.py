@@ -6,8 +6,8 @@ give every derivative that backward gives of one, and their own derived backward
     primal    the equations, which also return the values that the factors are made of
     tangent   the derivative of each new state in the direction of given tangents, with those values as inputs
 
-Both get what does not depend on earlier steps as W x of a layer with input_mode="given": W x + b itself, biases inside
-of gates, parameters per unit, random numbers. R is their only parameter.
+Both get what does not depend on earlier steps as W x of a layer with input_mode="given": W x itself, biases inside of
+gates, parameters per unit, random numbers. R is their only matrix.
 """
 
 import inspect
@@ -26,16 +26,16 @@ _COMPUTED_BEFORE = ("input", "product", "state", "noise", "vector", "row_sum", "
 
 class Opened(NamedTuple):
     """A cell taken apart. Inputs have names: of the gates of W x "W.i", of biases of other products "Z.n", of
-    parameters per unit "U.peep", of random numbers "N.n0", of values that the primal cell computes "S.s0".
+    parameters per unit "U.peep", of random numbers "N.n0", of values that the primal cell computes "S.s0". Each has a
+    bias.
 
     Attributes:
-        primal: the `Cell` with all inputs open. Behind its own states it returns what `exposed` lists.
-        tangent: the `Cell` of the tangents; its inputs are the tangents of "W", "Z" and "U", and the values "S".
+        primal: the `Cell` with all inputs open. Behind its own states it returns the values "S", then zeros.
+        tangent: the `Cell` of the tangents. Its inputs are the private states of the primal one: zeros make room for
+            the tangents of "W", "Z" and "U".
         inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
         merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
-        operands: gate of R -> what it multiplies, as `sources` has it.
-        sources: "S.s0", ... -> where the value comes from: the number of a state of the primal cell, or the name of one
-            of its inputs.
+        operands: gate of R -> the number of the tangent cell's input that R multiplies.
         num_states: how many states are the cell's own.
     """
 
@@ -45,7 +45,6 @@ class Opened(NamedTuple):
     tangent_inputs: tuple
     merged: dict
     operands: dict
-    sources: dict
     num_states: int
 
 
@@ -97,61 +96,52 @@ def _clipped(low, high, propagate_nan):
 def opened(traced):
     """Return the `Opened` of a `TracedCell`."""
     structure = traced.structure
-    outputs = structure.outputs
-    nodes = reachable(outputs)
-    recurrent, merged = structure.all_recurrent, _merged(structure, nodes)
+    outputs, recurrent, heads = structure.outputs, structure.all_recurrent, structure.heads
+    nodes, zero = reachable(outputs), structure.graph.const(0)
+    merged, gate_of = _merged(structure, nodes), {node: gate for gate, node in recurrent.items()}
     names = {node: f"W.{name}" for name, node in structure.gates.items()}
     names |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
     names |= {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
     tangents = _tangents(structure, nodes, names, merged)
-    new = [tangents[node] for node in outputs]
-    primal = set(nodes)
-    needed = {node for node in reachable(new, stop=primal) if node in primal} - _without_inputs(nodes)
-    saved = smallest_cut(needed, _without_inputs(nodes), "gates", _COMPUTED_BEFORE)
-    own, exposed = len(outputs), []
+    new, primal = [tangents[node] for node in outputs], set(nodes)
+    constant = _without_inputs(nodes)
+    needed = {node for node in reachable(new, stop=primal) if node in primal} - constant
+    saved = smallest_cut(needed, constant, "gates", _COMPUTED_BEFORE)
+    multiplied = {gate: node.args[0] for gate, node in recurrent.items()}
+    exposed = [*outputs[1:], *(node for node in dict.fromkeys([*saved, *multiplied.values()])
+                               if node not in outputs[1:])]  # fmt: skip
+    saved_as = {node: f"S.s{number}" for number, node in enumerate(exposed)}
+    moving = [f"W.{name}" for name in structure.gates] + [f"Z.{gate}" for gate in recurrent if gate not in merged]
+    moving += [f"U.{name}" for name in structure.per_unit]
 
-    def place(node):
-        """Return where a value is found: the number of a state of the primal cell, or the name of its input."""
-        if node.op in ("vector", "noise", "input"):
-            return names[node]
-        if node in outputs:
-            return outputs.index(node)
-        if node not in exposed:
-            exposed.append(node)
-        return own + exposed.index(node)
-
-    sources = {f"S.s{number}": place(node) for number, node in enumerate(saved)}
-    operands = {gate: place(node.args[0]) for gate, node in recurrent.items()}
-    gate_of, heads = {node: gate for gate, node in recurrent.items()}, structure.heads
-
-    def of_primal(trace, p, x, states, node, args):
+    def of_primal(trace, inputs, states, p, node, args):
         if node in names:
-            return _named(p, names[node]) @ x
+            return inputs[names[node]]
         if node.op == "product":
-            product = _product(trace, p, gate_of[node], args[0], heads)
-            return product if gate_of[node] in merged else product + _named(p, f"Z.{gate_of[node]}") @ x
+            product = _product(p, gate_of[node], args[0], heads)
+            return product if gate_of[node] in merged else product + inputs[f"Z.{gate_of[node]}"]
         return states[node.data] if node.op == "state" else None
 
-    saved_as = {node: f"S.s{number}" for number, node in enumerate(saved)}
-    units = [f"U.{name}" for name in structure.per_unit]
-    order = [f"W.{name}" for name in structure.gates] + [f"Z.{gate}" for gate in recurrent if gate not in merged]
-    of_primal_only = [f"N.n{number}" for number in range(len(structure.noise))]
-
-    def of_tangent(trace, p, x, states, node, args):
+    def of_tangent(trace, inputs, states, p, node, args):
         if node in saved_as:
-            return _named(p, saved_as[node]) @ x
+            return inputs[saved_as[node]]
         if node.op == "product":
-            return _product(trace, p, node.data[1], args[0], heads)
-        if node.op != "tangent":
-            return None
-        return states[node.data] if isinstance(node.data, int) else _named(p, node.data) @ x
+            return _product(p, node.data[1], args[0], heads)
+        if node.op == "tangent":
+            return states[node.data] if isinstance(node.data, int) else inputs[node.data]
+        return None
 
-    name, count, returned = f"{traced.name}_opened", own + len(exposed), [*outputs, *exposed]
-    made = _cell(name, traced.states, count, returned, (), of_primal, order + units + of_primal_only)
-    name = f"{traced.name}_tangent"
-    tangent = _cell(name, traced.states, own, new, saved_as, of_tangent, order + units + list(sources))
-    inputs = (tuple(node.data for node in one.structure.gates.values()) for one in (made, tangent))
-    return Opened(made, tangent, *inputs, merged, operands, sources, own)
+    def made(kind, count, returned, stop, replaced, inputs):
+        one = _cell(f"{traced.name}_{kind}", traced.states, count, returned, stop, replaced, inputs)
+        return one, tuple(node.data for node in one.structure.gates.values())
+
+    returned = [outputs[0], *exposed, *[zero] * len(moving)]
+    noise = [f"N.n{number}" for number in range(len(structure.noise))]
+    primal_cell, inputs = made("opened", len(returned), returned, (), of_primal, moving + noise)
+    both = [*saved_as.values(), *moving]
+    tangent, tangent_inputs = made("tangent", len(outputs), new, saved_as, of_tangent, both)
+    operands = {gate: exposed.index(node) for gate, node in multiplied.items()}
+    return Opened(primal_cell, tangent, inputs, tangent_inputs, merged, operands, len(outputs))
 
 
 def _merged(structure, nodes):
@@ -216,30 +206,31 @@ def _named(p, name):
     return getattr(getattr(p, group), last)
 
 
-def _product(trace, p, gate, vector, heads):
+def _product(p, gate, vector, heads):
     """Return the product of a gate of R with a value; blocks on the diagonal where the cell has heads."""
     matrix = getattr(p.R, gate)
     return (matrix._with(heads=heads) if heads > 1 else matrix) @ vector
 
 
-def _cell(name, states, count, outputs, stop, replaced, order):
+def _cell(name, states, count, outputs, stop, replaced, inputs):
     """Make a cell that computes nodes of another one's graph.
 
     Args:
         states: names of the first states. count: how many states it has.
         outputs: the nodes. stop: nodes whose arguments are not looked at.
-        replaced: function (trace, p, x, states, node, its arguments) -> what stands in place of a node, or None.
-        order: names of inputs, in the order that its gates are to have.
+        replaced: function (trace, name of an input -> its value, states, p, node, its arguments) -> what stands in
+            place of a node, or None.
+        inputs: names of inputs, in the order that its gates are to have.
     """
 
     def equations(x, *values):
         *states, p = values
         trace, made = x._trace, {}
-        for one in order:  # nodes are numbered as they are made
-            _named(p, one) @ x
+        given = {one: _named(p, one) @ x + getattr(p.b, one.replace(".", "_")) for one in inputs}
+        trace.kept = [one._node for one in given.values()]
         for node in reachable(outputs, stop=stop):
             args = [made[part] for part in node.args if part in made]
-            value = replaced(trace, p, x, states, node, args)
+            value = replaced(trace, given, states, p, node, args)
             if value is None and node.op == "const":
                 value = Value(trace, trace.graph.const(node.data))
             elif value is None and node.op == "units":
@@ -249,10 +240,7 @@ def _cell(name, states, count, outputs, stop, replaced, order):
             if node.name and node.op != "const":
                 value._name_it(node.name)
             made[node] = value
-        results = [made[node] for node in outputs]
-        if not any(one.op == "product" for one in trace.graph.nodes):  # a layer needs a parameter
-            results[0] = results[0] + p.b.none
-        return results
+        return [made[node] for node in outputs]
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     own = [*states[:count], *(f"exposed_{number}" for number in range(count - len(states)))]

@@ -23,11 +23,12 @@ class Trace:
         initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
         sizes: number of a state -> how many units it has, where that is said.
         constants: (a number or an array, where it came in) of all that came in, in their order.
+        kept: nodes whose products with x are gates even if the new states do not depend on them.
     """
 
     def __init__(self, graph):
         self.graph, self.kinds, self.terms, self.multiplied, self.options = graph, {}, {}, {}, {}
-        self.columns, self.initial, self.sizes, self.constants, self._noises = {}, {}, {}, [], 0
+        self.columns, self.initial, self.sizes, self.constants, self._noises, self.kept = {}, {}, {}, [], 0, []
 
     def parameter(self, name, kind):
         """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""

@@ -185,6 +185,13 @@ class CpuEngine(HostEngine):
     def add_column_sums(self, out, x):
         self._fused([self._product_parts.add_column_sums(out, x)])()
 
+    def each(self, kind, count, operands, options):
+        part = self._product_parts.each(kind, count, operands, options)
+        if part is None:
+            super().each(kind, count, operands, options)
+        else:
+            self._fused([part])()
+
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
         self._fused(
             [self._product_parts.weight_gradients(dw, dax, dah, x, h_before, accumulate, rows_of_h=rows_of_h)]

@@ -49,7 +49,8 @@ class _Loan:
         self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": place}
 
     def __del__(self):
-        self.pool._take_back(self.raw)
+        if MOST_KEPT is not None:  # else Python is about to end
+            self.pool._take_back(self.raw)
 
 
 class MemoryPool:

@@ -12,7 +12,7 @@ from numbarnn.common.order import mask_of_step
 from numbarnn.common.philox import philox
 from numbarnn.compile.plain import plain
 from numbarnn.compile.translate import of_types
-from numbarnn.engines.base import EVERY_ROW
+from numbarnn.engines.base import EVERY_ROW, entry_of
 from numbarnn.engines.cpu import joined, openblas
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import (
@@ -144,29 +144,31 @@ def share_of_product(size, alike, least, piece, pieces):
 
 
 @plain
-def _multiply_piece(zero, address, piece, pieces, work):
-    """Compute a piece of a product of a `records.Work`."""
+def _multiply_piece(zero, address, number, piece, work):
+    """Compute a piece of a product of a `records.Work`, for the set of matrices of that number."""
     whole, at, item = product_at(address), product_at(new_product()), bytes_of(zero)
     at.terms, at.a, at.a_row, at.b, at.b_row = whole.terms, whole.a, whole.a_row, whole.b, whole.b_row
     at.out, at.out_row, at.rows, at.columns = whole.out, whole.out_row, whole.rows, whole.columns
     at.transpose_a, at.transpose_b, at.add = whole.transpose_a, whole.transpose_b, whole.add
     least = _least_rows(whole, work.has_small)
-    first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, pieces)
+    first, last = share_of_product(whole.rows, ROWS_ALIKE * item // 4, least, piece, work.pieces)
     at.rows = last - first
-    at.a += first * (item if whole.transpose_a else whole.a_row)
-    at.out += first * whole.out_row
+    at.a += number * whole.a_next + first * (item if whole.transpose_a else whole.a_row)
+    at.b += number * whole.b_next
+    at.out += number * whole.out_next + first * whole.out_row
     if first < last:
         _multiply(zero, at)
 
 
 # ------------------------------------------------------------------------------------------ sums
 @plain
-def _add_column_sums(zero, address, piece, pieces):
-    """Compute a piece of a `records.Sums`.
+def _add_column_sums(zero, address, number, piece, work):
+    """Compute a piece of a `records.Sums` of a `records.Work`, for the set of matrices of that number.
     Three levels keep the rounding error almost independent of the number of rows: sums of SUM_ROWS rows, sums of
     SUM_ROWS of these, and their sum."""
     at, item = sums_at(address), bytes_of(zero)
-    n0, n1 = slice_of_piece(at.columns, piece, pieces)
+    n0, n1 = slice_of_piece(at.columns, piece, work.pieces)
+    x = at.x + number * at.x_next
     many, all_rows = own_numbers(zero, SUM_COLUMNS), own_numbers(zero, SUM_COLUMNS)
     for start in range(n0, n1, SUM_COLUMNS):
         n = min(SUM_COLUMNS, n1 - start)
@@ -174,12 +176,12 @@ def _add_column_sums(zero, address, piece, pieces):
             many[j] = all_rows[j] = zero
         for m in range(0, at.rows, SUM_ROWS):
             rows = min(SUM_ROWS, at.rows - m)
-            _add_rows(zero, many, at.x + m * at.x_row + start * item, at.x_row, rows, n)
+            _add_rows(zero, many, x + m * at.x_row + start * item, at.x_row, rows, n)
             if (m + rows) % SUM_ROWS**2 == 0 or m + rows == at.rows:
                 _move_sums(zero, all_rows, many)
         for place in (at.out, at.also):
             if place:
-                out = numbers_at(zero, place + start * item)
+                out = numbers_at(zero, place + number * at.out_next + start * item)
                 for j in range(n):
                     out[j] = out[j] + all_rows[j] if at.add else all_rows[j]
 
@@ -217,11 +219,12 @@ def multiply_and_add(zero, address):
     """Compute a thread's part in a `records.Work`."""
     job = job_at(address)
     work = work_at(job.record)
-    for piece in range(job.thread, work.pieces, job.threads):  # one thread does all pieces: the same bits
-        for number in range(work.products_count):
-            _multiply_piece(zero, work.products + number * PRODUCT_BYTES, piece, work.pieces, work)
-        for number in range(work.sums_count):
-            _add_column_sums(zero, work.sums + number * SUMS_BYTES, piece, work.pieces)
+    for one in range(job.thread, work.pieces * (1 + work.others), job.threads):  # one thread does all: the same bits
+        number, piece = one // work.pieces, one % work.pieces
+        for place in range(work.products_count):
+            _multiply_piece(zero, work.products + place * PRODUCT_BYTES, number, piece, work)
+        for place in range(work.sums_count):
+            _add_column_sums(zero, work.sums + place * SUMS_BYTES, number, piece, work)
 
 
 # ------------------------------------------------------------------------------------------ masks
@@ -322,6 +325,24 @@ class ProductParts:
             sums = [_sums(dw[name], d, accumulate) for name, d in (("b_w", dax), ("b_r", dah)) if name in dw]
         rows = max(len(x), WRITING)
         return self._part(self._threads_for(rows * weights, dax.shape[1]), dax.dtype, gemms, sums)
+
+    def each(self, kind, count, operands, options):
+        """Make one part of an operation on every entry of its operands' first axes, see `Engine.each`.
+        A thread does whole entries."""
+        make = getattr(self, kind, None)
+        if make is None:
+            return None
+        first, last = (make(*entry_of(operands, number), **options) for number in (0, count - 1))
+        work, steps = 0, max(1, count - 1)
+        for own, other in zip(first.kept[0], last.kept[0], strict=True):
+            for name in ("a", "b", "out"):
+                setattr(own, f"{name}_next", (getattr(other, name) - getattr(own, name)) // steps)
+            work += count * own.rows * own.columns * own.terms
+        for own, other in zip(first.kept[1], last.kept[1], strict=True):
+            own.x_next, own.out_next = (other.x - own.x) // steps, (other.out - own.out) // steps
+            work += count * own.rows * own.columns
+        first.record.pieces, first.record.others = 1, count - 1
+        return first._replace(threads=self._threads_for(work, count * UNITS))
 
     def _part(self, threads, dtype, gemms, sums):
         """Return the `Part` for some `records.Product`s and some `records.Sums`."""

@@ -65,17 +65,18 @@ Rows = _table(
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
 # `panel_row` between two terms of one. To be packed are `units` rows of each of several b, see `panels.pack_rows`.
+# The same product of other matrices finds these `.._next` bytes further on.
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add",
-    "units first_column b_next out_next",
+    "units first_column a_next b_next out_next",
 )
 
 # out (columns,) = column sums of x (rows, columns), or +=; `also` receives them too, unless it is 0.
-Sums = _table("Sums", "rows columns x x_row out also add")
+Sums = _table("Sums", "rows columns x x_row out also add x_next out_next")
 
-# Consecutive products and sums, cut into `pieces`.
-Work = _table("Work", "products products_count sums sums_count has_small pieces")
+# Consecutive products and sums, cut into `pieces`; and the same for `others` further sets of matrices.
+Work = _table("Work", "products products_count sums sums_count has_small pieces others")
 
 # out = dropout of x, `size` numbers, in `pieces`; see `Engine.dropout`. `scale` is the address of a number.
 Dropout = _table("Dropout", "out x size mask scale position pieces")

@@ -71,23 +71,23 @@ def estimate_of(problem, profile, launch, columns):
     clock = profile.clock_ghz * 1e3  # per microsecond
     turns = ceil(sequences / tile.sequences)
     read_bytes = sequences * columns * itemsize(problem.dtype)
-    read = calibration.L2_SHARE.value * blocks * read_bytes / (profile.l2_gb_s * 1e3)
+    read = calibration.L2_SHARE * blocks * read_bytes / (profile.l2_gb_s * 1e3)
     if tile.math == "fma":
-        rate = calibration.FMA_SHARE[_fma_place(tile)].value * profile.fma_per_clock
+        rate = calibration.FMA_SHARE[_fma_place(tile)] * profile.fma_per_clock
     else:
-        rate = calibration.MMA_SHARE.value * profile.mma_per_clock / MMA_TIMES[tile.math]
+        rate = calibration.MMA_SHARE * profile.mma_per_clock / MMA_TIMES[tile.math]
     multiply = tile.rows * columns * turns * tile.sequences / rate / clock
     if tile.shared_chunks and tile.math != "fma":
         loads = turns * tile.rows * columns * itemsize(problem.dtype) / 128 / clock
-        multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE.value
-    add = turns * _sums(tile) * calibration.SUM_CLOCKS.value / clock
-    add += turns * tile.pairs * calibration.CELL_BACKWARD_US.value * launch.backward
+        multiply += loads * tile.shared_chunks / tile.chunks / calibration.SHARED_SHARE
+    add = turns * _sums(tile) * calibration.SUM_CLOCKS / clock
+    add += turns * tile.pairs * calibration.CELL_BACKWARD_US * launch.backward
     # Numbers from another layer arrive before they are needed.
     exchange = profile.exchange_us if problem.cell.num_recurrent else 0.0
     rounds, places = _rounds(problem.cell, tile), (launch.last - launch.first) * launch.directions
-    within = calibration.WITHIN_SHARE.value * turns * rounds * profile.exchange_us
+    within = calibration.WITHIN_SHARE * turns * rounds * profile.exchange_us
     words = sequences * blocks * blocks / launch.slices * _words_us(problem.cell, profile, places)
-    within += calibration.L2_SHARE.value * words
+    within += calibration.L2_SHARE * words
     return Estimate(exchange, read_bytes, read, multiply, add, rounds, within)
 
 
@@ -132,7 +132,7 @@ def _fma_share(tile, rounds):
         rounds: of exchanges within a step.
     """
     place = _fma_place(tile)
-    return calibration.FMA_SHARE[place].value if rounds else FMA_EFFICIENCY[place]
+    return calibration.FMA_SHARE[place] if rounds else FMA_EFFICIENCY[place]
 
 
 def _fma_place(tile):

@@ -41,10 +41,9 @@ class Launch:
     @property
     def microseconds(self):
         """Estimated time of the launch."""
-        per_word = calibration.LOAD_BACKWARD_US if self.backward else calibration.LOAD_US
-        load = per_word.value * self.tile.words_per_lane
+        load = calibration.LOAD_US[self.backward] * self.tile.words_per_lane
         steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
-        return calibration.LAUNCH_US.value + load + steps * self.estimate.step
+        return calibration.LAUNCH_US + load + steps * self.estimate.step
 
     @property
     def layer_range(self):
@@ -77,15 +76,6 @@ class Launch:
         return steps_in_all(self.steps, self.last - self.first, self.directions)
 
     @property
-    def untimed(self):
-        """Parts of its estimate that were never timed on a device, as text; empty: all were."""
-        parts = {
-            "exchanges within a step": self.estimate.rounds,
-            "products of split float32 numbers": self.tile.math == "tf32x3",
-        }
-        return " and ".join(part for part, there in parts.items() if there)
-
-    @property
     def _given(self):
         """A note, as text, if its blocks multiply the input of its first layer; else ""."""
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
@@ -94,17 +84,13 @@ class Launch:
     def details(self):
         """Its tiling and the expected time of a step, as text."""
         tile, estimate = self.tile, self.estimate
-        untimed = " (a rate that no device has been asked for)" if tile.math == "tf32x3" else ""
-        within = ""
-        if estimate.rounds:
-            times = "once" if estimate.rounds == 1 else f"{estimate.rounds} times"
-            within = f"exchange {times} within it {estimate.within:.2f} (not timed on any device), "
+        within = f"{counted(estimate.rounds, 'exchange')} within it {estimate.within:.2f}, " if estimate.rounds else ""
         return (
             f"{counted(self.blocks, 'block')} of {tile.threads} threads, each {tile.units} units of "
             f"{counted(self.sequences, 'sequence')}, by {tile.math}{self._given}; weights in "
             f"{self.home}, {self.shared_bytes / 1024:.3g} KiB of shared memory per block; a step: exchange "
             f"{estimate.exchange:.2f} µs, {within}read {estimate.read:.2f} for {estimate.read_bytes / 1024:.3g} KiB, "
-            f"multiply {estimate.multiply:.2f}{untimed}, add {estimate.add:.2f}; "
+            f"multiply {estimate.multiply:.2f}, add {estimate.add:.2f}; "
             f"{self.microseconds:.0f} µs in all"
         )
 

@@ -98,13 +98,6 @@ def _filled(record, count):
     return rows
 
 
-def forget():
-    """Forget plans and tables, because what they depend on has changed."""
-    planner.forget()
-    for remembered in (_tables, _rows):
-        remembered.cache_clear()
-
-
 def _blocks(problem, launch, place, layer, direction, of_warps):
     """Return the rows of `blocks` of a layer and direction, one for each tile of its units, as a `Block` of arrays."""
     cell, hidden, size = problem.cell, problem.hidden_sizes[layer], launch.tile.units

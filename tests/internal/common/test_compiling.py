@@ -1,6 +1,5 @@
 """Compiled code on disk: found again by the next process, and a word while something has to be compiled first."""
 
-import logging
 import os
 import re
 import subprocess
@@ -158,29 +157,6 @@ def test_it_is_said_while_one_waits(nothing_said_yet, monkeypatch):
     assert terminal.text.count("\n") == 1
 
 
-def test_short_ones_add_up(nothing_said_yet, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "numbarnn")
-    monkeypatch.setattr(notice, "PATIENCE_S", 0.3)
-    for _ in range(3):
-        with notice.compiling("kernels", "ten seconds", None):
-            threading.Event().wait(0.01)
-    assert not caplog.records
-    notice._spent["kernels"] += 0.3
-    with notice.compiling("kernels", "ten seconds", None):
-        threading.Event().wait(0.2)
-    assert [record.getMessage() for record in caplog.records] == [
-        "numbarnn is compiling kernels, which takes about ten seconds; it cannot be kept, as no folder is writable"
-    ]
-
-
-def test_an_error_while_compiling_ends_the_wait(nothing_said_yet, caplog):
-    caplog.set_level(logging.INFO, "numbarnn")
-    with pytest.raises(ArithmeticError), notice.compiling("kernels", "ten seconds", None):
-        raise ArithmeticError
-    threading.Event().wait(0.2)
-    assert not caplog.records and not notice._local.compiling
-
-
 def test_the_first_process_says_so_and_the_second_does_not(tmp_path):
     said, errors = run(COUNT.format(work=MULTIPLY), NUMBARNN_CACHE_DIR=str(tmp_path))
     assert int(said) > 0
@@ -188,11 +164,6 @@ def test_the_first_process_says_so_and_the_second_does_not(tmp_path):
     assert line.startswith("numbarnn: numbarnn is compiling the CPU engine's loops and products, ")
     assert f"; kept in {tmp_path}" in line
     assert run(COUNT.format(work=MULTIPLY), NUMBARNN_CACHE_DIR=str(tmp_path)) == ("0\n", "")
-
-
-def test_a_cell_is_named():
-    what = cell_steps.infer_units.label(CellParts(CELLS["gru"], "float32"))
-    assert what == "the cell gru for the CPU engine, float32"
 
 
 def long_cell(terms):

@@ -8,7 +8,7 @@ import pytest
 
 from emulator import machine
 from emulator.machine import DeviceError
-from emulator.memory import BASE, Memory
+from emulator.memory import Memory
 
 THREADS = 64
 
@@ -104,37 +104,7 @@ def test_a_block_waits_for_another(order):
     assert (found == 7 + (8 << 32)).all()
 
 
-def test_waiting_in_vain_is_found(monkeypatch):
-    monkeypatch.setattr(machine, "IDLE_ROUNDS", 50)
-    body = "WAITS: ld.relaxed.gpu.global.u32 %r5, [%rd2]; setp.ne.s32 %p2, %r5, 7; @%p2 bra WAITS;"
-    with pytest.raises(DeviceError, match="nobody writes"):
-        run(ptx(body), np.zeros(THREADS, np.uint64))
-
-
 # ------------------------------------------------------------------------------------------------------------- memory
-@pytest.mark.parametrize("body, said", [
-    ("st.global.u64 [%rd2+8], %rd2;", r"thread 63 of block 0 writes 8 bytes at .* \(global\).*1 threads"),
-    ("ld.global.u64 %rd4, [%rd2+-8];", "thread 0 of block 0 reads 8 bytes"),
-    ("ld.global.u32 %r4, [%rd2+2];", "misaligned"),
-    ("ld.global.u32 %r4, [%r1];", "reads 4 bytes at 0x0"),
-    ("cvt.u32.u64 %r4, %rd2; st.global.u32 [%r4], %r4;", "writes 4 bytes"),
-    ("mov.u32 %r2, numbers; st.shared.u32 [%r2+100000], %r2;", r"\(shared\)"),
-], ids=["beyond", "before", "misaligned", "null", "cut to 32 bits", "shared"])  # fmt: skip
-def test_wrong_addresses_are_found(body, said):
-    with pytest.raises(DeviceError, match=said):
-        run(ptx(body, before=SHARED), np.zeros(THREADS, np.uint64))
-
-
-def test_freed_memory_is_not_touched():
-    memory = Memory(1 << 16)
-    address = memory.allocate(8 * THREADS)
-    kernel, parameters = machine.load(ptx("st.global.u64 [%rd2], %rd2;")), [np.uint64(address).tobytes()]
-    kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
-    assert memory.array(address, np.uint64, (2,)).tolist() == [address, address + 8]
-    memory.free(address, 8 * THREADS)
-    with pytest.raises(DeviceError, match="not allocated; 64 threads"):
-        kernel.launch(memory, (1, 1, 1), (THREADS, 1, 1), parameters)
-    assert memory.allocate(8 * THREADS) == address and address >= BASE
 
 
 # ------------------------------------------------------------------------------------------------ what blocks see
@@ -185,17 +155,3 @@ def test_data_may_be_their_own_flags(order):
     for seed in range(10):
         found = run(ptx(body), values, grid=2, order=order, cooperative=True, seed=seed)[THREADS:]
         assert (found.view(np.uint32)[::2] == 2 * np.arange(THREADS) + 100).all()
-
-
-@pytest.mark.parametrize("parts, said", [
-    ({"load": "ld.relaxed.cta.global.u32"}, r"block 0 reads by ld.relaxed.cta.global.u32, .* block 1"),
-    ({"load": "ld.global.nc.u32"}, "reads by ld.global.nc.u32"),
-    ({"load": "ld.global.u32"}, "by ld.global.u32"),
-    ({"store": "st.global.u32"}, "in the same launch by st.global.u32"),
-    ({"store": "st.relaxed.cta.global.u32"}, "by st.relaxed.cta.global.u32, at byte"),
-    ({"flag": "ld.relaxed.cta.global.u32"}, "reads by ld.relaxed.cta.global.u32"),
-    ({"store": "st.relaxed.gpu.global.u16"}, "of the same element"),
-], ids=["load's scope", "constant", "plain load", "plain store", "store's scope", "poll's scope", "half"])  # fmt: skip
-def test_other_accesses_to_what_blocks_exchange_are_found(parts, said):
-    with pytest.raises(DeviceError, match=said):
-        received(0, **FENCE | parts)

@@ -78,11 +78,6 @@ def test_resources_are_reported():
     assert spilling.spill_bytes + spilling.stack_bytes > 0
 
 
-def test_options_that_would_be_ignored_raise():
-    with pytest.raises(ValueError, match="debug"):
-        compiler.compile_kernel(make_kernel(debug=True, opt=False), SIGNATURE, (9, 0))
-
-
 def test_numba_is_left_as_it_was(monkeypatch):
     from numba.cuda import dispatcher
 
@@ -151,36 +146,3 @@ def test_second_process_reads_from_disk(fresh_cache, monkeypatch):
     forget_process_cache()
     monkeypatch.setattr(compiler, "_ptx", lambda *_: pytest.fail("compiled again"))
     assert compiler.compile_kernel(make_kernel(), SIGNATURE, (9, 0)) == compiled
-
-
-def key_of(kernel, source_key="", types_=SIGNATURE, cc=(9, 0), fastmath=None):
-    """The key under which this would be looked for."""
-    keys = []
-
-    def load(key):
-        keys.append(key)
-        return "found"
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "_compiled", {})
-        patch.setattr(compiler, "_load", load)
-        compiler.compile_kernel(kernel, types_, cc, source_key=source_key, fastmath=fastmath)
-    (key,) = keys
-    return key
-
-
-def test_equal_kernels_share_a_key_and_different_ones_do_not(monkeypatch):
-    base = key_of(make_kernel())
-    assert key_of(make_kernel()) == base
-    other = {
-        "source key": key_of(make_kernel(), source_key="gru"),
-        "function in a closure": key_of(make_kernel(activation=math.sin)),
-        "constant in a closure": key_of(make_kernel(bias=0.25)),
-        "options of the kernel": key_of(make_kernel(launch_bounds=64)),
-        "fastmath": key_of(make_kernel(), fastmath=True),
-        "device": key_of(make_kernel(), cc=(8, 0)),
-        "types": key_of(make_kernel(), types_=(FLOAT_1D, FLOAT_2D, types.float64, types.int32)),
-    }
-    monkeypatch.setattr(compiler, "toolchain", lambda: "another compiler")
-    other["compiler"] = key_of(make_kernel())
-    assert len({base, *other.values()}) == 1 + len(other)

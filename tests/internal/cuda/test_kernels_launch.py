@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 
 from numbarnn.cuda import compiler, driver
-from numbarnn.cuda.arguments import Arguments, contiguous_strides
+from numbarnn.cuda.arguments import Arguments
 from numbarnn.cuda.launch import Kernel, LaunchConfig
 
 
@@ -164,19 +164,6 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_array_is_packed_like_numba_lays_it_out(array):
-    packed = Arguments("k", (array,))
-    contiguous = array.flags.c_contiguous
-    assert packed.signature == ((array.dtype.name, array.ndim, "C" if contiguous else "A"),)
-    strides = contiguous_strides(array.shape, array.itemsize) if contiguous else list(array.strides)
-    header = [0, 0, array.size, array.itemsize, array.ctypes.data]
-    assert packed.values == [*header, *array.shape, *strides]
-    slots = bytearray(8 * len(packed.values))
-    packed.pack_into(slots)
-    assert np.frombuffer(slots, np.int64).tolist() == packed.values
-
-
 def test_contiguous_array_with_odd_strides_counts_as_contiguous():
     """Extents of 1 may have any stride: T = 1 or B = 1 must not make another kernel."""
     row = np.lib.stride_tricks.as_strided(BASE, (1, 10), (12345, 4))
@@ -266,12 +253,3 @@ def test_other_arguments_raise(bad):
 def test_other_dtypes_raise(dtype):
     with pytest.raises(TypeError, match=r"argument 0 of kernel k: dtype .* is not supported"):
         Arguments("k", (np.zeros(3, dtype),))
-
-
-@pytest.mark.parametrize("scalar", SCALARS, ids=lambda scalar: scalar.dtype.name)
-def test_scalar_is_packed_in_its_own_bytes(scalar):
-    packed = Arguments("k", (scalar, np.int32(7)))
-    assert packed.signature == (scalar.dtype.name, "int32")
-    slots = bytearray(16)
-    packed.pack_into(slots)
-    assert slots == scalar.tobytes().ljust(8, b"\0") + np.int32(7).tobytes().ljust(8, b"\0")

@@ -3,25 +3,19 @@
 What the kernels compute is tested in the simulator (tests/simulated) and on a GPU (tests/layers/test_gpu.py).
 """
 
-import ast
-import re
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ptx_checks
 import real_sizes
-from equations import LIBRARY, cell_of
 from general_cells import WRITTEN
-from numbarnn import kernels
 from numbarnn.bench import planned
 from numbarnn.bench.kernels import compile_row
-from numbarnn.kernels import catalog, grid
+from numbarnn.kernels import catalog
 from numbarnn.kernels.step import pointwise, stages, unit_sums
 from numbarnn.schedules.persistent import planner
-from planned_problems import persistent_kernels, shipped_kernels
+from planned_problems import shipped_kernels
 
 DEVICES = [(8, 0), (9, 0), (10, 0)]
 KERNELS = list(catalog.shipped_kernels())
@@ -86,114 +80,6 @@ def test_kernels_of_general_cells_compile_likewise(written_ptx, shipped):
     assert compiled.registers * least_threads(shipped, compiled) <= REGISTERS
     assert compiled.shared_bytes <= unit_sums.SHARED_BYTES
     ptx_checks.require_no_double(*written_ptx)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in LIBRARY if name != "waving"])  # sines of large numbers take stack
-def test_kernels_of_the_library_compile_likewise(written_ptx, name):
-    cell = cell_of(name)
-    for shipped in (*catalog.pointwise_kernels_of(cell, "float32", False), *catalog.stage_kernels_of(cell, "float32")):
-        compiled = shipped.compile((9, 0))
-        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0), shipped
-    for text in written_ptx:
-        ptx_checks.require_no_double(text)
-
-
-def test_stages_of_a_cell_are_kernels_of_their_own():
-    shipped = list(catalog.stage_kernels_of(WRITTEN["chain"], "float32"))
-    assert list(map(str, shipped)) == [
-        f"chain_stage{stage}_{way}{masked}-float32"
-        for stage in (0, 1) for masked in ("", "_masked") for way in ("forward", "backward")
-    ]  # fmt: skip
-
-
-def kernels_in(source, module):
-    """(module, qualified name) of a source's kernels: what `@cuda.jit` decorates, device functions aside."""
-
-    def is_kernel(decorator):
-        call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
-        return ast.unparse(call.func) in ("cuda.jit", "jit", "kernel") and "device" not in [
-            word.arg for word in call.keywords
-        ]
-
-    def walk(node, prefix):
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.FunctionDef):
-                yield from walk(child, prefix)
-                continue
-            if any(map(is_kernel, child.decorator_list)):
-                yield module, prefix + child.name
-            yield from walk(child, f"{prefix}{child.name}.<locals>.")
-
-    return set(walk(ast.parse(source), ""))
-
-
-def test_catalog_has_every_kernel():
-    """A kernel added to the package must be added to numbarnn/kernels/catalog.py, or to planned_problems.py."""
-    folder, there = Path(kernels.__file__).parent, set()
-    for path in folder.rglob("*.py"):
-        module = ".".join(("numbarnn.kernels", *path.relative_to(folder).with_suffix("").parts))
-        there |= kernels_in(path.read_text(encoding="utf-8"), module)
-    listed = {(shipped.function.__module__, shipped.function.__qualname__) for shipped in shipped_kernels((9, 0))}
-    assert listed == there
-    assert ("numbarnn.kernels.arrays.copies", "make_copy.<locals>.copy_kernel") in there
-
-
-def test_catalog_names_are_unique_and_in_order():
-    names = list(map(str, KERNELS))
-    assert len(set(names)) == len(names) == len({(shipped.dtype, shipped.signature) for shipped in KERNELS})
-    assert names[0] == "lstm_pointwise_forward_training-float32"
-    assert list(dict.fromkeys(shipped.dtype for shipped in KERNELS)) == list(catalog.DTYPES)
-
-
-def test_find():
-    assert str(catalog.find("add_column_sums", KERNELS)) == "add_column_sums-float32-contiguous"
-    assert str(catalog.find("add_column_sums-float64-columns", KERNELS)) == "add_column_sums-float64-columns"
-    with pytest.raises(ValueError, match=r"one of lstm_pointwise_forward_training, .*, copy, .* got 'kopy'"):
-        catalog.find("kopy", KERNELS)
-
-
-@pytest.mark.parametrize("cc", DEVICES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
-def test_planned_kernels_cover_what_there_is(cc):
-    """Every dtype and cell's file, ways to multiply, places of weights, layers, directions, dropout or not, masks."""
-    found = persistent_kernels(cc)
-    names, words = [shipped.kernel.name for shipped in found], [shipped.layouts for shipped in found]
-    assert len(set(map(str, found))) == len(found)
-    assert {name.split("_persistent_")[0] for name in names} == {
-        "lstm", "gru", "rnn_relu", "rnn_tanh", "peephole_lstm", "additive_network", "sru", "layer_norm_lstm",
-        "layer_norm_gru", "gru_reset_before",
-    }  # fmt: skip
-    assert {name.split("_persistent_")[1] for name in names} == {"forward_training", "forward_inference", "backward"}
-    assert {shipped.dtype for shipped in found} == set(catalog.DTYPES) - {"float64"}
-    launches = [shipped.kernel.source_key for shipped in found]
-    maths = "math='fma'", "math='mma'", "math='tf32x3'"
-    for word in (*maths, " aligned=True", " aligned=False", "n8=1"):
-        assert any(word in key for key in launches), word
-    some = "[1-9][0-9]*"  # chunks: all in registers, some in shared memory, by the tensor cores and by FMA
-    for shared, math in ((0, "mma"), (some, "mma"), (some, "fma")):
-        pattern = f"math='{math}'.* shared_chunks={shared},"
-        assert any(re.search(pattern, key) for key in launches), pattern
-    for several, drops, masked in (
-        (False, False, False),
-        (True, False, False),
-        (True, True, False),
-        (False, False, True),
-    ):
-        assert any(key.endswith(f" {several} {drops} {masked}") for key in launches), (several, drops, masked)
-    for word in ("bidirectional", "masked"):
-        assert any(word in one for one in words), word
-
-
-@pytest.mark.parametrize(
-    "batch, hidden", [(1, 1), (1, 33), (3, 128), (64, 129), (70000, 2048)], ids=lambda size: str(size)
-)
-def test_launch_has_a_thread_for_every_unit(batch, hidden):
-    config = grid.launch_config(batch, hidden)
-    (grid_x, grid_y, _), (threads, *_) = config.grid, config.block
-    assert threads % 32 == 0 and threads <= grid.THREADS_PER_BLOCK
-    assert hidden <= grid_x * threads < hidden + threads
-    assert grid_y == min(batch, 65535)
-    assert np.prod(config.block) <= 1024
 
 
 @pytest.mark.full  # the largest take half a minute and a gigabyte to compile

@@ -10,12 +10,9 @@ import pytest
 from numba import cuda, float32, types, uint32
 
 import ptx_checks
-from numbarnn.bench import planned
-from numbarnn.common.precision import DTYPES
 from numbarnn.compile import storage
 from numbarnn.cuda import compiler, ptx
 from numbarnn.kernels.persistent import exchange
-from numbarnn.schedules.persistent import planner
 
 pytestmark = pytest.mark.usefixtures("toolchain_installed")
 FORMS = {  # (dtype, aligned) -> loads, stores
@@ -51,21 +48,6 @@ def test_numbers_are_exchanged_by_relaxed_accesses_of_the_device(dtype, aligned)
     loads, stores = {f"ld.relaxed.gpu.global.{loaded}"}, {f"st.relaxed.gpu.global.{published}"}
     assert set(ptx_checks.accesses(program, {program.parameters[4][0]})) == loads | stores
     assert ptx_checks.promised_accesses(dtype, aligned) == (loads, stores)
-
-
-def test_every_dtype_of_persistent_kernels_is_there():
-    assert {dtype for dtype, _ in FORMS} == set(DTYPES) - {"float64"}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("dtype, backward", [("float32", False), ("float16", True), ("float32", True)])
-def test_persistent_kernels_of_rows_that_are_not_aligned(dtype, backward):
-    """The planned kernels have such rows in bfloat16 only."""
-    problem, profile = planned.problem("rnn_tanh", dtype, (67,), 16), planned.profile_for((9, 0))
-    (launch,) = planner.plan_launches(problem, profile, backward)
-    shipped = planned.persistent_kernel(problem, launch)
-    assert " aligned=False" in shipped.kernel.source_key
-    ptx_checks.require_all(shipped.ptx((9, 0)), shipped)
 
 
 @pytest.mark.parametrize("short", (False, True))

@@ -4,18 +4,14 @@ Under many orders of their threads they run in the simulator (simulated/test_per
 compiled by test_kernels.py; the planner's own tests are test_planner.py.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import minimal_rnn
 from cases import Case
 from comparing import assert_close, assert_same_bits
-from general_cells import WRITTEN
 from grouped_tiles import CHEAP, MIXED_TILES, TWO_LAYERS
 from numbarnn import cells, engines
-from numbarnn.bench import planned
 from numbarnn.engines.gpu import profiles
 from numbarnn.kernels import error_flag
 from numbarnn.schedules import Problem, choose
@@ -40,28 +36,6 @@ def test_trouble_says_where(layer, direction, step, backward):
     assert f"{'backward' if backward else 'forward'} pass" in text and "schedule='stepwise'" in text
 
 
-@pytest.mark.parametrize(
-    "hidden, profile, words",
-    [
-        (
-            8192,
-            profiles.get("h200"),
-            ("8192", "float32", "batch 16", "NVIDIA H200", "132 SMs", "1024.0 MiB", "227 KiB"),
-        ),
-        (512, replace(profiles.get("h200"), cooperative=False), ("NVIDIA H200", "no cooperative launches")),
-    ],
-    ids=("too large", "not cooperative"),
-)
-@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
-def test_refusals_name_numbers(hidden, profile, words, backward):
-    problem = Problem("cuda", cells.get("lstm"), "float32", hidden, (hidden,), 1, 10, 16, True, profile=profile)
-    with pytest.raises(planner.DoesNotFit) as refusal:
-        (schedule.SCHEDULE.plan_backward if backward else schedule.SCHEDULE.plan_forward)(problem)
-    for word in words:
-        assert word in str(refusal.value)
-    assert isinstance(refusal.value, RuntimeError)
-
-
 REFUSED_DTYPES = [
     ("float64", "h200", "float32, float16 and bfloat16, not in float64"),
     ("float16", "t4", r"float16 by tensor cores of compute capability 8.0 or newer, and NVIDIA T4 has 7\.5"),
@@ -77,35 +51,6 @@ def test_refuses_what_its_kernels_do_not_compute(backward, dtype, profile, words
     with pytest.raises(planner.DoesNotFit, match=words + ".*: use schedule='wavefront' or 'stepwise'"):
         schedule.SCHEDULE.launches(problem, backward)
     assert choose("auto").pick(problem)[0].name == "stepwise"
-
-
-OWN = {
-    "no R": (WRITTEN["light"], "float32", (512, 512), 1, False),
-    "no R, two layers in a launch": (WRITTEN["light"], "float32", (100, 64), 1, False),
-    "fewer gates of ah": (WRITTEN["fewer"], "float32", (256, 256), 2, False),
-    "more gates of ah": (WRITTEN["more"], "float16", (768, 768), 1, True),
-    "sums over units": (WRITTEN["normed"], "float16", (512, 512), 1, False),
-    "a product within the step": ("gru_reset_before", "float16", (512,), 1, True),
-    "sums and products within the step": (WRITTEN["ladder"], "float32", (512, 512), 1, False),
-    "noise": (WRITTEN["noisy"], "float32", (512, 512), 1, True),
-    "noise, no R": (WRITTEN["drawn"], "float16", (512,), 1, False),
-}
-
-
-@pytest.mark.full  # each takes half a minute
-@pytest.mark.parametrize("cell, dtype, hidden, directions, padded", OWN.values(), ids=OWN)
-def test_kernels_of_own_cells_compile_without_spills(toolchain, written_ptx, cell, dtype, hidden, directions, padded):
-    problem, cc = planned.problem(cell, dtype, hidden, 16, directions, padded=padded), (9, 0)
-    profile = planned.profile_for(cc)
-    launches = [one for backward in (False, True) for one in planner.plan_launches(problem, profile, backward)]
-    shipped = {one.kernel.source_key: one for one in (planned.persistent_kernel(problem, each) for each in launches)}
-    assert len(shipped) > 1
-    for one in shipped.values():
-        compiled = one.compile(cc)
-        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
-        assert compiled.registers * one.threads <= profile.registers
-    doubles = [line for text in written_ptx for line in text.splitlines() if ".f64" in line]
-    assert len(written_ptx) == len(shipped) and not doubles, doubles
 
 
 # --------------------------------------------------------------------------------------------------------- on a GPU

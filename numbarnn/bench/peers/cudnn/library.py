@@ -31,7 +31,6 @@ _PROTOTYPES = {
     "cudnnCreate": "p:handle",
     "cudnnSetStream": "p:handle p:streamId",
     "cudnnSetTensorNdDescriptor": "p:tensorDesc i:dataType i:nbDims p:dimA p:strideA",
-    "cudnnGetTensorNdDescriptor": "p:tensorDesc i:nbDimsRequested p:dataType p:nbDims p:dimA p:strideA",
     "cudnnSetDropoutDescriptor": "p:dropoutDesc p:handle f:dropout p:states z:stateSizeInBytes Q:seed",
     "cudnnSetRNNDescriptor_v8": (
         "p:rnnDesc i:algo i:cellMode i:biasMode i:dirMode i:inputMode i:dataType i:mathPrec i:mathType i:inputSize "
@@ -41,9 +40,6 @@ _PROTOTYPES = {
     "cudnnBuildRNNDynamic": "p:handle p:rnnDesc i:miniBatch",
     "cudnnGetRNNTempSpaceSizes": "p:handle p:rnnDesc i:fwdMode p:xDesc p:workSpaceSize p:reserveSpaceSize",
     "cudnnGetRNNWeightSpaceSize": "p:handle p:rnnDesc p:weightSpaceSize",
-    "cudnnGetRNNWeightParams": (
-        "p:handle p:rnnDesc i:pseudoLayer z:weightSpaceSize p:weightSpace i:linLayerID p:mDesc p:mAddr p:bDesc p:bAddr"
-    ),
     "cudnnSetRNNDataDescriptor": (
         "p:rnnDataDesc i:dataType i:layout i:maxSeqLength i:batchSize i:vectorSize p:seqLengthArray p:paddingFill"
     ),

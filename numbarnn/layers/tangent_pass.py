@@ -1,0 +1,489 @@
+"""One layer's part of a call of `numbarnn.layers.tangents`: its two recurrences, and the products around them."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from numbarnn.layers import private
+from numbarnn.layers.planned import Shape
+from numbarnn.layers.tape import Tape
+from numbarnn.programs.backward import ALL
+
+
+class Recurrence:
+    """The primal or the tangent recurrence of a layer, and what its parameters and inputs stand for.
+
+    Args:
+        stack: the `Stack` of the cell. names: of its inputs. opened: the `Opened`. cell: the layer's.
+
+    Attributes:
+        stack; others: how many states it has besides h.
+        of_x, of_h: [(first gate, first input, count)], to which inputs gates of W and of R are added.
+        of_operands: {number of an input: the same as `of_h`, of those gates that multiply this one}.
+        noise: [(number of an input, number of the random number that it is)].
+    """
+
+    def __init__(self, stack, names, opened, cell):
+        self.stack, self.others, self.H = stack, stack.cell.num_private, stack.widths[0]
+        gates, recurrent = list(cell.gates), list(cell.gates_of_ah)
+        column_of = {name: column for column, name in enumerate(names)}
+        of_h = {gate: column_of.get(f"W.{opened.merged[gate]}" if gate in opened.merged else f"Z.{gate}")
+                for gate in recurrent if gate in opened.operands}  # fmt: skip
+        of_h = {gate: column for gate, column in of_h.items() if column is not None}
+        x = [(gates.index(name[2:]), column) for name, column in column_of.items() if name[0] == "W"]
+        h = [(recurrent.index(gate), column) for gate, column in of_h.items()]
+        units = [(cell.per_unit.index(name[2:]), column) for name, column in column_of.items() if name[0] == "U"]
+        self.of_x, self.of_h, self._biases = _runs(x), _runs(h), {"b_w": x, "b_r": h, "per_unit": units}
+        operands = dict.fromkeys(opened.operands[gate] for gate in of_h)
+        self.of_operands = {
+            operand: _runs([(recurrent.index(gate), of_h[gate]) for gate in of_h if opened.operands[gate] == operand])
+            for operand in operands
+        }
+        self.noise = [(column, int(name[3:])) for name, column in column_of.items() if name[0] == "N"]
+        own = enumerate(stack.cell.gates_of_ah)
+        self._rows = [
+            (slice(first * self.H, (first + count) * self.H), slice(place * self.H, (place + count) * self.H))
+            for first, place, count in _runs([(recurrent.index(gate), place) for place, gate in own])
+        ]
+
+    def load(self, flat, R, weights):
+        """Fill the flat weights.
+
+        Args:
+            R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases.
+        """
+        for d, constants in enumerate(weights):
+            own = self.stack.space.pseudo_layer(flat, 0, d)
+            for rows, place in self._rows:
+                own["R"][place] = R[d][rows]
+            own["b_w"][...] = 0
+            bias = own["b_w"].reshape(-1, self.H)
+            for kind, pairs in self._biases.items():
+                if pairs and constants.get(kind) is not None:
+                    values = constants[kind].reshape(-1, self.H)
+                    for number, column in pairs:
+                        bias[column] += values[number]
+
+    def unload(self, gradient, R, like, grads):
+        """Add the gradients of biases to `grads`, and return that of R, [direction] -> (A*H, width).
+
+        Args:
+            gradient: of the flat weights. R: as of `load`. like: [direction] -> weights. grads: the same of gradients.
+        """
+        found, xp = [], self.stack.engine.array_module
+        for d, known in enumerate(like):
+            own = self.stack.space.pseudo_layer(gradient, 0, d)
+            found.append(None if R[d] is None else xp.zeros_like(R[d]))
+            for rows, place in self._rows:
+                found[d][rows] = own["R"][place]
+            bias = own["b_w"].reshape(-1, self.H)
+            for kind, pairs in self._biases.items():
+                if pairs and kind in known:
+                    made = grads[d].setdefault(kind, xp.zeros((known[kind].size // self.H, self.H), gradient.dtype))
+                    for number, column in pairs:
+                        made[number] += bias[column]
+        return found
+
+
+class Pass:
+    """One layer's part of a call. Arrays of all steps have T*B rows, and parts of rows side by side.
+
+    Args:
+        owner: the `Tangents`. layer: its number.
+        weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P / heads), "W_hr" (P, H),
+            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
+        draws: of `Tangents._draws`. sequences: of the call.
+        tape: backward may follow.
+    """
+
+    def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
+        self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
+        self.primal, self.tangent, self.buffers = *owner.recurrences[layer], vars(owner.of_thread)
+        self.sequences, self.tape, self.own = sequences, tape, owner.opened.num_states
+        self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
+        self.mode = owner.stack.input_mode if layer == 0 else "linear"
+        self.tf32, self.products = owner.stack.allow_tf32 is True, []  # products: not computed yet
+        self.noise = draws["noise"][layer] if draws["noise"] else None
+        self.masks = draws["R"][layer] if draws["R"] else None
+        self.weights, self.tangents = self._dropped(weights), self._dropped(tangents)
+        self.projects = "W_hr" in weights[0]
+        both = zip(self.weights, self.tangents, strict=True)
+        self.recurs, d_recurs = zip(*(self._recurring(*one) for one in both), strict=True)
+        self.d_recurs = [self._dense(one) for one in d_recurs]
+
+    def _dropped(self, weights):
+        if self.masks is None:
+            return weights
+        return [
+            one | {"R": one["R"] * mask} if "R" in one else one for one, mask in zip(weights, self.masks, strict=True)
+        ]
+
+    def _recurring(self, weights, tangents):
+        """Return R as it multiplies what a step makes, and its tangent or None: with a projection R W_hr."""
+        R, P, dR, dP = (one.get(kind) for one in (weights, tangents) for kind in ("R", "W_hr"))
+        if P is None or R is None:
+            return R, dR
+        return self._times(R, P), _total(self._times(dR, P), self._times(R, dP))
+
+    # ---------------------------------------------------------------- products
+    def _multiply(self, out, a, b, **options):
+        """Note a product: several in a row are one call of the CPU engine, which wakes its threads once."""
+        self.products.append(("multiply", (out, a, b), options | {"allow_tf32": self.tf32}))
+
+    def _compute(self):
+        """Compute the products noted since the last time."""
+        products, self.products = self.products, []
+        for function in self.engine.compile(products):
+            function()
+
+    def _times(self, a, b, transpose_a=False, transpose_b=False):
+        """Return a b, either transposed; None if one of them is."""
+        if a is None or b is None:
+            return None
+        out = self.engine.empty((a.shape[transpose_a], b.shape[not transpose_b]), self.dtype)
+        self._multiply(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        self._compute()
+        return out
+
+    def _part(self, array, first, count=1):
+        return array[:, first * self.H : (first + count) * self.H]
+
+    def _direction(self, columns, d):
+        """Return the columns of one direction."""
+        count = columns.shape[1] // self.D
+        return columns[:, d * count : (d + 1) * count]
+
+    def _each(self, columns, runs, matrix):
+        """Yield (columns, rows of a matrix of gates) for each of `Recurrence.of_x` and the like."""
+        for gate, column, count in runs:
+            yield self._part(columns, column, count), matrix[gate * self.H : (gate + count) * self.H]
+
+    def _add_products(self, columns, vector, matrix, runs, accumulate=True):
+        """Add a matrix of gates times a vector (T*B, width) to columns, or write it there."""
+        if vector is not None and matrix is not None:
+            for out, rows in self._each(columns, runs, matrix):
+                self._multiply(out, vector, rows, transpose_b=True, accumulate=accumulate)
+
+    def _vector_gradient(self, columns, matrix, runs, out=None):
+        """Return the gradient of what a matrix of gates multiplied, added to `out`; None without a matrix."""
+        if matrix is None:
+            return out
+        added = out is not None
+        out = out if added else self.engine.empty((len(columns), matrix.shape[1]), self.dtype)
+        for own, rows in self._each(columns, runs, matrix):
+            self._multiply(out, own, rows, accumulate=added)
+            added = True
+        return out
+
+    def _matrix_gradient(self, grads, kind, like, columns, vector, runs):
+        """Add to grads[kind] the gradient of a matrix of gates, shaped like `like`, that multiplied a vector."""
+        if like is None or vector is None:
+            return
+        if grads.get(kind) is None:
+            grads[kind] = self.engine.zeros(like.shape, self.dtype)
+        for own, rows in self._each(columns, runs, grads[kind]):
+            self._multiply(rows, own, vector, transpose_a=True, accumulate=True)
+
+    # ---------------------------------------------------------------- forward
+    def forward(self, x, dx, state, d_state):
+        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I)."""
+        self.T, self.B = x.shape[:2]
+        self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
+        self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
+        self.m, last, self.values, self.primal_tape = self._run(self.primal, self._inputs(), self.weights, state)
+        self._add_tangents()
+        inputs = self.values, self.tangents, d_state
+        self.dm, d_last, _, self.tangent_tape = self._run(self.tangent, *inputs)
+        y, dy = self.m, self.dm
+        if self.projects:
+            self.ends = list(last[0]), list(d_last[0])
+            y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
+            ends = map(self.xp.stack, self._projected(*self.ends))
+            last[0], d_last[0] = (self._of_empty(*pair) for pair in zip(ends, (state[0], d_state[0]), strict=True))
+        return y, dy, last[: self.own], d_last[: self.own]
+
+    def _run(self, recurrence, columns, weights, state):
+        """Run a recurrence: y, the final states, the states but h of each step if it is the primal one, the tape."""
+        self._compute()
+        stack, others, is_primal = recurrence.stack, recurrence.others, recurrence is self.primal
+        h, c = None if self.projects else state[0], self._side_by_side(state[1:], others)
+        x = columns.reshape(self.T, self.B, -1)
+        apart = is_primal and self.tape  # a tape without copies, which the values of all steps stand in
+        flat = self.buffers.get(stack) if stack.engine.prepares_calls and not apart else None
+        if flat is None:
+            flat = stack.engine.empty(stack.space.size, stack.dtype)
+            if not apart:  # prepared calls know weights by the buffer
+                self.buffers[stack] = flat
+        recurrence.load(flat, self.recurs, weights)
+        sequences = replace(self.sequences, every_state=True) if is_primal else self.sequences
+        if apart:
+            ends = sequences.lengths is not None, sequences.resets is not None
+            calls = stack._planned(Shape(self.T, self.B, *ends, keeps_states=True, from_zero=h is None), True)
+            with calls.begun():
+                done = calls.run(calls.call(flat), x, (h, c), sequences)
+            (y, h, c, *more), tape = done.results, Tape(stack, flat, calls, done.tape, x)
+        else:
+            y, h, c, *more, tape = stack.forward(x, h, c, flat, self.tape, False, sequences)
+        states = [h, *(private.split(c, others) if others else [])]
+        return y, states, more[0].reshape(len(columns), -1) if more else None, tape
+
+    def _side_by_side(self, parts, count):
+        """Return states, and zero for further ones, as one (D, B, count*H); None: all zero."""
+        parts = [*parts, *[None] * (count - len(parts))]
+        return private.join(self.xp, parts, (self.D, self.B, self.H), self.dtype) if count else None
+
+    def _inputs(self):
+        """Return the inputs of the primal cell, (T*B, D*number*H)."""
+        columns = self.engine.empty((self.T * self.B, self.D * self.primal.stack.cell.num_gates * self.H), self.dtype)
+        for d, weights in enumerate(self.weights):
+            own, W = self._direction(columns, d), weights.get("W")
+            written = W is not None and sum(count for *_, count in self.primal.of_x)
+            own[:, written * self.H :] = 0  # gates of W x come first
+            for column, number in self.primal.noise:
+                self._part(own, column)[...] = self.noise[d, :, :, number].reshape(-1, self.H)
+            self._add_x(own, d, self.x, W, self.primal, not written)
+            self._add_products(own, _of(self.h0, d), weights.get("R"), self.primal.of_h)
+        return columns
+
+    def _add_tangents(self):
+        """Add to the inputs of the tangent cell what does not depend on earlier steps."""
+        for d, (weights, tangents, dR) in enumerate(zip(self.weights, self.tangents, self.d_recurs, strict=True)):
+            own = self._direction(self.values, d)
+            self._add_x(own, d, self.dx, weights.get("W"), self.tangent)
+            if self.mode == "linear":
+                self._add_x(own, d, self.x, tangents.get("W"), self.tangent)
+            for operand, runs in self.tangent.of_operands.items():
+                self._add_products(own, self._part(own, operand), dR, runs)
+            self._add_products(own, _of(self.dh0, d), weights.get("R"), self.tangent.of_h)
+            self._add_products(own, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
+
+    def _add_x(self, columns, d, x, W, recurrence, accumulate=True):
+        """Add what stands for W x, or write it."""
+        if self.mode == "linear" or x is None:
+            self._add_products(columns, x, W, recurrence.of_x, accumulate)
+            return
+        for place, column in self._places_of_x(d, recurrence):
+            self._part(columns, column)[...] += self._part(x, place)
+
+    def _places_of_x(self, d, recurrence):
+        """Yield (number of a part of x, number of the input that it is added to) where x stands in place of W x."""
+        for gate, column, count in recurrence.of_x:
+            for n in range(count):
+                yield 0 if self.mode == "skip" else d * len(self.cell.gates) + gate + n, column + n
+
+    def _dense(self, R):
+        """Return R with blocks on its diagonal as a whole matrix."""
+        if R is None or self.cell.heads == 1:
+            return R
+        heads, (rows, width) = self.cell.heads, R.shape
+        blocks, made = (
+            R.reshape(-1, heads, width, width),
+            self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype),
+        )
+        for k in range(heads):
+            made[:, k, :, k] = blocks[:, k]
+        return made.reshape(rows, self.H)
+
+    def _blocks(self, dense):
+        """Return the blocks on the diagonal of what `_dense` made."""
+        if dense is None or self.cell.heads == 1:
+            return dense
+        heads, width = self.cell.heads, self.H // self.cell.heads
+        apart = dense.reshape(-1, heads, width, heads, width)
+        return self.xp.stack([apart[:, k, :, k] for k in range(heads)], axis=1).reshape(-1, width)
+
+    # ---------------------------------------------------------------- projection: y = W_hr m
+    def _first_steps(self, h):
+        """Return an initial h that is projected as [direction] -> (T*B, P), 0 but in first steps, for R to multiply."""
+        if not self.projects or h is None:
+            return None
+        found = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
+        for d, where, there in self._first_places():
+            found[d][where] = h[d] * there
+        return found
+
+    def _first_places(self):
+        """Yield each direction, the numbers of its sequences' first steps, and 1 where the initial state is read."""
+        lengths, resets, column = self.sequences.lengths, self.sequences.resets, np.arange(self.B)
+        lengths = np.full(self.B, self.T) if lengths is None else np.asarray(lengths)
+        for d in range(self.D):
+            first = np.maximum(lengths - 1, 0) if d else np.zeros(self.B, int)
+            there = self.xp.asarray((lengths > 0)[:, None], self.dtype)
+            if resets is not None and d == 0:
+                there = there * (1 - self.xp.asarray(resets)[0][:, None])
+            yield d, self.xp.asarray(first * self.B + column), there
+
+    def _of_empty(self, found, state):
+        """Add a state h to what is found for sequences without steps, which pass it on; either may be None."""
+        lengths = self.sequences.lengths
+        if lengths is None or state is None or np.all(lengths):
+            return found
+        return _total(found, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
+
+    def _projected(self, m, dm):
+        """Return W_hr m and its tangent, of lists of rows by direction."""
+        y, dy = [], []
+        for one, other, weights, tangents in zip(m, dm, self.weights, self.tangents, strict=True):
+            P, dP = weights["W_hr"], tangents.get("W_hr")
+            y.append(self._times(one, P, transpose_b=True))
+            dy.append(_total(self._times(other, P, transpose_b=True), self._times(one, dP, transpose_b=True)))
+        return y, dy
+
+    def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
+        """Return the gradients of m and of its tangent, lists of rows by direction, and add those of W_hr.
+
+        Args:
+            rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None.
+        """
+        found, t_found = [], []
+        for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
+            P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
+            for where, one, vector in ((grads, g, m), (grads, tg, dm), (t_grads, tg, m)):
+                if one is not None and vector is not None:
+                    where[d]["W_hr"] = _total(where[d].get("W_hr"), self._times(one, vector, transpose_a=True))
+            found.append(_total(self._times(g, P), self._times(tg, dP)))
+            t_found.append(self._times(tg, P))
+        return found, t_found
+
+    def _apart(self, steps):
+        """Return the rows of each direction of (T, B, D*N)."""
+        if steps is None:
+            return [None] * self.D
+        return [self._direction(steps.reshape(self.T * self.B, -1), d) for d in range(self.D)]
+
+    def _joined(self, rows):
+        """Undo `_apart`."""
+        if rows[0] is None:
+            return None
+        made = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
+        return made.reshape(self.T, self.B, -1)
+
+    # ---------------------------------------------------------------- backward
+    def backward(self, gy, g_state, gty, gt_state, wanted):
+        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
+        tangents.
+
+        Args:
+            gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
+            wanted: whether those of the tangents of x, and of weights, are; else they are left out.
+        """
+        grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
+        g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
+        passed_on = g_state[0], gt_state[0]
+        if self.projects:
+            rows = self._apart(self.m), self._apart(self.dm)
+            gy, gty = map(self._joined, self._projected_backward(grads, t_grads, rows, *map(self._apart, (gy, gty))))
+            pair = ([None] * self.D if one is None else list(one) for one in (g_state[0], gt_state[0]))
+            pair = self._projected_backward(grads, t_grads, self.ends, *pair)
+            g_state[0], gt_state[0] = (None if one[0] is None else self.xp.stack(one) for one in pair)
+        first, t_first, d_values = [None] * self.D, [None] * self.D, None
+        if any(one is not None for one in (gty, *gt_state)):
+            inputs = self.tangent_tape, gty, gt_state, None, t_grads
+            d_values, t_initial, of_recurs = self._run_backward(self.tangent, *inputs)
+            for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
+                own, values = self._direction(d_values, d), self._direction(self.values, d)
+                W, R, of_dR = weights.get("W"), weights.get("R"), {}
+                gtx = self._to_x(gtx, own, d, W, self.tangent) if wanted[0] else None
+                if self.mode == "linear":
+                    gx = self._to_x(gx, own, d, tangents.get("W"), self.tangent)
+                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, own, self.x, self.tangent.of_x)
+                self._matrix_gradient(grads[d], "W", W, own, self.dx, self.tangent.of_x)
+                like = self._dense(self.recurs[d]) if wanted[1] else None
+                for operand, runs in self.tangent.of_operands.items():
+                    self._matrix_gradient(of_dR, "R", like, own, self._part(values, operand), runs)
+                    self._vector_gradient(own, self.d_recurs[d], runs, self._part(own, operand))
+                self._compute()
+                self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], self._blocks(of_dR.get("R")))
+                for where, vector in ((t_grads, self.h0), (grads, self.dh0)):
+                    self._matrix_gradient(where[d], "R", R, own, _of(vector, d), self.tangent.of_h)
+                if self.projects:
+                    t_first[d] = self._vector_gradient(own, R, self.tangent.of_h)
+                    first[d] = self._vector_gradient(own, tangents.get("R"), self.tangent.of_h)
+        inputs = self.primal_tape, gy, g_state, d_values, grads
+        columns, initial, of_recurs = self._run_backward(self.primal, *inputs)
+        for d, weights in enumerate(self.weights):
+            own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
+            gx = self._to_x(gx, own, d, W, self.primal)
+            self._matrix_gradient(grads[d], "W", W, own, self.x, self.primal.of_x)
+            self._compute()
+            self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], None)
+            self._matrix_gradient(grads[d], "R", R, own, _of(self.h0, d), self.primal.of_h)
+            if self.projects:
+                first[d] = self._vector_gradient(own, R, self.primal.of_h, first[d])
+            self._compute()
+            for where in (grads[d], t_grads[d]):
+                if self.masks is not None and where.get("R") is not None:
+                    where["R"] *= self.masks[d]
+        if self.projects:
+            pairs = zip((first, t_first), passed_on, strict=True)
+            initial[0], t_initial[0] = (self._of_empty(self._of_first_steps(one), g) for one, g in pairs)
+        gx, gtx = (None if one is None else one.reshape(self.T, self.B, -1) for one in (gx, gtx))
+        return gx, initial, grads, gtx, t_initial, t_grads
+
+    def _run_backward(self, recurrence, tape, gy, g_state, d_values, grads):
+        """Return the gradients of a recurrence's inputs (T*B, D*number*H), of its own states at first, and [direction]
+        of R; add those of biases to `grads`.
+
+        Args:
+            d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero.
+        """
+        self._compute()
+        stack, others = recurrence.stack, recurrence.others
+        gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))
+        c = self._side_by_side(g_state[1:], others)
+        d_values = d_values if d_values is None else d_values.reshape(self.T, self.B, -1)
+        dx, dh, dc = stack.backward_data(tape, gy, h, c, None, False, ALL, d_values)
+        states = [dh, *(private.split(dc, others) if others else [])][: self.own]
+        of_recurs = recurrence.unload(tape.dw, self.recurs, self.weights, grads)
+        return dx.reshape(self.T * self.B, -1), states, of_recurs
+
+    def _to_x(self, gx, columns, d, W, recurrence):
+        """Return the gradient of x, (T*B, I), added to what there is."""
+        if self.mode == "linear":
+            return self._vector_gradient(columns, W, recurrence.of_x, gx)
+        gx = self.xp.zeros(self.x.shape, self.dtype) if gx is None else gx
+        for place, column in self._places_of_x(d, recurrence):
+            self._part(gx, place)[...] += self._part(columns, column)
+        return gx
+
+    def _of_first_steps(self, first):
+        """Return the gradient of the initial h, (D, B, P), that `_first_steps` spread."""
+        if first[0] is None:
+            return None
+        return self.xp.stack([first[d][where] * there for d, where, there in self._first_places()])
+
+    def _recurring_backward(self, grads, t_grads, d, g, tg):
+        """Add the gradients of R and its tangent for those of R as it multiplies, see `_recurring`."""
+        if not self.projects:
+            for where, one in ((grads, g), (t_grads, tg)):
+                if one is not None:
+                    where["R"] = _total(where.get("R"), one)
+            return
+        R, P, dR, dP = (one[d].get(kind) for one in (self.weights, self.tangents) for kind in ("R", "W_hr"))
+        for where, one, matrix, other in ((grads, g, P, R), (grads, tg, dP, dR), (t_grads, tg, P, R)):
+            if one is not None:
+                where["R"] = _total(where.get("R"), self._times(one, matrix, transpose_b=True))
+                if other is not None:
+                    where["W_hr"] = _total(where.get("W_hr"), self._times(other, one, transpose_a=True))
+
+
+# ---------------------------------------------------------------------------------------------------- small parts
+def _total(*parts):
+    """Return the sum of those that are not None; None without any."""
+    parts = [part for part in parts if part is not None]
+    return sum(parts[1:], parts[0]) if parts else None
+
+
+def _of(by_direction, d):
+    return None if by_direction is None else by_direction[d]
+
+
+def _runs(pairs):
+    """Return (first gate, first column, count) of consecutive (gate, column) pairs."""
+    found = []
+    for gate, column in sorted(pairs):
+        if found and (gate, column) == (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]):
+            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        else:
+            found.append((gate, column, 1))
+    return found

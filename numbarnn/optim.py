@@ -1,0 +1,115 @@
+"""Optimizers for a layer's weights and other arrays, in place: `Adam` and `SGD`.
+
+    lstm, readout = nr.LSTM(8, 16), np.zeros(16, "float32")
+    optimizer = nr.optim.Adam([lstm.weights, readout], lr=0.01, clip=1.0)
+    optimizer.step([grads.weights, d_readout])  # grads of lstm.backward
+
+Arrays are NumPy's or CuPy's, of float32 or float64, all of one module.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["SGD", "Adam"]
+
+
+class Optimizer:
+    """The base of `Adam` and `SGD`: arrays, updated in place by `step`.
+
+    Args:
+        weights: the arrays, such as [layer.weights].
+        lr: learning rate. It may be set anew at any time.
+        clip: largest norm of the gradients, over all arrays together; larger ones are scaled down to it (R. Pascanu, T.
+            Mikolov, Y. Bengio, 2013, arXiv 1211.5063, algorithm 1). None: no clipping.
+
+    Attributes:
+        steps: number of updates so far. The arguments.
+    """
+
+    def __init__(self, weights: Sequence[Any], lr: float, clip: float | None) -> None:
+        if hasattr(weights, "shape"):
+            raise TypeError("weights must be a list of arrays, such as [layer.weights], not one array")
+        self.weights, self.lr, self.clip, self.steps = list(weights), lr, clip, 0
+        self.xp = sys.modules[type(self.weights[0]).__module__.partition(".")[0]]  # numpy or cupy
+
+    def _zeros(self) -> list[Any]:
+        return [self.xp.zeros_like(one) for one in self.weights]
+
+    def step(self, gradients: Sequence[Any]) -> None:
+        """Update the weights.
+
+        Args:
+            gradients: one array per array of weights, of its shape; they are not changed.
+
+        Raises:
+            ValueError: their number or shapes differ from the weights'. Nothing is changed.
+        """
+        shapes, wanted = ([one.shape for one in arrays] for arrays in (gradients, self.weights))
+        if shapes != wanted:
+            raise ValueError(f"gradients must have the shapes of the weights, {wanted}, but have {shapes}")
+        self.steps += 1
+        if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device, so that nobody waits
+            norm = self.xp.sqrt(sum((g * g).sum() for g in gradients))
+            scale = self.xp.minimum(self.clip / (norm + 1e-6), 1.0).astype(gradients[0].dtype)
+            gradients = [g * scale for g in gradients]
+        self._update(gradients)
+
+    def _update(self, gradients):
+        raise NotImplementedError
+
+
+class Adam(Optimizer):
+    """D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", 2015, arXiv 1412.6980, algorithm 1.
+
+    Args:
+        weights, lr, clip: see `Optimizer`.
+        betas: how much of its means of gradients and of their squares stays with each step.
+        eps: number that is added to the root of the mean square.
+
+    Attributes:
+        first, second: the means, one array per array of weights.
+    """
+
+    def __init__(
+        self, weights: Sequence[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *,
+        clip: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(weights, lr, clip)
+        self.betas, self.eps, self.first, self.second = betas, eps, self._zeros(), self._zeros()
+
+    def _update(self, gradients):
+        beta1, beta2 = self.betas
+        step_size, root_scale = self.lr / (1 - beta1**self.steps), (1 - beta2**self.steps) ** -0.5
+        for w, g, first, second in zip(self.weights, gradients, self.first, self.second, strict=True):
+            first *= beta1
+            first += (1 - beta1) * g
+            second *= beta2
+            second += (1 - beta2) * (g * g)
+            w -= step_size * (first / (root_scale * self.xp.sqrt(second) + self.eps))
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, as in PyTorch: v = momentum v + g, w -= lr v.
+
+    Args:
+        weights, lr, clip: see `Optimizer`.
+        momentum: how much of v stays with each step.
+
+    Attributes:
+        velocity: v, one array per array of weights.
+    """
+
+    def __init__(
+        self, weights: Sequence[Any], lr: float = 1e-3, momentum: float = 0.0, *, clip: float | None = None
+    ) -> None:
+        super().__init__(weights, lr, clip)
+        self.momentum, self.velocity = momentum, self._zeros()
+
+    def _update(self, gradients):
+        for w, g, v in zip(self.weights, gradients, self.velocity, strict=True):
+            v *= self.momentum
+            v += g
+            w -= self.lr * v
