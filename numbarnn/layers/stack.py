@@ -211,7 +211,7 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        if training:
+        if training and self.prepared is None:  # on the CPU nothing is refused
             calls.begun()  # what it raises uses no number up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)
