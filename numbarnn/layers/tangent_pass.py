@@ -10,7 +10,7 @@ from numbarnn.layers.tape import Tape
 from numbarnn.programs.backward import ALL
 
 
-class Recurrence:
+class OpenedLayer:
     """The primal or the tangent recurrence of a layer, and what its parameters and inputs stand for.
 
     Args:
@@ -154,7 +154,7 @@ class Pass:
         return columns[:, d * count : (d + 1) * count]
 
     def _each(self, columns, runs, matrix):
-        """Yield (columns, rows of a matrix of gates) for each of `Recurrence.of_x` and the like."""
+        """Yield (columns, rows of a matrix of gates) for each of `OpenedLayer.of_x` and the like."""
         for gate, column, count in runs:
             yield self._part(columns, column, count), matrix[gate * self.H : (gate + count) * self.H]
 
@@ -218,9 +218,8 @@ class Pass:
         sequences = replace(self.sequences, every_state=True) if is_primal else self.sequences
         if apart:
             ends = sequences.lengths is not None, sequences.resets is not None
-            calls = stack._planned(Shape(self.T, self.B, *ends, keeps_states=True, from_zero=h is None), True)
-            with calls.begun():
-                done = calls.run(calls.call(flat), x, (h, c), sequences)
+            calls = stack.planned(Shape(self.T, self.B, *ends, keeps_states=True, from_zero=h is None), True)
+            done = calls.run(flat, x, (h, c), sequences)
             (y, h, c, *more), tape = done.results, Tape(stack, flat, calls, done.tape, x)
         else:
             y, h, c, *more, tape = stack.forward(x, h, c, flat, self.tape, False, sequences)

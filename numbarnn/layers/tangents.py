@@ -26,7 +26,7 @@ from numbarnn.layers import drawn
 from numbarnn.layers.kernel_weights import ReadWeights
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tangent_pass import Pass, Recurrence
+from numbarnn.layers.tangent_pass import Pass, OpenedLayer
 from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
@@ -79,7 +79,7 @@ class Tangents:
         def recurrences(H):
             for cell, names, schedule in both:
                 own = type(stack)(cell, D * len(names) * H, H, schedule=schedule, **options)
-                yield Recurrence(own, names, self.opened, self.cell)
+                yield OpenedLayer(own, names, self.opened, self.cell)
 
         made = {H: tuple(recurrences(H)) for H in set(stack.widths)}
         self.recurrences = [made[H] for H in stack.widths]  # [layer] -> the primal one, the tangent one

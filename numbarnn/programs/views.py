@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_NUMBERS = (int, float, slice)
 LINE = 64  # bytes at whose multiples parts of the reserve begin: a line of a cache
 
 
@@ -128,6 +129,8 @@ def with_views(value, function):
     applied to each view."""
     if isinstance(value, View):
         return function(value)
+    if value is None or isinstance(value, _NUMBERS):  # most values: looking further takes a microsecond
+        return value
     if isinstance(value, tuple):
         parts = [with_views(part, function) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -23,8 +23,8 @@ class Computation:
         suffix: the end of the network's parameter names that the module's names lack: "_l0" for one layer.
 
     Attributes:
-        space: of all parameters, a `WeightSpace`. shapes, bounds: name -> shape of each parameter, and bound of its
-            first values, 1/√H, in torch.nn's order.
+        space: of all parameters, a `WeightSpace`.
+        shapes, bounds: name -> shape of each parameter, and bound of its first values, 1/√H, in torch.nn's order.
         layers: [layer and direction] -> names of its parameters. flat: the `FlatParameters`.
         stack: all layers, a `Stack`. states: the names of the cell's states, h first.
         dropout: the probability that networks apply by themselves. loop: whether calls run as `numbarnn.torch.loop`.

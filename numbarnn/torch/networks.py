@@ -75,7 +75,8 @@ class Network:
     """A stack of recurrent layers of one width without device and dtype, which come from a call's tensors.
 
     Args:
-        split: each matrix and vector of the equations is a parameter of its own. The others are as in `numbarnn.LSTM`.
+        split: each matrix and vector of the equations is a parameter of its own.
+        The others are as in `numbarnn.LSTM`, errors too.
 
     Attributes:
         stack: a `Stack` of it on the CPU, whose attributes are the arguments, checked.
