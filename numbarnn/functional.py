@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn.layers import arguments, array_checks, sequences
+from numbarnn.layers.planned import Tape
 from numbarnn.layers.stack import Stack
-from numbarnn.layers.tape import Tape
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array

@@ -19,10 +19,9 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.planned import PlannedCalls, Shape, Tape
 from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.schedules import Problem

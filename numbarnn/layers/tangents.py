@@ -26,7 +26,7 @@ from numbarnn.layers import drawn
 from numbarnn.layers.kernel_weights import ReadWeights
 from numbarnn.layers.planned import Shape
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tangent_pass import Pass, OpenedLayer
+from numbarnn.layers.tangent_pass import OpenedLayer, Pass
 from numbarnn.weights import parameter_name
 from numbarnn.weights.derived import derived_tangents, pulled_back
 
