@@ -146,12 +146,10 @@ def _split(arrays, cell, where, activation):
             )
         expected = (2, columns) if cell == "gru" else (columns,)
         if bias and bias[0].shape != expected:
-            other = {"gru": ("gru_reset_before", (columns,)), "gru_reset_before": ("gru", (2, columns))}.get(cell)
-            fits = other and bias[0].shape == other[1]
-            raise ValueError(
-                f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}"
-                + (f", which is that of {other[0]!r}: ask for that, or for nothing; {GRU_FORMS}" if fits else "")
-            )
+            other = {("gru", (columns,)): "gru_reset_before", ("gru_reset_before", (2, columns)): "gru"}
+            other = other.get((cell, bias[0].shape))
+            cure = f", which is that of {other!r}: ask for that, or for nothing; {GRU_FORMS}" if other else ""
+            raise ValueError(f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}{cure}")
         part = {"W": kernel.T, "R": recurrent.T}
         if bias:
             part |= {"b_w": bias[0][0], "b_r": bias[0][1]} if cell == "gru" else {"b_w": bias[0]}
@@ -161,15 +159,14 @@ def _split(arrays, cell, where, activation):
 
 def _cell_by_shape(shape, bias, where, activation):
     """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
-    gates_of_unit = shape[1] / max(shape[0], 1)
-    if gates_of_unit == 1 and activation is not None:
-        return "rnn_tanh"
-    if gates_of_unit not in (3, 4):
+    gru = "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
+    cell = {4: "lstm", 3: gru, 1: None if activation is None else "rnn_tanh"}.get(shape[1] / max(shape[0], 1))
+    if cell is None:
         raise ValueError(
             f"recurrent_kernel of {where} must have 4 columns per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
             "activation= for a SimpleRNN"
         )
-    return "lstm" if gates_of_unit == 4 else "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
+    return cell
 
 
 # ---------------------------------------------------------------- writing
