@@ -47,8 +47,8 @@ _FUNCTIONS = (
     "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",
     "dropout", "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_sigmoid_keras2", "hard_tanh",
     "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum",
-    "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus", "softsign",
-    "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "mish", "normal", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus",
+    "softsign", "sqrt", "stop_gradient", "sum", "tanh", "uniform", "where", "zoneout",
 )  # fmt: skip
 _PUBLIC |= dict.fromkeys(_FUNCTIONS, "numbarnn.cells.functions")
 

@@ -61,6 +61,7 @@ class Stage:
 @dataclass(frozen=True)
 class Noise:
     """A random number per unit, sequence and step: 0 with probability `rate`, else `kept`; in inference always `mean`.
+    If it is `uniform`, it is one of 2^24 numbers from 0 to 1, in equal distances.
 
     With `each_step` there is another one in each step; else one for all steps of a sequence in a direction. Random
     words of 32 bits below `threshold` make 0.
@@ -70,9 +71,10 @@ class Noise:
     kept: float = 1.0
     mean: float = 1.0
     each_step: bool = True
+    uniform: bool = False
 
     threshold = property(lambda self: round(self.rate * 2**32))
-    form = property(lambda self: NoiseForm(self.each_step, self.kept == 1.0, self.mean == 1.0))
+    form = property(lambda self: NoiseForm(self.each_step, self.kept == 1.0, self.mean == 1.0, self.uniform))
 
 
 class NoiseForm(NamedTuple):
@@ -82,6 +84,7 @@ class NoiseForm(NamedTuple):
     each_step: bool
     kept_is_one: bool
     mean_is_one: bool
+    uniform: bool
 
 
 class Chances(NamedTuple):

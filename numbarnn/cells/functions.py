@@ -7,7 +7,7 @@ NumPy, as inference. Each docstring gives the derivative at a kink.
                           hard_sigmoid hard_sigmoid_keras2 hard_tanh erf normal_cdf exp log sqrt abs sign floor sin
                           cos maximum minimum where clip
     of all units          sum mean layer_norm softmax logsumexp cumsum cumax
-    random, in training   dropout zoneout
+    random, in training   dropout zoneout normal uniform
     of parameters         heads drop_connect columns (of matrices), eye, initial chrono
     of states             sized
     not learned           constant
@@ -29,6 +29,7 @@ from numbarnn.cells.tracing import hints
 from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.matrices import Parameter
+from numbarnn.cells.tracing.trace import current
 from numbarnn.cells.tracing.values import Traced, words
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ __all__ = [
     "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",
     "dropout", "elu", "erf", "exp", "eye", "floor", "gelu", "hard_sigmoid", "hard_sigmoid_keras2", "hard_tanh",
     "heads", "initial", "layer_norm", "leaky_relu", "log", "log_sigmoid", "logsumexp", "maximum", "mean", "minimum",
-    "mish", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus", "softsign",
-    "sqrt", "stop_gradient", "sum", "tanh", "where", "zoneout",
+    "mish", "normal", "normal_cdf", "relu", "selu", "sigmoid", "sign", "silu", "sin", "sized", "softmax", "softplus",
+    "softsign", "sqrt", "stop_gradient", "sum", "tanh", "uniform", "where", "zoneout",
 ]  # fmt: skip
 
 hints.FUNCTIONS[:] = __all__
@@ -310,6 +311,35 @@ def dropout(x: Value, rate: float, each_step: bool = True) -> Value:
     """
     rate = _rate(rate)
     return x * _noise(x, Noise(rate, 1.0 / (1.0 - rate), 1.0, bool(each_step))) if rate else x
+
+
+def uniform(each_step: bool = True) -> Value:
+    """Return a random number from 0 to 1, another one for each unit and sequence. Without training return 1/2.
+
+    Training calls draw, `layer.forward`, on every engine the same numbers. No gradient flows into the number, but into
+    what it is multiplied with.
+
+    Args:
+        each_step: draw at each step. False draws once per sequence.
+    """
+    return _drawn(0.5, each_step)
+
+
+def normal(each_step: bool = True) -> Value:
+    """Return a random number with mean 0 and standard deviation 1, as `uniform` does; without training 0.
+
+        h_new = tanh(a) + p.scale * nr.normal()    # noise in the state, of a size that is learned
+
+    Args:
+        each_step: draw at each step. False draws once per sequence.
+    """
+    return sqrt(-2 * log(_drawn(1.0, each_step))) * sin(2 * math.pi * _drawn(0.0, each_step))  # Box and Muller 1958
+
+
+def _drawn(mean, each_step):
+    """Return a uniform random number while equations are traced, else the mean."""
+    trace = current()
+    return mean if trace is None else trace.noise(Noise(0.0, 1.0, mean, bool(each_step), uniform=True))
 
 
 def zoneout(new: Value, old: Value, rate: float) -> Value:

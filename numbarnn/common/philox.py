@@ -14,6 +14,7 @@ MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 WORD_MASK = np.uint64(0xFFFFFFFF)
 WORD_BITS = np.uint64(32)
+UNIFORM_SHARE = 2.0**-24  # distance of the numbers that a uniform number is one of: float32 has them all
 
 
 def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):

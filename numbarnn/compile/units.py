@@ -19,7 +19,7 @@ import numpy as np
 
 from numbarnn.cells.layout import as_text
 from numbarnn.common.code_cache import run_source
-from numbarnn.common.philox import philox
+from numbarnn.common.philox import UNIFORM_SHARE, philox
 from numbarnn.compile.specialise import jit, specialise
 
 
@@ -126,17 +126,22 @@ def noise_loader(forms, backend, dtype):
         words: a row of what `numbarnn.common.philox.noise_words` returns.
         position: b H + j of unit j of sequence b. t: number of the pass's time; both uint64.
     """
-    zero, one = map(np.dtype(dtype).type, (0, 1))
-    names = {"zero": zero, "one": one, "NO_TIME": NO_TIME, "random_words": specialise(philox, dtype, backend)}
+    number_of = np.dtype(dtype).type
+    names = {"zero": number_of(0), "one": number_of(1), "NO_TIME": NO_TIME, "EIGHT": np.uint64(8), "number": number_of}
+    names |= {"random_words": specialise(philox, dtype, backend)}
+    names |= {"SHARE": number_of(UNIFORM_SHARE), "HALF_SHARE": number_of(UNIFORM_SHARE / 2)}
     lines = []
     for k, form in enumerate(forms):
         number = sum(other.each_step == form.each_step for other in forms[:k])  # among numbers of its kind
         names[f"group{k}"] = np.uint64(number // 4)
         time = "words[4] - t if words[5] else words[4] + t" if form.each_step else "NO_TIME"
+        word = f"drawn{k}[{number % 4}]"
         kept = "one" if form.kept_is_one else f"chances.values[{k}]"
         lines += [
             f"drawn{k} = random_words(position, {time}, words[2] + group{k}, words[3], words[0], words[1])",
-            f"v{k} = {kept} if drawn{k}[{number % 4}] >= chances.thresholds[{k}] else zero",
+            f"v{k} = number({word} >> EIGHT) * SHARE + HALF_SHARE"
+            if form.uniform
+            else f"v{k} = {kept} if {word} >= chances.thresholds[{k}] else zero",
         ]
     result = as_text([f"v{k}" for k in range(len(forms))])
     return _write("draw(chances, words, position, t)", [*lines, f"return {result}"], backend, **names)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numbarnn.common.philox import WORD_MASK, drop_connect_words, dropout_words, noise_words, philox
+from numbarnn.common.philox import UNIFORM_SHARE, WORD_MASK, drop_connect_words, dropout_words, noise_words, philox
 from numbarnn.layers.private import first_columns
 from numbarnn.weights import parameter_name
 
@@ -68,6 +68,9 @@ def _noise_of_place(work, hidden, words):
         before[kind.each_step] += 1
         when = np.arange(steps, dtype=np.uint64)[:, None] if kind.each_step else WORD_MASK
         random = philox(position, when, stream + np.uint64(group), call, key_0, key_1)[lane]
-        kept = np.where(random >= np.uint64(kind.threshold), kind.kept, 0.0)
+        if kind.uniform:
+            kept = (random >> np.uint64(8)) * UNIFORM_SHARE + UNIFORM_SHARE / 2
+        else:
+            kept = np.where(random >= np.uint64(kind.threshold), kind.kept, 0.0)
         drawn[:, :, number] = kept.reshape(-1, batch, hidden)
     return drawn

@@ -61,7 +61,9 @@ def without_chance(cell):
     if not cell.noise and not any(cell.drop_connect):
         return cell
     if cell not in _quiet:
-        noise = tuple(replace(one, rate=0.0, kept=one.mean) for one in cell.noise)  # never 0, so always the mean
+        noise = tuple(
+            replace(one, rate=0.0, kept=one.mean, uniform=False) for one in cell.noise
+        )  # never 0, so always the mean
         _quiet[cell] = replace(cell, noise=noise, drop_connect=())
     return _quiet[cell]
 

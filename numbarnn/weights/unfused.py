@@ -111,7 +111,7 @@ class UnfusedLayer:
         parts = dict(zip(self._cell.gates, library.split(gates_of_x, self._rows), strict=True))
         now |= {node: parts[name] for name, node in structure.gates.items()}
         for number, node in enumerate(structure.noise):
-            now[node] = node.data[1].mean if noise is None else noise[number]
+            now[node] = library.constant(node.data[1].mean) if noise is None else noise[number]
         nodes = [node for node in reachable(structure.outputs) if node.op == "state"]
         now |= {node: states[node.data] for node in nodes}
         for node in self._work:

@@ -267,7 +267,8 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
         for value, state in zip(values, states, strict=True):
             value._node.name = state
         given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
-        return trace, values, function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+        with trace.running():
+            return trace, values, function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
 
     trace, values, returned = run()
     if trace.constants:

@@ -109,7 +109,11 @@ def _random(cell):
     """A line per kind of random number, in training."""
     for number, noise in enumerate(cell.noise):
         when = "each step" if noise.each_step else "one for all steps of a sequence"
-        values = f"0 with probability {noise.rate:g}, else {noise.kept:g}; in inference {noise.mean:g}"
+        values = (
+            f"uniform from 0 to 1; in inference {noise.mean:g}"
+            if noise.uniform
+            else (f"0 with probability {noise.rate:g}, else {noise.kept:g}; in inference {noise.mean:g}")
+        )
         yield f"number {number}, {when}: {values}"
     for gate, rate in zip(cell.gates_of_ah, cell.drop_connect, strict=False):
         yield f"weights of gate {gate} of weight_hh, one choice per call: 0 with probability {rate:g}"

@@ -1,5 +1,7 @@
 """One run of a cell's equations: what becomes of the operations on its values, and what is noted about parameters."""
 
+import threading
+from contextlib import contextmanager
 from numbers import Real
 
 import numpy as np
@@ -8,6 +10,13 @@ from numbarnn.cells.layout import Constant, Term, declared_columns, parameters_i
 from numbarnn.cells.tracing.constants import ConstantOfH, Identity
 from numbarnn.cells.tracing.errors import error, user_frame
 from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
+
+_now = threading.local()
+
+
+def current():
+    """Return the `Trace` of the equations that run in this thread, or None."""
+    return getattr(_now, "trace", None)
 
 
 class Trace:
@@ -164,6 +173,15 @@ class Trace:
             name, Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
         )
         return self._product(name, None, (1, 0.0))._node
+
+    @contextmanager
+    def running(self):
+        """A context in which functions without a traced argument find this trace, by `current`."""
+        before, _now.trace = current(), self
+        try:
+            yield
+        finally:
+            _now.trace = before
 
     def noise(self, noise):
         """The traced value of a random number, a `Noise`: another one at each call."""
