@@ -84,7 +84,8 @@ class Pass:
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
-        self.primal, self.tangent, self.buffers = *owner.recurrences[layer], vars(owner.of_thread)
+        self.primal, *others = owner.recurrences[layer]
+        self.tangent, self.buffers = others[0] if others else None, vars(owner.of_thread)
         self.sequences, self.tape, self.own = sequences, tape, owner.opened.num_states
         self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
@@ -172,20 +173,24 @@ class Pass:
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
-        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I)."""
+        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I).
+        Without a tangent recurrence tangents are None."""
         self.T, self.B = x.shape[:2]
         self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
         self.m, last, self.values, self.primal_tape = self._run(self.primal, self._inputs(), self.weights, state)
-        self._add_tangents()
-        inputs = self.values, self.tangents, d_state
-        self.dm, d_last, _, self.tangent_tape = self._run(self.tangent, *inputs)
+        self.dm, d_last = None, [None] * self.own
+        if self.tangent is not None:
+            self._add_tangents()
+            inputs = self.values, self.tangents, d_state
+            self.dm, d_last, _, self.tangent_tape = self._run(self.tangent, *inputs)
         y, dy = self.m, self.dm
         if self.projects:
-            self.ends = list(last[0]), list(d_last[0])
+            self.ends = list(last[0]), [None] * self.D if d_last[0] is None else list(d_last[0])
             y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
-            ends = map(self.xp.stack, self._projected(*self.ends))
+            ends = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
             last[0], d_last[0] = (self._of_empty(*pair) for pair in zip(ends, (state[0], d_state[0]), strict=True))
+        self.y = y
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, recurrence, columns, weights, state):
@@ -382,6 +387,7 @@ class Pass:
                     first[d] = self._vector_gradient(own, tangents.get("R"), self.tangent.of_h)
         inputs = self.primal_tape, gy, g_state, d_values, grads
         columns, initial, of_recurs = self._run_backward(self.primal, *inputs)
+        self.d_inputs = columns
         for d, weights in enumerate(self.weights):
             own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
             gx = self._to_x(gx, own, d, W, self.primal)

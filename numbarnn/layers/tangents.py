@@ -46,12 +46,16 @@ class Point(NamedTuple):
 class Tangents:
     """Derivatives of higher order of a `Stack`. Its cells are compiled when they first run.
 
-    Raises:
-        NotImplementedError: the stack's cell has no equations, or has heads and a projection."""
+    Args:
+        stack: the `Stack`. take_apart: function of its equations that returns the `Opened`.
 
-    def __init__(self, stack):
+    Raises:
+        NotImplementedError: the stack's cell has no equations, or has heads and a projection.
+    """
+
+    def __init__(self, stack, take_apart=opened):
         self._stack, self.cell = ref(stack), stack.cell
-        self.opened = opened(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
+        self.opened = take_apart(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:
@@ -66,9 +70,11 @@ class Tangents:
         both = ((self.opened.primal, self.opened.inputs, primal),
                 (self.opened.tangent, self.opened.tangent_inputs, schedule))  # fmt: skip
         for H in set(stack.widths):
-            stacks = [type(stack)(cell, D * len(names) * H, H, schedule=own, **options) for cell, names, own in both]
             made[H] = [
-                OpenedLayer(one, names, self.opened, self.cell) for one, (_, names, _) in zip(stacks, both, strict=True)
+                OpenedLayer(
+                    type(stack)(cell, D * len(names) * H, H, schedule=own, **options), names, self.opened, self.cell
+                )
+                for cell, names, own in (both if self.opened.tangent else both[:1])
             ]
         self.recurrences = [made[H] for H in stack.widths]  # [layer] -> the primal one, the tangent one
         self.of_thread = threading.local()
