@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbarnn.layers import arguments, array_checks, sequences
+from numbarnn.layers.planned import Tape
 from numbarnn.layers.stack import Stack
-from numbarnn.layers.tape import Tape
+from numbarnn.programs.states import state_arrays
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array
@@ -171,7 +172,8 @@ def backward_weights(rnn: Descriptor, reserve: Tape, dw: Array) -> Array:
     if reserve.backward is None:
         raise ValueError("reserve has no gradients yet: call backward_data before backward_weights")
     dw = array_checks.buffer(rnn.engine, rnn._weights(dw, "dw"), "dw", (rnn.space.size,), rnn.dtype)
-    _require_apart(rnn, {"dw": dw}, (("w", reserve.weights), ("x", reserve.x)))
+    read = ("w", reserve.weights), ("x", reserve.x)
+    array_checks.apart(rnn.engine, dw, "dw", read, "give dw an array of its own")
     rnn.backward_weights(reserve, dw)
     return dw
 
@@ -238,9 +240,14 @@ def _c_shape(rnn, batch):
 def _places(rnn, given, shapes, read_again):
     """Check the caller's arrays for results: they must not overlap each other or what is read again. None stays None.
     given: name -> array. shapes: name -> shape, in the order of the results. read_again: (name, array) pairs."""
-    places = {name: _place(rnn, given[name], name, shape) for name, shape in shapes.items()}
-    _require_apart(rnn, places, read_again)
-    return places.values()
+    places, used = [], list(read_again)
+    for name, shape in shapes.items():
+        places.append(_place(rnn, given[name], name, shape))
+        for part in state_arrays(places[-1]):
+            array = rnn.engine.asarray(part, name)
+            array_checks.apart(rnn.engine, array, name, used, f"give {name} an array of its own")
+            used.append((name, array))
+    return places
 
 
 def _place(rnn, given, name, shape):
@@ -257,33 +264,16 @@ def _place(rnn, given, name, shape):
     return [_place(rnn, part, f"{name}[{layer}]", shape[layer]) for layer, part in enumerate(given)]
 
 
-def _require_apart(rnn, places, read_again):
-    """Raise ValueError if a result would overwrite an array that is read again, or another result."""
-    written = []
-    for name, place in places.items():
-        for part in place if isinstance(place, list | tuple) else (place,):
-            if part is not None:
-                array = rnn.engine.asarray(part, name)
-                array_checks.apart(rnn.engine, array, name, (*read_again, *written), f"give {name} an array of its own")
-                written.append((name, array))
-
-
 def _delivered(rnn, packing, results, places):
     """Copy results to the caller's arrays if there are any, and return them. The first is packed if x was."""
     first, *states = results
-    results = packing.pack(rnn.engine, first) if packing else first, *states
-    return tuple(_deliver(rnn, result, place) for result, place in zip(results, places, strict=True))
-
-
-def _deliver(rnn, result, place):
-    """Copy a result to the caller's array if there is one, and return it."""
-    if place is None:
-        return result
-    if isinstance(place, list):
-        return [_deliver(rnn, *pair) for pair in zip(result, place, strict=True)]
+    results, found = (packing.pack(rnn.engine, first) if packing else first, *states), []
     with rnn.engine.activate():
-        rnn.engine.copy(rnn.engine.asarray(place, "output"), result)
-    return place
+        for result, place in zip(results, places, strict=True):
+            for out, part in zip(state_arrays(place), state_arrays(result), strict=place is not None):
+                rnn.engine.copy(rnn.engine.asarray(out, "output"), part)
+            found.append(result if place is None else place)
+    return tuple(found)
 
 
 def _check_descriptor(rnn):

@@ -3,11 +3,11 @@
 from numbarnn.layers.gradcheck import GradientCheck, gradcheck
 from numbarnn.layers.models import GRU, LSTM, RNN
 from numbarnn.layers.parameters import Gradients
+from numbarnn.layers.planned import Tape
 from numbarnn.layers.recurrent import Recurrent
 from numbarnn.layers.sequences import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from numbarnn.layers.stack import Stack
 from numbarnn.layers.stepper import Stepper
-from numbarnn.layers.tape import Tape
 
 __all__ = [
     "GRU", "LSTM", "RNN", "GradientCheck", "Gradients", "PackedSequence", "Recurrent", "Stack", "Stepper", "Tape",

@@ -8,8 +8,8 @@ import numpy as np
 
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import array_checks, checks, private, sequences
+from numbarnn.layers.planned import Tape
 from numbarnn.layers.sequences import PackedSequence
-from numbarnn.layers.tape import Tape
 
 
 # ---------------------------------------------------------------- sequences: x, y, dy, dx

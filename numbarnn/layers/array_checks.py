@@ -43,12 +43,10 @@ def array(engine, value, name, shape, dtype):
 
 def _fits(found, shape):
     """Whether `_check_array` would find nothing in a shape: the same for what is right already, in little time."""
-    if len(found) != len(shape):
-        return False
-    for came, size in zip(found, shape, strict=True):
+    for came, size in zip(found, shape, strict=False):
         if came != size and not (came > 0 and type(size) is str):
             return False
-    return True
+    return len(found) == len(shape)
 
 
 def _check_array(array, name, shape, dtype, written=False):
@@ -58,11 +56,10 @@ def _check_array(array, name, shape, dtype, written=False):
         raise ValueError(
             f"{name} must have {len(shape)} dimensions {expected}, but has {array.ndim}: shape {array.shape}"
         )
-    for axis, size in enumerate(shape):
-        if isinstance(size, str):
-            if array.shape[axis] < 1:
-                raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {array.shape}")
-        elif array.shape[axis] != size:
+    for came, size in zip(array.shape, shape, strict=True):
+        if isinstance(size, str) and came < 1:
+            raise ValueError(f"{name} must have {size} >= 1, but its shape {expected} is {array.shape}")
+        if not isinstance(size, str) and came != size:
             raise ValueError(f"{name} must have shape {expected}, but has {array.shape}")
     if array.dtype != dtype:
         raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(array.dtype, as_code(name), dtype, written)}")

@@ -9,7 +9,7 @@ from numbarnn.layers.kernel_weights import SegmentWeights
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
 from numbarnn.programs.program import Places
-from numbarnn.programs.states import part_of_state, rows
+from numbarnn.programs.states import part_of_state
 from numbarnn.programs.views import View
 from numbarnn.schedules.problem import state_shapes
 
@@ -263,7 +263,7 @@ class CheckpointedBackward:
         elif chain.direction == self.problem.directions - 1:
             self.engine.copy(out, found)
         else:
-            self.engine.sum_gates(rows(out), rows(found), 1, True)
+            self.engine.sum_gates(*(one.reshape(-1, one.shape[2]) for one in (out, found)), 1, True)
 
     def add_weights(self, plan, dw):
         """Add the gradients of all parameters, which this call has, to a flat buffer."""

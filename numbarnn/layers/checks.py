@@ -1,7 +1,6 @@
 """Checks of options that users pass in: each names the argument, what came, what was expected, and the cure if there is
 one. Those of arrays are in `array_checks`."""
 
-import math
 from numbers import Integral, Real
 
 import numpy as np
@@ -13,9 +12,17 @@ from numbarnn.weights import BIAS_MODES, INPUT_MODES
 CUPY_WITH_BFLOAT16 = 14  # major version
 
 
+def _is_int(value):
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def positive_int(value, name):
     """`value` as an int of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not _is_int(value):
         raise TypeError(f"{name} must be a positive int, not {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value}")
@@ -24,22 +31,18 @@ def positive_int(value, name):
 
 def natural(value, name):
     """`value` as an int of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+    if not _is_int(value) or value < 0:
         raise ValueError(f"{name} must be an int of at least 0, not {value!r}")
     return int(value)
 
 
 def checkpoint_every(value):
     """k, an int of at least 1, or None."""
-    if value is None:
-        return None
-    is_int = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_int or value < 1:
-        raise (ValueError if is_int else TypeError)(
-            "checkpoint_every must be an int of at least 1 (steps between kept states), or None to keep all, got "
-            f"{value!r}"
-        )
-    return int(value)
+    if value is None or (_is_int(value) and value >= 1):
+        return value if value is None else int(value)
+    raise (ValueError if _is_int(value) else TypeError)(
+        f"checkpoint_every must be an int of at least 1 (steps between kept states), or None to keep all, got {value!r}"
+    )
 
 
 def flag(value, name):
@@ -60,7 +63,7 @@ def allow_tf32(value):
 
 def hidden_sizes(hidden_size, num_layers):
     """H of each layer from PyTorch's two arguments, or from one int per layer."""
-    if isinstance(hidden_size, Integral) and not isinstance(hidden_size, bool):
+    if _is_int(hidden_size):
         layers = 1 if num_layers is None else positive_int(num_layers, "num_layers")
         return (positive_int(hidden_size, "hidden_size"),) * layers
     if not isinstance(hidden_size, list | tuple):
@@ -178,10 +181,6 @@ def cell_clip(value, cell):
     return lclip, rclip
 
 
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def keeps_states(stack, asked):
     """Raise ValueError if the private states of every step are asked for and the cell has none."""
     if asked and not stack.cell.num_private:
@@ -190,19 +189,19 @@ def keeps_states(stack, asked):
 
 def needed(need, names):
     """`need` as a tuple of some of the names."""
-    if isinstance(need, str) or not isinstance(need, tuple | list | set | frozenset):
-        raise TypeError(f"need must be a tuple of some of {', '.join(map(repr, names))}, not {need!r}")
-    unknown = [name for name in need if name not in names]
-    if unknown:
-        raise ValueError(f"need must be a tuple of some of {', '.join(map(repr, names))}, but has {unknown[0]!r}")
+    wanted = f"need must be a tuple of some of {', '.join(map(repr, names))}"
+    if not isinstance(need, tuple | list | set | frozenset):
+        raise TypeError(f"{wanted}, not {need!r}")
+    if unknown := [name for name in need if name not in names]:
+        raise ValueError(f"{wanted}, but has {unknown[0]!r}")
     return tuple(need)
 
 
 def probability(value, name):
     """`value` as a float in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not _is_number(value):
         raise TypeError(f"{name} must be a number in [0, 1], not {value!r}")
-    if math.isnan(value) or not 0.0 <= value <= 1.0:
+    if not 0.0 <= value <= 1.0:  # NaN is not
         raise ValueError(f"{name} must be in [0, 1], not {value}")
     return float(value)
 
@@ -211,7 +210,7 @@ def seed(value):
     """`value` as an int in [0, 2^64), a random one for None."""
     if value is None:
         return int(np.random.default_rng().integers(2**63))
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not _is_int(value):
         raise TypeError(f"seed must be a non-negative int or None, not {value!r}")
     if not 0 <= value < 2**64:
         raise ValueError(f"seed must be in [0, 2^64), not {value}")

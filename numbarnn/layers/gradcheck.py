@@ -95,8 +95,7 @@ def gradcheck(
         found |= _by_layer(name, state)
 
     def loss():
-        outputs = _run(layer, values, training=draws)[0]
-        pairs = zip(_arrays(outputs), _arrays(weights_of), strict=True)
+        pairs = zip(_arrays(_run(layer, values, training=draws)[0]), _arrays(weights_of), strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
     errors = {name: _distance(engine.to_host(one), _differences(values[name], loss)) for name, one in found.items()}
@@ -204,13 +203,12 @@ def _distance(found, expected):
 
 def _sizes(cell, input_size, hidden_size):
     """Return (I, H, the reason as text): the arguments, else what the equations need, else 3 and 4."""
-    reasons = {frozenset((one, other)): why.partition(" (")[0] for one, other, why in cell.parameters.equal}
-    number = dict.fromkeys("IH")
-    for one, other, _ in cell.parameters.equal:
+    number, same = dict.fromkeys("IH"), None
+    for one, other, why in cell.parameters.equal:
+        same = why.partition(" (")[0] if {one, other} == {*"IH"} else same
         for letter, size in ((one, other), (other, one)):
             if letter in number and isinstance(size, int) and number[letter] is None:
                 number[letter] = size
-    same = reasons.get(frozenset("IH"))
     least = max((size for size in cell.parameters.states if isinstance(size, int)), default=0)
     default = max(4, least)
     H = hidden_size or number["H"] or (same and (input_size or number["I"])) or default + (input_size == default)

@@ -143,7 +143,7 @@ def _signature(make):
 
 def _names(function):
     """Return the names of a method's keyword arguments."""
-    takes = list(inspect.signature(function).parameters.values())[1:]
+    _, *takes = inspect.signature(function).parameters.values()
     return {one.name for one in takes if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 

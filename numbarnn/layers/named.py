@@ -26,20 +26,16 @@ class Named(Mapping[str, Any]):
 
     def _take(self, space):
         self._blocks, self._several = space.blocks, len(space.sizes) > 1
-        self._views = {
-            _key(name, *place): self._view(*block) for place, own in self._blocks.items() for name, block in own.items()
-        }
+        blocks = ((_key(name, *place), block) for place, own in self._blocks.items() for name, block in own.items())
+        self._views = {key: self._view(*block) for key, block in blocks}
 
     def _view(self, part, where, shape):
-        """Return the view of a parameter."""
         return self._flat[..., where].reshape((*self._flat.shape[:-1], *shape))
 
     def _full(self, name):
         """Return the name with its prefix."""
-        if name in self._views:
-            return name
-        if not self._several and f"l0.{name}" in self._views:
-            return f"l0.{name}"
+        if name in self:
+            return name if name in self._views else f"l0.{name}"
         known = [one for one in self if one.endswith(f".{name}")]
         cure = f"name a layer, {', '.join(known)}" if known else f"there are {', '.join(self)}"
         raise KeyError(f"no parameter is called {name!r}: {cure}")

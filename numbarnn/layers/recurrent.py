@@ -21,7 +21,7 @@ from numbarnn.programs.backward import Need
 
 if TYPE_CHECKING:
     from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
-    from numbarnn.layers.tape import Tape
+    from numbarnn.layers.planned import Tape
 
 NEEDED = ("x", "weights")  # the gradients that backward computes if it is not told
 CAN_BE_NEEDED = (*NEEDED, "states")

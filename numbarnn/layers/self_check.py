@@ -19,6 +19,7 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.cuda import compiler
 from numbarnn.layers.sequences import EVERY_STEP, Sequences
 from numbarnn.programs.backward import Need
+from numbarnn.programs.states import state_arrays
 from numbarnn.schedules import auto, stepwise
 from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
@@ -76,14 +77,8 @@ def _digest(stack, problem, launches):
     """Return a text that identifies kernels on a device."""
     cell = problem.cell
     functions = [function for one in (cell, *cell.stages) for function in (one.forward, one.backward)]
-    about = [
-        stack.engine.identity,
-        code_cache.package_code(),
-        compiler.toolchain(),
-        problem.dtype,
-        str(problem.training),
-    ]
-    about += map(code_cache.fingerprint, functions)
+    about = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
+    about += [str(problem.training), *map(code_cache.fingerprint, functions)]
     for some in launches.values():
         about += [f"{one.tile} {one.blocks} {planner.variant(problem, one)} {one.last - one.first}" for one in some]
     return hashlib.sha256("\0".join(about).encode()).hexdigest()
@@ -92,9 +87,9 @@ def _digest(stack, problem, launches):
 def _why_not(stack, problem, launches):
     """Why the launches are not to be trusted: empty if a tiny problem's results are those of `stepwise`."""
     kernels = f"the persistent kernel of {stack.caller} on {stack.engine.identity}"
-    planned = _Planned({backward: tuple(map(_short, some)) for backward, some in launches.items()})
+    short = {backward: tuple(replace(one, steps=STEPS) for one in some) for backward, some in launches.items()}
     try:
-        found = _results(stack, problem, planned)
+        found = _results(stack, problem, _Planned(short))
     except RuntimeError as error:
         return f"{kernels} does not work: {error}"
     largest = LARGEST["TF32" if problem.allow_tf32 and problem.dtype == "float32" else problem.dtype]
@@ -103,11 +98,6 @@ def _why_not(stack, problem, launches):
         if not difference <= largest:  # NaN is not
             return f"{kernels} disagrees with 'stepwise': {name} differs by {difference:.1e}, more than {largest:.0e}"
     return ""
-
-
-def _short(launch):
-    """The launch of the tiny problem."""
-    return replace(launch, steps=STEPS)
 
 
 def _results(stack, problem, schedule):
@@ -131,11 +121,6 @@ def _results(stack, problem, schedule):
     if problem.training:
         dx, dhx, dcx = twin.backward_data(tape, numbers(y.shape, 1.0), None, None, need=Need(weights=False))[:3]
         found |= {"dx": dx, "dhx": dhx, "dcx": dcx}
-    named = {}
-    for name, value in found.items():
-        for number, part in enumerate(value if isinstance(value, list) else [value]):
-            if part is not None:
-                named[f"{name}[{number}]" if isinstance(value, list) else name] = engine.to_host(part).astype(
-                    np.float64
-                )
-    return named
+    parts = [(f"{name}[{number}]" if isinstance(value, list) else name, part) for name, value in found.items()
+             for number, part in enumerate(state_arrays(value))]  # fmt: skip
+    return {name: engine.to_host(part).astype(np.float64) for name, part in parts}

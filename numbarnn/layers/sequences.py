@@ -64,7 +64,6 @@ def _checked_lengths(lengths, steps, batch, name):
 
 
 def _host_array(value, name, wanted):
-    """A value as a NumPy array."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be ignored: pass {name}.filled(...)")
     try:
@@ -218,8 +217,7 @@ class Packing:
 
     def equals(self, other):
         """Whether both put the same elements in the same places."""
-        pairs = ((self.batch_sizes, other.batch_sizes), (self.order, other.order))
-        return all(np.array_equal(*pair) for pair in pairs)
+        return np.array_equal(self.batch_sizes, other.batch_sizes) and np.array_equal(self.order, other.order)
 
     @cached_property
     def places(self):

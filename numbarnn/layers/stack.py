@@ -19,10 +19,9 @@ from numbarnn.common.forks import freed_in_forks
 from numbarnn.common.precision import is_half, known_dtype
 from numbarnn.layers import checks
 from numbarnn.layers.kernel_weights import KernelWeights
-from numbarnn.layers.planned import PlannedCalls, Shape
+from numbarnn.layers.planned import PlannedCalls, Shape, Tape
 from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
-from numbarnn.layers.tape import Tape
 from numbarnn.layers.widened import Widened
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.schedules import Problem
@@ -212,7 +211,7 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        if training:
+        if training and self.prepared is None:  # on the CPU nothing is refused
             calls.begun()  # what it raises uses no number up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)

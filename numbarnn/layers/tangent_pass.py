@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from numbarnn.layers import private
-from numbarnn.layers.planned import Shape
-from numbarnn.layers.tape import Tape
+from numbarnn.layers.planned import Shape, Tape
 from numbarnn.programs.backward import ALL
 
 

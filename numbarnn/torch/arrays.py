@@ -53,8 +53,7 @@ def stream_of(tensor):
         return _NOTHING
     import cupy
 
-    stream = torch.cuda.current_stream(tensor.device)
-    return cupy.cuda.ExternalStream(stream.cuda_stream, tensor.device.index)
+    return cupy.cuda.ExternalStream(torch.cuda.current_stream(tensor.device).cuda_stream, tensor.device.index)
 
 
 # ------------------------------------------------------------------------------------------------------------ weights
@@ -99,8 +98,8 @@ def gathered(network, weights):
 
 
 def check_weights(network, weights):
-    """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype.
-    Joining several dtypes would give another dtype, which the engine would read as the first one's."""
+    """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype, which engines take
+    for all."""
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)

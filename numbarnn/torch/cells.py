@@ -45,9 +45,11 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         checks.size_types(input_size, hidden_size)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self._set_up()
+        rows = self._computation.stack.cell.num_gates * hidden_size
+        ends = {"weight_ih": (input_size,), "weight_hh": (hidden_size,)}
         for name in _NAMES:
-            shape = self._shapes.get(name)
-            self.register_parameter(name, shape and Parameter(torch.empty(shape, device=device, dtype=dtype)))
+            made = torch.empty(rows, *ends.get(name, ()), device=device, dtype=dtype)
+            self.register_parameter(name, Parameter(made) if name in self._computation.shapes else None)
         self.reset_parameters()
         self.flatten_parameters()
 
@@ -56,14 +58,6 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         sizes = {name: max(getattr(self, name), 1) for name in ("input_size", "hidden_size")}
         bias = checks.bias_of_cell(self.bias)
         self._computation = Computation({"cell": self.cell, "bias": bias, **sizes}, suffix="_l0")
-
-    @property
-    def _shapes(self):
-        """Return the name -> shape of each parameter."""
-        found, I, H = self._computation.shapes, self.input_size, self.hidden_size  # noqa: E741
-        rows = self._computation.stack.cell.num_gates * H
-        ends = {"weight_ih": (I,), "weight_hh": (H,)}
-        return {name: (rows, *ends.get(name, ())) for name in found}
 
     _OWN = ("_computation",)  # attributes that torch.nn's cells do not have
 

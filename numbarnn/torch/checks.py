@@ -23,20 +23,18 @@ def sizes(input_size, hidden_size, num_layers=1, proj_size=0):
         raise ValueError("proj_size should be a positive integer or zero to disable projections")
 
 
-def size_types(input_size, *hidden_sizes):
-    """Raise TypeError, as torch.nn does, unless sizes are ints."""
-    for number, one in enumerate((input_size, *hidden_sizes)):
+def size_types(*sizes):
+    """Raise TypeError, as torch.nn does, unless sizes, input_size first, are ints."""
+    for name, one in zip(["input_size"] + ["hidden_size"] * len(sizes), sizes, strict=False):
         if not isinstance(one, int) or isinstance(one, bool):
-            name = "hidden_size" if number else "input_size"
             raise TypeError(f"{name} should be of type int, got: {type(one).__name__}")
 
 
 def nested(x, batch_first):
     """Raise torch.nn's errors for nested tensors: ValueError for a jagged one with batch_first, else RuntimeError."""
-    error = ValueError if batch_first and x.layout is torch.jagged else RuntimeError
-    raise error(
-        "input is a nested tensor, which recurrent modules do not take: pass "
-        "input.to_padded_tensor(0.0) and lengths=, or a packed sequence"
+    raise (ValueError if batch_first and x.layout is torch.jagged else RuntimeError)(
+        "input is a nested tensor, which recurrent modules do not take: pass input.to_padded_tensor(0.0) and lengths=, "
+        "or a packed sequence"
     )
 
 

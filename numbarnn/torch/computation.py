@@ -152,10 +152,10 @@ class Computation:
             finals.append(final)
         if not last:
             return y, final, *more
-        finals = list(zip(*finals, strict=True))
-        equal = [len({part.shape for part in one}) == 1 for one in finals]
+        equal = [len(set(own)) == 1 for own in (self.stack.state_sizes if looped else self.stack.state_widths)]
         equal = equal if self.stack.has_narrow else equal[-1:] * len(equal)  # a projected h as c
-        return [y, tuple(map(lambda one, same: torch.cat(one) if same else list(one), finals, equal)), *more]
+        pairs = zip(zip(*finals, strict=True), equal, strict=True)
+        return [y, tuple(torch.cat(parts) if same else list(parts) for parts, same in pairs), *more]
 
 
 class Computed:

@@ -77,7 +77,7 @@ def prepare(network, about, x, hx, weights, keep):
         return prepared
     with stream_of(x):
         sequences = sequences_of(prepared.calls.engine, about, x)
-    return prepared._replace(sequences=replace(sequences, every_state=True) if shape.keeps_states else sequences)
+    return prepared._replace(sequences=replace(sequences, every_state=shape.keeps_states))
 
 
 def sequences_of(engine, about, x):
@@ -157,11 +157,9 @@ def check_tensors(network, about, x, hx, cx, weights):
     if hx is not None or cx is not None:
         shapes = joined_state_shapes(network, x.shape[0 if about.batch_first else 1])
         for name, state, wanted in zip(("hx", "cx"), (hx, cx), shapes, strict=True):
-            if state is None:
-                continue
-            if state.shape != wanted:
+            if state is not None and state.shape != wanted:
                 raise ValueError(f"{name} must have shape {wanted}, but has {tuple(state.shape)}")
-            _alike(name, state, x)
+            _alike(name, x if state is None else state, x)
     _alike("weights", weights[0], x)
     if about.output_states:
         keeps_states(stack, True)

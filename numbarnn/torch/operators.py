@@ -124,10 +124,8 @@ def gradients(ctx, backward, results, needs_x, needs_weights):
     dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
     if not isinstance(needs_weights, list | tuple):  # none of the weights may have gradients
         needs_weights = [needs_weights] * len(weights)
-    ends, of_results = (lengths, resets, seed), (dy, dhy, dcy, d_states)
-    dx, dhx, dcx, dw = backward(
-        *ends, reserve, of_results, (x, hx, cx), weights, (*shape, needs_x, list(needs_weights))
-    )
+    of_results, options = (dy, dhy, dcy, d_states), (*shape, needs_x, list(needs_weights))
+    dx, dhx, dcx, dw = backward(lengths, resets, seed, reserve, of_results, (x, hx, cx), weights, options)
     return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
 
 
@@ -151,9 +149,7 @@ rnn_backward.register_autograd(_refuse)
 # --------------------------------------------------------------------------------------------------------------- vmap
 # A batch of x for one set of parameters, in a call that keeps nothing for backward, is one call with a larger batch.
 # Everything else (an ensemble's parameters, gradients for each example) is one call after another. So are calls that
-# draw
-# random numbers: with `randomness="different"` each has its own seed, with "same" all have one, and PyTorch refuses to
-# draw it with "error".
+# draw: with `randomness="different"` each has its own seed, with "same" all have one, with "error" PyTorch draws none.
 def _select(argument, dim, number):
     """Return one of a batch of arguments."""
     if isinstance(argument, list | tuple):
@@ -164,10 +160,8 @@ def _select(argument, dim, number):
 
 def one_after_another(operator, info, in_dims, *arguments):
     """Call the operator for each of a batch, one after another."""
-    calls = [
-        operator(*[_select(*pair, number) for pair in zip(arguments, in_dims, strict=True)])
-        for number in range(info.batch_size)
-    ]
+    pairs = list(zip(arguments, in_dims, strict=True))
+    calls = [operator(*[_select(*pair, number) for pair in pairs]) for number in range(info.batch_size)]
     results = tuple(map(torch.stack, zip(*calls, strict=True)))
     return results, (0,) * len(results)
 

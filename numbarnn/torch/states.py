@@ -12,13 +12,10 @@ from numbarnn.programs.states import with_each
 def taken(names, hx, batched):
     """Return the state from a call's argument, with a batch axis; raise torch.nn's errors if it is none.
     hx: h, or a tuple of all states; unless `batched` of one sequence. names: of the cell's states."""
-    if len(names) > 1:
-        if not isinstance(hx, tuple | list) or len(hx) != len(names):
-            came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
-            raise TypeError(f"hx must be a tuple ({', '.join(names)}), not {came}")
-        state = tuple(hx)
-    else:
-        state = (hx,)
+    if len(names) > 1 and (not isinstance(hx, tuple | list) or len(hx) != len(names)):
+        came = f"{len(hx)} items" if isinstance(hx, tuple | list) else f"a {type(hx).__name__}"
+        raise TypeError(f"hx must be a tuple ({', '.join(names)}), not {came}")
+    state = tuple(hx) if len(names) > 1 else (hx,)
     if batched and [one.dim() for one in state if isinstance(one, Tensor)] == [3] * len(state):
         return state
     dims = [one.dim() for value in state for one in (value if isinstance(value, list | tuple) else (value,))]

@@ -26,6 +26,8 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
     reset_after is True if nothing says otherwise."""
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
+    if not (_is_layer(source) or source):
+        raise ValueError("weights must have at least one layer, but are empty")
     cell = None if cell is None else cell_name(cell)
     if reset_after is not None:
         form = "gru" if reset_after else "gru_reset_before"
@@ -34,8 +36,6 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
                 f"reset_after={reset_after!r} is cell {form!r}, but cell is {cell!r}: leave one of them out"
             )
         cell = form
-    if not (_is_layer(source) or source):
-        raise ValueError("weights must have at least one layer, but are empty")
     several = not _is_layer(source) and any(isinstance(entry, tuple | list) or _is_layer(entry) for entry in source)
     items = source if several else [source]  # one layer, or its list of arrays
     if cell in ("rnn_tanh", "rnn_relu"):
@@ -107,20 +107,18 @@ def _layer_cell(layer, where):
         return pair[0]
     base = next((base for base in type(layer).__mro__ if base.__name__ in CLASSES), None)
     if base is None:
-        raise TypeError(
-            f"{where} must be a Keras {', '.join(CLASSES)} or Bidirectional layer, not {type_name(layer)}"
-            + (": pass the model's recurrent layers one by one" if hasattr(layer, "layers") else "")
-        )
+        cure = ": pass the model's recurrent layers one by one" if hasattr(layer, "layers") else ""
+        kinds = ", ".join(CLASSES)
+        raise TypeError(f"{where} must be a Keras {kinds} or Bidirectional layer, not {type_name(layer)}{cure}")
     if config["go_backwards"] and not where.endswith("backward_layer"):
         raise ValueError(f"{where} has go_backwards={config['go_backwards']!r}, but numbarnn has only False")
     version = getattr(sys.modules.get(base.__module__.split(".")[0]), "__version__", "3")
-    names = {"hard_sigmoid": "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"}
-    functions = [config[name] for name in ("activation", "recurrent_activation") if name in config]
-    functions = [names.get(one, one) if isinstance(one, str) else one for one in functions]
+    hard = "hard_sigmoid_keras3" if version.startswith("3") else "hard_sigmoid_keras2"
+    functions = [config.get(name) for name in ("activation", "recurrent_activation")]
+    functions = tuple(hard if isinstance(one, str) and one == "hard_sigmoid" else one for one in functions)
     if base.__name__ == "SimpleRNN":
-        return f"rnn_{functions[0]}", (functions[0], None)
-    cell = "gru_reset_before" if base.__name__ == "GRU" and not config["reset_after"] else CLASSES[base.__name__]
-    return cell, tuple(functions)
+        return f"rnn_{functions[0]}", functions
+    return CLASSES[base.__name__] + "_reset_before" * (not config.get("reset_after", True)), functions
 
 
 def _split(arrays, cell, where, activation):
@@ -130,7 +128,7 @@ def _split(arrays, cell, where, activation):
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
             f"{where} must have weights [kernel, recurrent_kernel] or [kernel, recurrent_kernel, bias], or twice as "
-            f"many for two directions, but has {len(arrays)} arrays" + (": build the layer first" if not arrays else "")
+            f"many for two directions, but has {len(arrays)} arrays{'' if arrays else ': build the layer first'}"
         )
     directions, size = [], len(arrays) if len(arrays) < 4 else len(arrays) // 2
     for begin in range(0, len(arrays), size):
@@ -148,12 +146,10 @@ def _split(arrays, cell, where, activation):
             )
         expected = (2, columns) if cell == "gru" else (columns,)
         if bias and bias[0].shape != expected:
-            other = {"gru": ("gru_reset_before", (columns,)), "gru_reset_before": ("gru", (2, columns))}.get(cell)
-            fits = other and bias[0].shape == other[1]
-            raise ValueError(
-                f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}"
-                + (f", which is that of {other[0]!r}: ask for that, or for nothing; {GRU_FORMS}" if fits else "")
-            )
+            other = {("gru", (columns,)): "gru_reset_before", ("gru_reset_before", (2, columns)): "gru"}
+            other = other.get((cell, bias[0].shape))
+            cure = f", which is that of {other!r}: ask for that, or for nothing; {GRU_FORMS}" if other else ""
+            raise ValueError(f"the bias of {where} must have shape {expected} for {cell}, not {bias[0].shape}{cure}")
         part = {"W": kernel.T, "R": recurrent.T}
         if bias:
             part |= {"b_w": bias[0][0], "b_r": bias[0][1]} if cell == "gru" else {"b_w": bias[0]}
@@ -163,15 +159,14 @@ def _split(arrays, cell, where, activation):
 
 def _cell_by_shape(shape, bias, where, activation):
     """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
-    gates_of_unit = shape[1] / max(shape[0], 1)
-    if gates_of_unit == 1 and activation is not None:
-        return "rnn_tanh"
-    if gates_of_unit not in (3, 4):
+    gru = "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
+    cell = {4: "lstm", 3: gru, 1: None if activation is None else "rnn_tanh"}.get(shape[1] / max(shape[0], 1))
+    if cell is None:
         raise ValueError(
             f"recurrent_kernel of {where} must have 4 columns per unit (LSTM) or 3 (GRU), but has shape {shape}: pass "
             "activation= for a SimpleRNN"
         )
-    return "lstm" if gates_of_unit == 4 else "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
+    return cell
 
 
 # ---------------------------------------------------------------- writing

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import torch_modules
-from numbarnn.torch import core
 
 X = 4, 3, 5
 
@@ -188,18 +187,6 @@ def test_threads_have_results_of_their_own():
     for thread in threads:
         thread.join()
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def test_nothing_is_looked_up_again(monkeypatch):
-    _, ours = both()
-    ours(torch.randn(X))
-    with torch.no_grad():
-        ours(torch.randn(X))
-    monkeypatch.setattr(core, "prepare", None)
-    y, _ = ours(torch.randn(X))
-    y.sum().backward()
-    with torch.no_grad():
-        ours(torch.randn(X))
 
 
 @pytest.mark.parametrize("name", ("LSTM", "GRU"))
