@@ -105,12 +105,12 @@ class PreparedForward:
             function()
 
     def step(self, x):
-        """y (B, D*H) of one step with x (B, I), from the state that the last one left."""
+        """y (B, D*H) of one step with x (B, I), from the state that the last one left; good until the next step."""
         y, *new_state = self._results
         np.copyto(self._own[0][0], x)
         self._run()
         _fill(self._into[1:], new_state)
-        return y[0].copy()
+        return y[0]
 
     @property
     def state(self):

@@ -45,26 +45,51 @@ class Stepper:
         self._width = None if width == own else width  # of y, where engines have a wider one
         self.state = state
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
         """Run one step.
 
         Args:
             x: the input of the step, (B, I), an array of the layer's engine and dtype.
+            out: an array for y, in which case the step makes none; of the same shape and dtype. None: a new one.
 
         Returns:
-            y: the output, (B, H), or (B, P) with projection; a new array.
+            y: the output, (B, H), or (B, P) with projection.
 
         Raises:
             ValueError, TypeError: x has the wrong shape, dtype or device. The state does not change.
         """
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
             x = array_checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
+        if out is not None:
+            array_checks.buffer(
+                self.layer.engine, out, "out", (self.batch, self.layer.stack.output_sizes[-1]), self.layer.dtype
+            )
         if self._prepared is not None:
             y = self._prepared.step(x)
-            return y if self._width is None else y[:, : self._width].copy()
-        time = 1 if self.layer.batch_first else 0
-        y, self._state = self.layer(x.reshape(*self._shape[:time], 1, *self._shape[time:]), self._state)
-        return y.reshape(self.batch, -1)
+        else:
+            time = 1 if self.layer.batch_first else 0
+            y, self._state = self.layer(x.reshape(*self._shape[:time], 1, *self._shape[time:]), self._state)
+            y = y.reshape(self.batch, -1)
+        y = y if self._width is None or self._prepared is None else y[:, : self._width]
+        if out is None:
+            return y.copy() if self._prepared is not None else y
+        out[...] = y
+        return out
+
+    def block(self, x: Array) -> Array:
+        """Run several steps in one call, as when frames of a stream arrive together.
+
+        Args:
+            x: the input of the steps, (T, B, I), or (B, T, I) for a layer with `batch_first`; T may differ each time.
+
+        Returns:
+            y: the outputs, (T, B, H), or (B, T, H); a new array.
+
+        Raises:
+            ValueError, TypeError: x has the wrong shape, dtype or device. The state does not change.
+        """
+        y, self.state = self.layer(x, self.state)
+        return y
 
     @property
     def state(self) -> State:

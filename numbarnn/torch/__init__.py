@@ -43,12 +43,24 @@ if find_spec("torch") is None:
 
 from numbarnn.torch.cells import GRUCell, LSTMCell, RNNCell
 from numbarnn.torch.convert import convert, restore
-from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent
+from numbarnn.torch.modules import GRU, LSTM, RNN, Recurrent, RecurrentCell
 
 if TYPE_CHECKING:
     from numbarnn.torch.flash import flashrnn
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "Recurrent", "convert", "flashrnn", "restore"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "GRUCell",
+    "LSTMCell",
+    "RNNCell",
+    "Recurrent",
+    "RecurrentCell",
+    "convert",
+    "flashrnn",
+    "restore",
+]
 
 
 def __getattr__(name: str) -> Any:

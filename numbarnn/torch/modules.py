@@ -205,7 +205,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
     def extra_repr(self) -> str:
         besides = {name: getattr(self, name, usual) for name, usual in _BESIDES.items()}
         own = [f"{name}={value!r}" for name, value in besides.items() if value != _BESIDES[name]]
-        first = [self.cell.name] if type(self) is Recurrent else []
+        first = [self.cell.name] if type(self) in (Recurrent, RecurrentCell) else []
         return ", ".join([*first, super().extra_repr(), *own])
 
     # ---------------------------------------------------------------- the call
@@ -307,6 +307,52 @@ class Recurrent(Computed, torch.nn.RNNBase):
         if not self._computation.by_layer and self._computation.dropout != self.dropout:
             self._start_anew()  # dropout was another one so far
         return partial(torch.nn.functional.dropout, p=self.dropout) if self._computation.by_layer else None
+
+
+class RecurrentCell(Recurrent):
+    """Run one step of one layer of any cell, with the interface of `torch.nn.LSTMCell` and the cell as first argument.
+
+    Args:
+        cell, input_size, hidden_size, bias, proj_size, device, dtype: see `Recurrent`.
+        more: its options `cell_clip`, `clip_propagate_nan`, `input_mode`, `schedule`, `allow_tf32` and `split`.
+
+    Example:
+        >>> import numbarnn as nr
+        >>> step = RecurrentCell(nr.cells.library.slstm, 8, 16)
+        >>> state = None
+        >>> for x in torch.zeros(5, 3, 8):  # (T, B, I)
+        ...     state = step(x, state)
+        >>> [one.shape for one in state]  # h, c, n, m
+        [torch.Size([3, 16]), torch.Size([3, 16]), torch.Size([3, 16]), torch.Size([3, 16])]
+    """
+
+    def __init__(
+        self, cell: Cell, input_size: int, hidden_size: int, bias: Bias = True, proj_size: int = 0, device: Any = None,
+        dtype: torch.dtype | None = None, **more: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            cell, input_size, hidden_size, bias=bias, proj_size=proj_size, device=device, dtype=dtype, **more
+        )
+
+    def forward(self, input: torch.Tensor, hx: Any = None) -> Any:
+        """Compute the state after one step.
+
+        Args:
+            input: x, (B, I), or (I,) for one sequence.
+            hx: the state before the step: h, or the tuple of a cell's states, each (B, H) or (H,). None is zero.
+
+        Returns:
+            h, or the tuple of all states, in the form of hx.
+
+        Raises:
+            ValueError, RuntimeError, TypeError: an argument does not fit.
+        """
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        outer = () if input.dim() == 2 else (1,)
+        hx = with_each(hx, lambda one: one.reshape(1, *outer, *one.shape))
+        _, state = super().forward(input.reshape(1, *outer, *input.shape), hx)
+        return with_each(state, lambda one: one[0] if input.dim() == 2 else one[0, 0])
 
 
 class LSTM(Recurrent):

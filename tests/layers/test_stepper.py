@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+import sys
+import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -104,3 +107,63 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     for batch in (0, 1.5, True):
         with pytest.raises((ValueError, TypeError), match="batch"):
             layer.stepper(batch)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_blocks_of_steps_and_single_ones_follow_each_other(batch_first):
+    layer = nr.LSTM(3, 4, num_layers=2, batch_first=batch_first, device="cpu", seed=0)
+    x = np.random.default_rng(0).standard_normal((9, 2, 3)).astype("float32")
+    turned = (lambda one: one.swapaxes(0, 1)) if batch_first else (lambda one: one)
+    y = turned(layer(turned(x).copy())[0])
+    step = layer.stepper(2)
+    found = [step(x[0])[None], turned(step.block(turned(x[1:6]).copy())), step(x[6])[None]]
+    with pytest.raises(ValueError, match="x must have"):
+        step.block(x[:2, :, :2].copy())
+    found.append(turned(step.block(turned(x[7:]).copy())))
+    np.testing.assert_allclose(np.concatenate(found), y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_into_an_array_allocates_nothing():
+    """Python's own small objects aside: an array of one result would be 4 KB."""
+    step = nr.GRU(16, 1024, device="cpu", seed=0).stepper()
+    x, out = np.ones((1, 16), np.float32), np.empty((1, 1024), np.float32)
+    assert step(x, out) is out
+    twin = copy.deepcopy(step)
+    expected = [twin(x).copy() for _ in range(20)]
+    tracemalloc.start()
+    try:
+        step(x, out)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for one in expected[1:]:
+            step(x, out)
+            assert (out == one).all()
+        now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < 4096 and now - before < 1024
+    with pytest.raises(ValueError, match="out must have shape"):
+        step(x, out[:, :5])
+
+
+def test_python_runs_on_while_a_call_computes():
+    """The interpreter never asks a thread to give way here, so that the other one runs only if the call lets it."""
+    layer, x = nr.LSTM(256, 256, device="cpu"), np.zeros((300, 8, 256), np.float32)
+    layer(x)
+    counted, begin, interval = [], threading.Event(), sys.getswitchinterval()
+
+    def count():
+        begin.wait()
+        counted.extend(range(1000))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    sys.setswitchinterval(1000)
+    try:
+        begin.set()
+        layer(x)
+        meanwhile = len(counted)
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join(60)
+    assert meanwhile == 1000

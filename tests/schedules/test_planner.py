@@ -345,14 +345,6 @@ def test_a_launch_has_no_more_layers_than_parameters_have_room_for():
         assert len(planner.plan_launches(problem, problem.profile, True)) == launches
 
 
-def test_profiles_by_name():
-    assert profiles.get("h200") is profiles.PROFILES["h200"]
-    assert profiles.get(profiles.SIMULATOR) is profiles.SIMULATOR
-    for name in ("v100", "H200", None, 3):
-        with pytest.raises(ValueError, match="profile must be one of a100, .*" + repr(name)):
-            profiles.get(name)
-
-
 @pytest.mark.gpu
 def test_profile_of_this_machine():
     profile = engines.get("cuda").profile

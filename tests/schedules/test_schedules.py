@@ -11,7 +11,6 @@ from comparing import assert_close, assert_same_bits
 from numbarnn import schedules
 from numbarnn.cells import CELLS
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.gpu import profiles
 from numbarnn.schedules import Problem, Task, choose, stepwise, wavefront
 from numbarnn.schedules.explain import explain
 from numbarnn.schedules.persistent import planner
@@ -172,13 +171,6 @@ def engine(cpu_on_threads):
     return cpu_on_threads
 
 
-# ----------------------------------------------------------------------------------------------------------- the cut
-def test_block_steps():
-    assert [wavefront.block_steps(1, steps) for steps in (1, 7, 1000)] == [1, 7, 1000]  # nothing to overlap
-    assert [wavefront.block_steps(2, steps) for steps in (1, 7, 8, 9, 1000)] == [1, 1, 1, 2, 125]
-    assert wavefront.block_steps(4, 100) == 5
-
-
 def test_blocks_of_a_layer_overlap_with_those_above():
     """Two layers of n blocks take n + 2 units of time in the recurrences' lanes, not 2 n: one input product between."""
     plan = wavefront.plan_forward(2, 1, 80)
@@ -276,30 +268,8 @@ def test_explanation_on_the_cpu_does_not_alarm():
     assert "persistent is for GPUs" in text and "cannot" not in text
 
 
-def test_explanation_of_auto_says_why():
-    for hidden in ((8192,), (4096,), (64, 64)):
-        explanation = explain(choose("auto"), problem_of(hidden=hidden), False)
-        assert explanation.why and f"(auto: {explanation.why})" in explanation.head
-        assert {explanation.taken.schedule, *(option.schedule for option in explanation.others)} == {
-            "stepwise", "wavefront", "persistent",
-        }  # fmt: skip
-
-
 def test_long_plans_are_shortened():
     text = str(explain(choose("wavefront"), problem_of(hidden=(64,) * 4, steps=100), False))
     plan = choose("wavefront").plan_forward(problem_of(hidden=(64,) * 4, steps=100))
     assert f"... {len(plan.tasks) - 12} more" in text
     assert str(plan.tasks[0]) in text and str(plan.tasks[-1]) in text and len(text.splitlines()) < 20
-
-
-# ------------------------------------------------------------------------------------------- float32 by three products
-@pytest.mark.parametrize("backward", PASSES)
-@pytest.mark.parametrize("hidden, batch", list(product((256, 512, 768), (16, 64))))
-def test_three_products_keep_to_tiles_that_spill_nothing(hidden, batch, backward):
-    """Compiled for sm_90; and their estimate lies between FMA's and that of one product."""
-    plain = problem_of(hidden=(hidden,), batch=batch)
-    kinds = plain, replace(plain, splits_tf32=True), replace(plain, allow_tf32=True)
-    (fma,), (three,), (one,) = [planner.plan_launches(kind, profiles.get("h200"), backward) for kind in kinds]
-    assert (fma.tile.math, three.tile.math, one.tile.math) == ("fma", "tf32x3", "tf32")
-    assert one.estimate.step < three.estimate.step < fma.estimate.step
-    assert three.tile.warps <= 8 and three.tile.rows <= (64 if three.tile.n8 == 1 else 32)

@@ -96,16 +96,6 @@ def test_column_sums_are_rounded_once(dtype):
     np.testing.assert_array_equal(out, expected.astype(numpy_dtype(dtype)))
 
 
-@pytest.mark.parametrize("blocks", (1, 3))
-def test_add_column_sums_is_right_for_any_grid(blocks):
-    x, out, expected = normal("float64", 5, 11), np.zeros(11), np.zeros(11)
-    rows, columns = column_sums.threads()
-    kernel = column_sums.make_add_column_sums("float64")
-    kernel.bind(LaunchConfig(blocks, (columns, rows)), out, x)()
-    column_sums.add_column_sums(expected, x)
-    np.testing.assert_array_equal(out, expected)
-
-
 # --------------------------------------------------------------------------------------------------------- dropout
 @by_dtype
 @pytest.mark.parametrize("p, n", [(0.0, 4), (0.3, 1), (0.3, 67), (1.0, 4)])  # 4 words of one Philox
@@ -116,14 +106,6 @@ def test_dropout_is_the_mask_of_numpys_philox(n, p, dtype):
     np.testing.assert_array_equal(out, (x.astype(compute_dtype(dtype)) * mask).astype(x.dtype), strict=True)
     dropout.dropout(x, x, *mask_words(p, 2**35 + 5, 2, 9))  # in place
     np.testing.assert_array_equal(x, out)
-
-
-@pytest.mark.parametrize("first, last", [(0, 5), (3, 30), (4, 8), (33, 67)])
-def test_dropout_of_a_part_is_that_part_of_the_mask(first, last):
-    x, out = normal("float32", 67), nans("float32", 67)
-    dropout.dropout(out[first:last], x[first:last], *mask_words(0.4, 3, 1, 2), position=first)
-    np.testing.assert_array_equal(out[first:last], (x * dropout_mask((67,), 0.4, 3, 1, 2, "float32"))[first:last])
-    assert np.isnan(out[:first]).all() and np.isnan(out[last:]).all()
 
 
 # ------------------------------------------------------------------------------------- rows, by step mask or number

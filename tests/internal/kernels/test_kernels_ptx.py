@@ -64,13 +64,6 @@ def test_offsets_of_32_bits_are_found(short):
         ptx_checks.require_long_offsets(text)
 
 
-def test_shared_memory_that_begins_between_16_bytes_is_found():
-    text = ".extern .shared .align {} .b8 memory[];\nld.shared.v4.f32 {{%f1, %f2, %f3, %f4}}, [%r1];"
-    ptx_checks.require_aligned_shared_memory(text.format(16))
-    with pytest.raises(AssertionError, match=r"aligned to \{8\}"):
-        ptx_checks.require_aligned_shared_memory(text.format(8))
-
-
 @pytest.fixture
 def written_ir(monkeypatch):
     """The LLVM IR of the modules that are compiled during a test."""
