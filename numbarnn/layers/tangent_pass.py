@@ -24,23 +24,21 @@ class OpenedLayer:
         self.stack, self.others, self.H = stack, stack.cell.num_private, stack.widths[0]
         gates, recurrent = list(cell.gates), list(cell.gates_of_ah)
         column_of = {name: column for column, name in enumerate(names)}
-        of_h = {gate: column_of.get(f"W.{opened.merged[gate]}" if gate in opened.merged else f"Z.{gate}")
-                for gate in recurrent if gate in opened.operands}  # fmt: skip
-        of_h = {gate: column for gate, column in of_h.items() if column is not None}
-        x = [(gates.index(name[2:]), column) for name, column in column_of.items() if name[0] == "W"]
-        h = [(recurrent.index(gate), column) for gate, column in of_h.items()]
-        units = [(cell.per_unit.index(name[2:]), column) for name, column in column_of.items() if name[0] == "U"]
-        self.of_x, self.of_h, self._biases = _runs(x), _runs(h), {"b_w": x, "b_r": h, "per_unit": units}
-        operands = dict.fromkeys(opened.operands[gate] for gate in of_h)
+        of_h = {gate: column_of[f"W.{opened.merged[gate]}" if gate in opened.merged else f"Z.{gate}"]
+                for gate in recurrent}  # fmt: skip
+        self.of_x = _runs((gates.index(name[2:]), column) for name, column in column_of.items() if name[0] == "W")
+        self.of_h = _runs((recurrent.index(gate), column) for gate, column in of_h.items())
+        units = ((cell.per_unit.index(name[2:]), column) for name, column in column_of.items() if name[0] == "U")
+        self._biases = {"b_w": self.of_x, "b_r": self.of_h, "per_unit": _runs(units)}
         self.of_operands = {
-            operand: _runs([(recurrent.index(gate), of_h[gate]) for gate in of_h if opened.operands[gate] == operand])
-            for operand in operands
+            operand: _runs((recurrent.index(gate), of_h[gate]) for gate in of_h if opened.operands[gate] == operand)
+            for operand in opened.operands.values()
         }
         self.noise = [(column, int(name[3:])) for name, column in column_of.items() if name[0] == "N"]
         own = enumerate(stack.cell.gates_of_ah)
         self._rows = [
             (slice(first * self.H, (first + count) * self.H), slice(place * self.H, (place + count) * self.H))
-            for first, place, count in _runs([(recurrent.index(gate), place) for place, gate in own])
+            for first, place, count in _runs((recurrent.index(gate), place) for place, gate in own)
         ]
 
     def load(self, flat, R, weights):
@@ -53,11 +51,9 @@ class OpenedLayer:
                 own["R"][place] = R[d][rows]
             own["b_w"][...] = 0
             bias = own["b_w"].reshape(-1, self.H)
-            for kind, pairs in self._biases.items():
-                if pairs and constants.get(kind) is not None:
-                    values = constants[kind].reshape(-1, self.H)
-                    for number, column in pairs:
-                        bias[column] += values[number]
+            for kind, runs in self._biases.items():
+                for first, column, count in runs if kind in constants else ():
+                    bias[column : column + count] += constants[kind].reshape(-1, self.H)[first : first + count]
 
     def unload(self, gradient, R, like, grads):
         """Add the gradients of biases to `grads`, and return that of R, [direction] -> (A*H, width).
@@ -70,11 +66,11 @@ class OpenedLayer:
             for rows, place in self._rows:
                 found[d][rows] = own["R"][place]
             bias = own["b_w"].reshape(-1, self.H)
-            for kind, pairs in self._biases.items():
-                if pairs and kind in known:
-                    made = grads[d].setdefault(kind, xp.zeros((known[kind].size // self.H, self.H), gradient.dtype))
-                    for number, column in pairs:
-                        made[number] += bias[column]
+            for kind, runs in self._biases.items():
+                if kind in known and kind not in grads[d]:
+                    grads[d][kind] = xp.zeros((known[kind].size // self.H, self.H), gradient.dtype)
+                for first, column, count in runs if kind in known else ():
+                    grads[d][kind][first : first + count] += bias[column : column + count]
         return found
 
 
