@@ -13,20 +13,20 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 #: Room -> (its folders and files, lines).
 ROOMS = {
     "bench": (("bench",), 5178),
-    "cells": (("cells",), 5174),
+    "cells": (("cells",), 5223),
     "kernels": (("kernels",), 5041),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14072),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14021),
     "cuda": (("cuda",), 2486),
-    "torch": (("torch",), 2870),
-    "weights and convert": (("weights", "convert.py"), 3015),
-    "compile": (("compile",), 1785),
+    "torch": (("torch",), 2901),
+    "weights and convert": (("weights", "convert.py"), 3010),
+    "compile": (("compile",), 1790),
     "reference": (("reference",), 1154),
     "common, course, top level": (
         ("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py", "optim.py"),
-        1849,
+        1840,
     ),
 }
-TESTS = 32345
+TESTS = 32517
 
 
 def lines_of(path):
