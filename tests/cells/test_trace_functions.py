@@ -65,7 +65,8 @@ def exact_function(name):
 
 
 OTHERS = {
-    "maximum", "minimum", "where", "clip", "sum", "mean", "layer_norm", "dropout", "zoneout", "normal", "uniform", "heads", "drop_connect",
+    "normal", "uniform",
+    "maximum", "minimum", "where", "clip", "sum", "mean", "layer_norm", "dropout", "zoneout", "heads", "drop_connect",
     "initial", "columns", "eye", "stop_gradient", "custom_derivative", "softmax", "logsumexp", "cumsum",
     "cumax", "chrono", "constant", "sized",
 }  # fmt: skip
