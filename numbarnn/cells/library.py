@@ -98,6 +98,28 @@ def rnn_relu(x, h, p):
 
 
 # ------------------------------------------------------------------------------------------------- variants of the LSTM
+@cache
+def lstm_with_limits(low, high, propagate_nan):
+    """Make the equations of `numbarnn.LSTM(cell_clip=(low, high), clip_propagate_nan=propagate_nan)`, which limits c
+    where it is read."""
+
+    def limited(c):
+        if propagate_nan:
+            return where(c < low, low, where(c > high, high, c))
+        return where(c >= low, where(c > high, high, c), low)
+
+    @cell(name="lstm_clip")
+    def clipped(x, h, c, p):
+        i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
+        f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
+        g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
+        o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
+        c_new = f * limited(c) + i * g
+        return o * tanh(limited(c_new)), c_new
+
+    return clipped
+
+
 @cell
 def peephole_lstm(x, h, c, p):
     """LSTM whose gates see c: i and f the one before the step, o the new one.

@@ -40,6 +40,8 @@ class Gradients:
         x: gradient of x, (T, B, I), or (B, T, I) with `batch_first`, packed like x. None if `need` left it out.
         state: gradient of the initial state, in its form: (dhx, dcx) for the LSTM, else dhx.
         weights: gradients of all parameters, in the layout of the layer's `weights`. None if `need` left them out.
+        states: name of a state -> list with the gradient of the state after each step for each layer, in the form of y;
+            None unless `need` has "states".
         params: name -> view of `weights`, with PyTorch's names.
         named: name -> view of `weights`, with the names of the cell's equations.
     """
@@ -48,6 +50,7 @@ class Gradients:
     state: Any
     weights: Any
     _space: WeightSpace = field(repr=False)
+    states: Any = None
 
     @cached_property
     def params(self) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class Tape:
             run.
         used: backward is done: the saved gates have been overwritten. packing: of a packed x, where its elements stand.
         dw: the gradients of all parameters, after a backward that makes an array for them.
+        insides: the `Insides` of a call that recorded values.
         prepared: the `PreparedForward` that did forward, if one did: given back when nobody has the tape any more.
     """
 
@@ -83,6 +84,7 @@ class Tape:
     packing: Packing | None = None
     dw: Any = None
     prepared: PreparedForward | None = None
+    insides: Any = None
 
     def __del__(self):
         if self.prepared is not None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numbarnn.common.typing import Array, Arrays, Bias, Results, Sizes, State
     from numbarnn.layers.planned import Tape
 
-NEEDED = ("x", "weights")  # the gradients that backward can be asked for
+NEEDED = ("x", "weights")  # the gradients that backward computes if it is not told
+CAN_BE_NEEDED = (*NEEDED, "states")
 
 
 class Recurrent:
@@ -160,7 +161,7 @@ class Recurrent:
     # ---------------------------------------------------------------- the two calls
     def __call__(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
-        padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+        padding_value: float = NO_PADDING_VALUE, output_states: bool = False, record: Iterable[str] = (),
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps without keeping anything for backward (inference).
 
@@ -175,17 +176,22 @@ class Recurrent:
                 between the steps before t and those from t on, in either direction.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
+            record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step. A
+                state's name is its value after the step. A second call computes them.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
             state: the state after each sequence's last step, in the form of the argument. Pass it on to continue.
             states: only with `output_states`: the tuple of the last layer's cell states (c of the LSTM) at every step,
                 each shaped like y.
+            values: only with `record`: a dict, name -> list with one (T, B, D*H) per layer, in the form of y. They are
+                0 beyond a sequence's length.
 
         Raises:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
         ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
+        ordinary = ordinary and record == ()
         pair = type(state) is tuple and len(state) == 2
         fits = state is None or pair == self._has_c
         if ordinary and fits and self._repeats and type(x) is self._array_type:
@@ -194,11 +200,11 @@ class Recurrent:
             if results is not None:
                 y, h, c = results
                 return y, (h, c) if self._has_c else h
-        return self._run(x, state, lengths, resets, padding_value, False, output_states)[:-1]
+        return self._run(x, state, lengths, resets, padding_value, False, output_states, record)[:-1]
 
     def forward(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
-        padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+        padding_value: float = NO_PADDING_VALUE, output_states: bool = False, record: Iterable[str] = (),
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps for training: with dropout and the cell's random numbers.
 
@@ -207,9 +213,9 @@ class Recurrent:
         Returns:
             tape: what one call of `backward` needs, with copies of x and of the weights.
         """
-        return self._run(x, state, lengths, resets, padding_value, True, output_states)
+        return self._run(x, state, lengths, resets, padding_value, True, output_states, record)
 
-    def _run(self, x, state, lengths, resets, padding_value, training, output_states):
+    def _run(self, x, state, lengths, resets, padding_value, training, output_states, record=()):
         packing, batch_first = None, self.batch_first
         if type(x) is not self._array_type and sequences.is_packed(x):
             packing, x = arguments.unpacked(self.stack, x, "x", self.input_size)
@@ -225,6 +231,11 @@ class Recurrent:
         if output_states:
             checks.keeps_states(self.stack, checks.flag(output_states, "output_states"))
             about = replace(about, every_state=True)
+        if record != ():
+            from numbarnn.layers import insides  # traces cells
+
+            record = insides.checked(self.stack, record)
+        key = (self.stack.seed, self.stack.calls) if training else None
         y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, about)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
@@ -236,6 +247,11 @@ class Recurrent:
             y, states = pack(y), [tuple(map(pack, part)) for part in states]
             if training:
                 tape.packing = packing
+        if record:
+            inside = insides.Insides(self, x, (hx, cx), about, (batch_first, packing), record, key)
+            states = [*states, inside.values]
+            if training:
+                tape.insides = inside
         return y, arguments.as_state(self.stack, hy, cy), *states, tape
 
     def stepper(self, batch: int = 1, state: State | None = None) -> Stepper:
@@ -270,7 +286,8 @@ class Recurrent:
             dw: a flat buffer, shaped like `weights`, to which gradients are added, such as an earlier
                 `Gradients.weights`. Do not pass the layer's own weights. None starts from zero.
             need: which gradients to compute: "x", "weights" or both. Products for others are skipped.
-                Gradients of the initial state are always computed.
+                Gradients of the initial state are always computed. "states" are those of the states after each step,
+                `Gradients.states`, if forward was asked to record something.
             retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
             per_sequence: do not add up the gradients of parameters over sequences: `Gradients.weights` is (B, size),
                 and each entry of `params` has B in front of its shape. Not with `dw` or `checkpoint_every`.
@@ -282,7 +299,15 @@ class Recurrent:
             ValueError, TypeError: an argument does not fit; the tape was used, or made by another layer.
         """
         arguments.require_own(self.stack, tape, unused=True)
-        wanted = checks.needed(need, NEEDED)
+        wanted = checks.needed(need, CAN_BE_NEEDED)
+        projects = self.proj_size or self.stack.cell.projected
+        if "states" in wanted and (tape.insides is None or dstates is not None or projects):
+            why = "dstates: leave them out" if dstates is not None else "a projection" if projects else None
+            raise ValueError(
+                f"need 'states' cannot go with {why}"
+                if why
+                else "need has 'states', but forward recorded nothing: pass it record=('h',)"
+            )
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
@@ -303,9 +328,10 @@ class Recurrent:
         dy = arguments.output_gradient(self.stack, dy) if self.stack.has_narrow else dy
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
+        states = tape.insides.backward(dy, dhy, dcy) if "states" in wanted else None
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)
-        return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space)
+        return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space, states)
 
     def jvp(
         self, x: Array, dx: Array | None = None, state: State | None = None, dstate: State | None = None, *,

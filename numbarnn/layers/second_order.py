@@ -8,7 +8,7 @@ from typing import Any
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers import arguments, array_checks, checks, private, sequences
 from numbarnn.layers.parameters import Gradients
-from numbarnn.layers.tangents import Point, Results, Tangents
+from numbarnn.layers.tangents import Point, Tangents
 
 
 @dataclass
@@ -17,8 +17,7 @@ class TangentTape:
 
     Attributes:
         layer: whose it is. kept: what `Tangents.backward` reads. steps, batch: T, B.
-        packing: of a packed x. used: an `hvp` has been computed.
-    """
+        packing: of a packed x. used: an `hvp` has been computed."""
 
     layer: Any
     kept: Any
@@ -60,7 +59,7 @@ def jvp(layer, at, along, ends, training, tape):
     found = []
     with layer.engine.activate():
         for one in (results, tangents):
-            y = one.y.astype(known_dtype(stack.dtype), copy=tape)  # which hvp reads again
+            y = one.x.astype(known_dtype(stack.dtype), copy=tape)  # which hvp reads again
             y = _exchanged(arguments.output(stack, y), batch_first)
             found.append(y if packing is None else arguments.packed(layer.engine, packing, y))
         final = (arguments.as_state(stack, *joined(stack, one.states)) for one in (results, tangents))
@@ -90,7 +89,7 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
         of_states.append(_checked_state(stack, value, name, tape.batch))
     tape.used, own = True, tangents_of(stack)
     of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
-    with_tangents = Results(of_y[1], of_states[1]), Results(of_y[0], of_states[0])
+    with_tangents = Point(of_y[1], of_states[1]), Point(of_y[0], of_states[0])
     found = []
     kept, tape.kept = tape.kept, None  # a tape that is used up takes no memory
     for values in own.backward(kept, *with_tangents):

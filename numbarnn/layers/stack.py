@@ -107,6 +107,7 @@ class Stack:
         self.prepared = PreparedCalls() if self.engine.prepares_calls else None
         if self.prepared is not None:
             self.engine.keepers.add(self.prepared)
+        self.insides = {}  # names of values -> the `Tangents` that record them
         self.tangents = None  # the `numbarnn.layers.tangents.Tangents`, once there has been a call for them
         self._widened = None
         if is_half(self.dtype) and not self.engine.has_halves:

@@ -12,15 +12,13 @@ from numbarnn.programs.backward import ALL
 class OpenedLayer:
     """The primal or the tangent recurrence of a layer, and what its parameters and inputs stand for.
 
-    Args:
-        stack: the `Stack` of the cell. names: of its inputs. opened: the `Opened`. cell: the layer's.
+    stack: the `Stack` of the cell. names: of its inputs. opened: the `Opened`. cell: the layer's.
 
     Attributes:
         stack; others: how many states it has besides h.
         of_x, of_h: [(first gate, first input, count)], to which inputs gates of W and of R are added.
         of_operands: {number of an input: the same as `of_h`, of those gates that multiply this one}.
-        noise: [(number of an input, number of the random number that it is)].
-    """
+        noise: [(number of an input, number of the random number that it is)]."""
 
     def __init__(self, stack, names, opened, cell):
         self.stack, self.others, self.H = stack, stack.cell.num_private, stack.widths[0]
@@ -48,9 +46,7 @@ class OpenedLayer:
     def load(self, flat, R, weights):
         """Fill the flat weights.
 
-        Args:
-            R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases.
-        """
+        R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases."""
         for d, constants in enumerate(weights):
             own = self.stack.space.pseudo_layer(flat, 0, d)
             for rows, place in self._rows:
@@ -66,9 +62,7 @@ class OpenedLayer:
     def unload(self, gradient, R, like, grads):
         """Add the gradients of biases to `grads`, and return that of R, [direction] -> (A*H, width).
 
-        Args:
-            gradient: of the flat weights. R: as of `load`. like: [direction] -> weights. grads: the same of gradients.
-        """
+        gradient: of the flat weights. R: as of `load`. like: [direction] -> weights. grads: the same of gradients."""
         found, xp = [], self.stack.engine.array_module
         for d, known in enumerate(like):
             own = self.stack.space.pseudo_layer(gradient, 0, d)
@@ -87,17 +81,14 @@ class OpenedLayer:
 class Pass:
     """One layer's part of a call. Arrays of all steps have T*B rows, and parts of rows side by side.
 
-    Args:
-        owner: the `Tangents`. layer: its number.
-        weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P / heads), "W_hr" (P, H),
-            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
-        draws: of `Tangents._draws`. sequences: of the call.
-        tape: backward may follow.
-    """
+    owner: the `Tangents`. layer: its number. weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H,
+    I), "R" (A*H, P / heads), "W_hr" (P, H), "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
+    draws: of `Tangents._draws`. sequences: of the call. tape: backward may follow."""
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
-        self.primal, self.tangent, self.buffers = *owner.recurrences[layer], vars(owner.of_thread)
+        self.primal, *others = owner.recurrences[layer]
+        self.tangent, self.buffers = others[0] if others else None, vars(owner.of_thread)
         self.sequences, self.tape, self.own = sequences, tape, owner.opened.num_states
         self.D, self.H = owner.stack.directions, owner.stack.widths[layer]
         self.mode = owner.stack.input_mode if layer == 0 else "linear"
@@ -185,20 +176,24 @@ class Pass:
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
-        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I)."""
+        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I).
+        Without a tangent recurrence tangents are None."""
         self.T, self.B = x.shape[:2]
         self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
         self.m, last, self.values, self.primal_tape = self._run(self.primal, self._inputs(), self.weights, state)
-        self._add_tangents()
-        inputs = self.values, self.tangents, d_state
-        self.dm, d_last, _, self.tangent_tape = self._run(self.tangent, *inputs)
+        self.dm, d_last = None, [None] * self.own
+        if self.tangent is not None:
+            self._add_tangents()
+            inputs = self.values, self.tangents, d_state
+            self.dm, d_last, _, self.tangent_tape = self._run(self.tangent, *inputs)
         y, dy = self.m, self.dm
         if self.projects:
-            self.ends = list(last[0]), list(d_last[0])
+            self.ends = list(last[0]), [None] * self.D if d_last[0] is None else list(d_last[0])
             y, dy = map(self._joined, self._projected(self._apart(self.m), self._apart(dy)))
-            ends = map(self.xp.stack, self._projected(*self.ends))
+            ends = (None if one[0] is None else self.xp.stack(one) for one in self._projected(*self.ends))
             last[0], d_last[0] = (self._of_empty(*pair) for pair in zip(ends, (state[0], d_state[0]), strict=True))
+        self.y = y
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, recurrence, columns, weights, state):
@@ -330,9 +325,7 @@ class Pass:
     def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
         """Return the gradients of m and of its tangent, lists of rows by direction, and add those of W_hr.
 
-        Args:
-            rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None.
-        """
+        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None."""
         found, t_found = [], []
         for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
             P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
@@ -361,10 +354,8 @@ class Pass:
         """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
         tangents.
 
-        Args:
-            gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
-            wanted: whether those of the tangents of x, and of weights, are; else they are left out.
-        """
+        gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero. wanted:
+        whether those of the tangents of x, and of weights, are; else they are left out."""
         grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
         g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
         passed_on = g_state[0], gt_state[0]
@@ -399,6 +390,7 @@ class Pass:
                     first[d] = self._vector_gradient(own, tangents.get("R"), self.tangent.of_h)
         inputs = self.primal_tape, gy, g_state, d_values, grads
         columns, initial, of_recurs = self._run_backward(self.primal, *inputs)
+        self.d_inputs = columns
         for d, weights in enumerate(self.weights):
             own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
             gx = self._to_x(gx, own, d, W, self.primal)
@@ -422,9 +414,7 @@ class Pass:
         """Return the gradients of a recurrence's inputs (T*B, D*number*H), of its own states at first, and [direction]
         of R; add those of biases to `grads`.
 
-        Args:
-            d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero.
-        """
+        d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero."""
         self._compute()
         stack, others = recurrence.stack, recurrence.others
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))

@@ -32,35 +32,30 @@ from numbarnn.weights.derived import derived_tangents, pulled_back
 
 
 class Point(NamedTuple):
-    """What a call is a function of, or a direction there, or gradients; what is None is zero.
+    """What a call is a function of, or its results; or a direction there, or gradients. What is None is zero.
 
     Attributes:
-        x: (T, B, I), an array of the engine. weights: the flat buffer.
-        states: [layer] -> [h (D, B, P), the other states (D, B, H)], as engines have them.
-    """
+        x: (T, B, I), an array of the engine; of results y. weights: the flat buffer; results have none.
+        states: [layer] -> [h (D, B, P), the other states (D, B, H)], as engines have them."""
 
     x: Any = None
     states: Any = None
     weights: Any = None
 
 
-class Results(NamedTuple):
-    """Results of a call, or its tangents or gradients; what is None is zero. `states` as those of a `Point`."""
-
-    y: Any = None
-    states: Any = None
-
-
 class Tangents:
     """Derivatives of higher order of a `Stack`. Its cells are compiled when they first run.
+
+    Args:
+        stack: the `Stack`. take_apart: function of its equations that returns the `Opened`.
 
     Raises:
         NotImplementedError: the stack's cell has no equations, or has heads and a projection.
     """
 
-    def __init__(self, stack):
+    def __init__(self, stack, take_apart=opened):
         self._stack, self.cell = ref(stack), stack.cell
-        self.opened = opened(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
+        self.opened = take_apart(equations_of(self.cell, stack.cell_clip, stack.clip_propagate_nan))
         self.dtype = np.dtype(compute_dtype(stack.dtype))
         self.xp, D = stack.engine.array_module, stack.directions
         if stack.proj_size and self.cell.heads > 1:
@@ -70,32 +65,27 @@ class Tangents:
         arguments = stack._arguments_here()
         options = {name: arguments[name] for name in ("device", "allow_tf32")} | {"dtype": self.dtype.name}
         options |= {"bidirectional": D == 2, "input_mode": "given", "seed": 0}
-        schedule = stack.schedule.name
+        schedule, made = stack.schedule.name, {}
         primal = "auto" if schedule == "persistent" else schedule  # which does not return the states of each step
-
         both = ((self.opened.primal, self.opened.inputs, primal),
                 (self.opened.tangent, self.opened.tangent_inputs, schedule))  # fmt: skip
-
-        def recurrences(H):
-            for cell, names, schedule in both:
-                own = type(stack)(cell, D * len(names) * H, H, schedule=schedule, **options)
-                yield OpenedLayer(own, names, self.opened, self.cell)
-
-        made = {H: tuple(recurrences(H)) for H in set(stack.widths)}
+        for H in set(stack.widths):
+            made[H] = [
+                OpenedLayer(
+                    type(stack)(cell, D * len(names) * H, H, schedule=own, **options), names, self.opened, self.cell
+                )
+                for cell, names, own in (both if self.opened.tangent else both[:1])
+            ]
         self.recurrences = [made[H] for H in stack.widths]  # [layer] -> the primal one, the tangent one
         self.of_thread = threading.local()
 
     stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
 
     def forward(self, at, along, sequences=EVERY_STEP, draws=None, tape=True):
-        """Return the `Results`, those of the tangents, and what `backward` reads.
+        """Return the results, their tangents, and what `backward` reads.
 
-        Args:
-            at: the `Point`. along: the direction, also a `Point`.
-            sequences: of the call.
-            draws: (seed, number) of the training call whose random numbers are drawn; None: inference, without any.
-            tape: backward may follow.
-        """
+        at: the `Point`. along: the direction, also a `Point`. sequences: of the call. draws: (seed, number) of the
+        training call whose random numbers are drawn; None: inference, without any. tape: backward may follow."""
         stack, passes = self.stack, []
         draws = self._draws(at.x, sequences, draws)
         with stack.engine.activate():
@@ -103,37 +93,31 @@ class Tangents:
             x, dx = self._ready(at.x, sequences), self._ready(along.x, sequences)
             found = []
             for layer in range(stack.num_layers):
-                if layer and draws["masks"]:
-                    x, dx = (one if one is None else one * draws["masks"][layer - 1] for one in (x, dx))
+                x, dx = _masked(draws, layer, x, dx)
                 one = Pass(self, layer, weights[layer], tangents[layer], draws, sequences, tape)
                 states = (self._states(part, layer) for part in (at.states, along.states))
                 x, dx, *final = one.forward(x, dx, *states)
                 found.append(final)
                 passes.append(one)
         final, d_final = zip(*found, strict=True)
-        return Results(x, final), Results(dx, d_final), (passes, draws, at.weights, along.weights)
+        return Point(x, final), Point(dx, d_final), (passes, draws, at.weights, along.weights)
 
     def backward(self, tape, d_results, d_tangents, of_along=True):
-        """Return the gradients of `at` and of `along`, each a `Point`, for those of both `Results`.
+        """Return the gradients of `at` and of `along`, each a `Point`, for those of results and tangents.
 
-        Args:
-            of_along: the second is wanted: it is backward of d_tangents. Else it is not specified.
-        """
+        of_along: the second is wanted: it is backward of d_tangents. Else it is not specified."""
         stack, (passes, draws, flat, direction) = self.stack, tape
         # A gradient of weights that are made of parameters, as of R W_hr, is made of both gradients.
         both = of_along or (direction is not None and bool(stack.space.derived_size or stack.proj_size))
         found = []
         with stack.engine.activate():
-            gy, gty = (self._ready(one.y, passes[0].sequences) for one in (d_results, d_tangents))
+            gy, gty = (self._ready(one.x, passes[0].sequences) for one in (d_results, d_tangents))
             for layer in reversed(range(stack.num_layers)):
-                states = (self._states(part, layer) for part in (d_results.states, d_tangents.states))
-                g, gt = states
-                gy, *first, gty, t_states, t_weights = passes[layer].backward(
-                    gy, g, gty, gt, (of_along or layer > 0, both)
-                )
+                g, gt = (self._states(part, layer) for part in (d_results.states, d_tangents.states))
+                wanted = of_along or layer > 0, both
+                gy, *first, gty, t_states, t_weights = passes[layer].backward(gy, g, gty, gt, wanted)
                 t_states = [self._or_zero(*pair) for pair in zip(t_states, first[0], strict=True)]
-                if layer and draws["masks"]:
-                    gy, gty = (one if one is None else one * draws["masks"][layer - 1] for one in (gy, gty))
+                gy, gty = _masked(draws, layer, gy, gty)
                 found.insert(0, (*first, t_states, t_weights))
             states, weights, t_states, t_weights = map(list, zip(*found, strict=True))
             made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
@@ -189,42 +173,39 @@ class Tangents:
         return self.xp.where(self.stack.engine.from_host(beyond[..., None]), x.dtype.type(0), x)
 
 
+def _masked(draws, layer, *arrays):
+    """Return what lies between a layer and the one below, dropped out; None stays None."""
+    if not layer or not draws["masks"]:
+        return arrays
+    return [one if one is None else one * draws["masks"][layer - 1] for one in arrays]
+
+
 # ----------------------------------------------------------------------------------------------------------- weights
 def weights_by_layer(stack, flat, direction, dtype):
     """Return [layer][direction] -> kind -> what kernels read, see `Pass`; and its tangent.
 
-    Args:
-        flat, direction: flat buffers, of the weights and of their tangent, or None.
-    """
-    space, engine = stack.space, stack.engine
+    flat, direction: flat buffers, of the weights and of their tangent, or None."""
     known = stack.kernel_weights  # those that it finds are shared by threads
-    read = ReadWeights(engine, known.problem, known.no_bias, flat)
+    read = ReadWeights(stack.engine, known.problem, known.no_bias, flat)
     read.derive()
-    derived = None if read.derived is None else read.derived.derived
-    tangents = None if direction is None or derived is None else derived_tangents(space, engine, flat, direction, dtype)
-    weights = _by_layer(stack, read.flat, derived, dtype)
-    if direction is None:
-        return weights, [[{}] * stack.directions] * stack.num_layers
-    return weights, _by_layer(stack, direction, tangents, dtype)
+    derived = tangents = None if read.derived is None else read.derived.derived
+    if direction is not None and derived is not None:
+        tangents = derived_tangents(stack.space, stack.engine, flat, direction, dtype)
 
+    def found(flat, derived, place):
+        parts = {} if flat is None else stack.space.pseudo_layer(flat, *place, derived)
+        return {kind: one.astype(dtype, copy=False) for kind, one in parts.items()}
 
-def _by_layer(stack, flat, derived, dtype):
-    places = {place: stack.space.pseudo_layer(flat, *place, derived) for place in stack.space.sizes}
     return [
-        [
-            {kind: one.astype(dtype, copy=False) for kind, one in places[layer, d].items()}
-            for d in range(stack.directions)
-        ]
-        for layer in range(stack.num_layers)
+        [[found(*own, (layer, d)) for d in range(stack.directions)] for layer in range(stack.num_layers)]
+        for own in ((read.flat, derived), (direction, tangents))
     ]
 
 
 def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
     """Return the flat gradients of the weights and of their tangents, for [layer][direction] -> kind -> array.
 
-    Args:
-        flat, direction: as of `weights_by_layer`.
-    """
+    flat, direction: as of `weights_by_layer`."""
     space, results = stack.space, []
     for by_layer in (grads, t_grads):
         made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))

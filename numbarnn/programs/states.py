@@ -44,6 +44,8 @@ def named_arrays(name, state):
 
 
 def rows(view):
-    """(T, B, N), all or some columns of a contiguous array, as (T * B, N)."""
+    """(T, B, N), all or some columns of a contiguous array or view, as (T * B, N)."""
     steps, batch, width = view.shape
+    if not isinstance(view, View):
+        return view.reshape(steps * batch, width)
     return View(view.buffer, view.dtype, (steps * batch, width), view.offset, view.strides[1:])

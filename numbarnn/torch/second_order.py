@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from numbarnn.layers.second_order import by_layer, joined, tangents_of
-from numbarnn.layers.tangents import Point, Results
+from numbarnn.layers.tangents import Point
 from numbarnn.torch import core
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of
 from numbarnn.torch.networks import HALVES, Network
@@ -40,11 +40,9 @@ def rnn_tangents(
 ) -> list[Tensor]:
     """Return the tangents of y, hy, cy; with 2 passes also the gradients of values; with 3 those of the direction.
 
-    Args:
-        values: x, hx, cx, the flat weights. direction: what they move by; None is zero.
-        of_tangents, of_results: the gradients of the tangents of y, hy, cy, and of y, hy, cy themselves.
-        lengths, resets, seed, network, batch_first: as of `operators.rnn_forward`.
-    """
+    values: x, hx, cx, the flat weights. direction: what they move by; None is zero. of_tangents, of_results: the
+    gradients of the tangents of y, hy, cy, and of y, hy, cy themselves. lengths, resets, seed, network, batch_first:
+    as of `operators.rnn_forward`."""
     net, x = Network.of_key(network), values[0]
     arguments = values, direction, of_tangents, of_results
     if x.dtype in HALVES:
@@ -57,9 +55,9 @@ def rnn_tangents(
         sequences = core.sequences_of(stack.engine, about, x)
         draws = None if seed is None else (int(seed.item()), 0)
         _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, passes > 1)
-        made = [_results(net, stack, tangents.y, tangents.states, batch_first)]
+        made = [_results(net, stack, tangents.x, tangents.states, batch_first)]
         if passes > 1:
-            pair = (Results(*_values(net, part, batch_first)[:2]) for part in (of_results, of_tangents))
+            pair = (_values(net, part, batch_first) for part in (of_results, of_tangents))
             found = tangents_of(stack).backward(tape, *pair, passes > 2)
             made += [
                 [*_results(net, stack, one.x, one.states, batch_first), one.weights] for one in found[: passes - 1]
@@ -124,8 +122,7 @@ class About:
 
     Attributes:
         network: its key. batch_first: of x.
-        options: of `rnn_backward`, behind the key; for `Second` the number of passes of `rnn_tangents`.
-    """
+        options: of `rnn_backward`, behind the key; for `Second` the number of passes of `rnn_tangents`."""
 
     def __init__(self, network, batch_first, options=()):
         self.network, self.batch_first, self.options = network, batch_first, options
@@ -133,12 +130,10 @@ class About:
     def run(self, ends, values, direction, of_tangents, of_results=(None,) * 3, passes=2):
         """Call `Second`.
 
-        Args:
-            ends: lengths, resets and seed. values, direction: x, hx, cx and the weights, or their tangents.
+        ends: lengths, resets and seed. values, direction: x, hx, cx and the weights, or their tangents.
 
         Returns:
-            lists: the tangents of y, hy, cy; the gradients of values; with 3 passes those of the direction.
-        """
+            lists: the tangents of y, hy, cy; the gradients of values; with 3 passes those of the direction."""
         guarded = [one if one is None else Guarded.apply(one) for one in (*self.joined(values), *of_tangents)]
         arguments = *guarded[:4], *self.joined(direction), *guarded[4:], *of_results
         about = About(self.network, self.batch_first, passes)
@@ -212,8 +207,7 @@ class Second(FunctionOfTensors):
     gradients of results, in which they are linear; the other arguments are `Guarded`.
 
     Args of apply: an `About`; lengths, resets, seed; the four values, the direction's four, and the gradients of the
-        tangents of y, hy, cy and of y, hy, cy.
-    """
+        tangents of y, hy, cy and of y, hy, cy."""
 
     @staticmethod
     def forward(about, lengths, resets, seed, *tensors):
@@ -232,8 +226,7 @@ class Second(FunctionOfTensors):
 class ForwardTangents(FunctionOfTensors):
     """The tangents of y, hy, cy.
 
-    Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents.
-    """
+    Args of apply: an `About`; lengths, resets, seed; x, hx, cx, weights; their tangents."""
 
     @staticmethod
     def forward(about, lengths, resets, seed, *tensors):
@@ -254,8 +247,7 @@ class BackwardAgain(torch.autograd.Function):
     """dx, dhx, dcx and the weights' gradients, which have gradients in turn.
 
     Args of apply: an `About`; the gradients, if they are known, or None; lengths, resets, seed, the reserve, d_states;
-        dy, dhy, dcy; x, hx, cx, weights. If `rnn_backward` computes them, dw is one flat tensor.
-    """
+        dy, dhy, dcy; x, hx, cx, weights. If `rnn_backward` computes them, dw is one flat tensor."""
 
     generate_vmap_rule = True
 

@@ -1,11 +1,15 @@
 """jvp and hvp with every option of a layer, every dtype and schedule; identities; gradients per sequence."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import numbarnn as nr
 from directions import Line, by_autograd, error, flat, mapped, positive
 from numbarnn.cells import library
+from numbarnn.engines.base import Engine
+from numbarnn.engines.cpu.engine import CpuEngine
 
 RNG = np.random.default_rng(5)
 SIMPLE = {"dtype": "float64", "device": "cpu", "seed": 1}
@@ -236,6 +240,24 @@ def test_gradients_of_each_sequence_are_those_of_its_own_dy(name):
     np.testing.assert_allclose(found.x, gradients(np.ones(batch)).x, rtol=1e-12, atol=1e-14)
     for views, plain in ((found.params, layer.parameters), (found.named, layer.named)):
         assert {key: one.shape for key, one in views.items()} == {k: (batch, *v.shape) for k, v in plain.items()}
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "library"])
+def test_gradients_of_each_sequence_have_the_bits_of_one_product_after_another(name, monkeypatch):
+    cell = getattr(nr, name, None) or partial(nr.RNN, library.peephole_lstm)
+    layer, found = cell(32, 64, 2, device="cpu", seed=1), []
+    x, dy = RNG.standard_normal((2, 40, 5, 64)).astype("float32")
+    tape, threads = layer.forward(x[:, :, :32])[-1], nr.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            nr.set_num_threads(count)
+            found.append(layer.backward(tape, dy, retain=True, per_sequence=True).weights)
+        monkeypatch.setattr(CpuEngine, "each", Engine.each)
+        found.append(layer.backward(tape, dy, per_sequence=True).weights)
+    finally:
+        nr.set_num_threads(threads)
+    for one in found[:-1]:
+        np.testing.assert_array_equal(one, found[-1])
 
 
 def test_gradients_of_each_sequence_are_refused_where_they_cannot_be():

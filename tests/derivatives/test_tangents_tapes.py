@@ -66,16 +66,17 @@ def test_what_does_not_move_has_tangents_of_zero():
 # ----------------------------------------------------------------------------------------------- what changes meanwhile
 @pytest.mark.parametrize("kind", [nr.LSTM, lambda *args, **options: nr.RNN(library.cornn, *args, **options)])
 def test_a_tape_has_copies(kind):
-    """Of x, the weights and the direction: other calls and changes between jvp and hvp change nothing."""
+    """Of x, the weights, the direction and y: other calls and changes between jvp and hvp change nothing."""
     layer = make(kind)
     arrays = [X.copy(), DX.copy()]
     dweights = layer.weights + 1
-    y, *_, tape = layer.jvp(*arrays, weights=dweights, tape=True)
-    expected = layer.hvp(layer.jvp(*arrays, weights=dweights, tape=True)[-1], y)
-    for array in (*arrays, dweights, layer.weights):
+    y, tangent, *_, tape = layer.jvp(*arrays, weights=dweights, tape=True)
+    dy = y.copy()
+    expected = layer.hvp(layer.jvp(*arrays, weights=dweights, tape=True)[-1], dy)
+    for array in (*arrays, dweights, layer.weights, y, tangent):
         array[...] *= -2
     layer.jvp(*arrays, weights=dweights, tape=True)
-    np.testing.assert_array_equal(flat(parts(layer.hvp(tape, y))), flat(parts(expected)))
+    np.testing.assert_array_equal(flat(parts(layer.hvp(tape, dy))), flat(parts(expected)))
 
 
 def test_threads_share_a_layer():

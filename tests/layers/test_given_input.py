@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import numbarnn as nr
+from numbarnn import functional as F
 from numbarnn.cells import library
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 3, 4, 5
@@ -73,3 +74,25 @@ def test_a_layer_with_nothing_to_learn_is_refused():
 def test_the_size_must_be_that_of_all_gates():
     with pytest.raises(ValueError, match=r"input_size must be its directions, gates and units multiplied, 20, not 5"):
         nr.LSTM(HIDDEN, HIDDEN, input_mode="given", device="cpu")
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_x_and_the_results_may_be_overwritten_before_backward(bidirectional):
+    """Steps read x, and write its gradient, where callers have them."""
+    rnn = F.Descriptor("lstm", (1 + bidirectional) * 4 * 64, 64, bidirectional=bidirectional, input_mode="given",
+                       device="cpu", dtype="float64")  # fmt: skip
+    rng, found = np.random.default_rng(0), []
+    x, w = rng.normal(size=(60, 9, rnn.input_size)), rng.normal(size=rnn.space.size)
+    for overwrites in (False, True):
+        own = x.copy()
+        y, *_, reserve = F.forward_training(rnn, own, w=w)
+        dy, dw = np.ones_like(y), rnn.zeros_weights()
+        if overwrites:
+            own[...] = y[...] = np.nan
+        dx, *_ = F.backward_data(rnn, reserve, dy, w=w)
+        found.append((dx.copy(), dw))
+        if overwrites:
+            dx[...] = np.nan
+        F.backward_weights(rnn, reserve, dw)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

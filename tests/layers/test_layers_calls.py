@@ -129,13 +129,15 @@ def test_one_sequence_may_lie_as_a_row_of_a_batch_first_array(T):
 
 
 @pytest.mark.parametrize("steps", (2, 300))
-def test_y_is_the_callers_own(steps):
-    layer = nr.GRU(3, 64, device="cpu")
+def test_y_and_the_states_of_every_step_are_the_callers_own(steps):
+    layer = nr.LSTM(3, 64, device="cpu")
     x = np.ones((steps, 40, 3), np.float32)
     expected = layer.backward(layer.forward(x)[2], np.ones((steps, 40, 64), np.float32)).weights
-    y, _, tape = layer.forward(x)
-    y[...] = np.nan
-    assert np.array_equal(layer.backward(tape, np.ones_like(y)).weights, expected)
+    for options in ({}, {"output_states": True}):
+        y, _, *states, tape = layer.forward(x, **options)
+        for array in (y, *(own for all_of_them in states for own in all_of_them)):
+            array[...] = np.nan
+        assert np.array_equal(layer.backward(tape, np.ones_like(y)).weights, expected)
 
 
 # --------------------------------------------------------------------------------------------------------- dropout

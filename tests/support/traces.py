@@ -1,6 +1,7 @@
 """What a record of `numbarnn trace` says of steps, for tests."""
 
 from collections import defaultdict
+from graphlib import TopologicalSorter
 
 
 def place(one):
@@ -35,3 +36,18 @@ def computed(made):
         if event["kind"] == "publish":
             found[place(event)].append(event)
     return dict(found)
+
+
+def depths(made):
+    """(layer, direction, step) -> its depth: the length of the longest chain of steps that ends with it.
+
+    In a chain each step reads the one before, as the events' `reads` say. Steps of equal depth could run side by side:
+    they are a front of the wavefront.
+    """
+    reads, found = defaultdict(set), {}
+    for event in made["events"]:
+        if event["kind"] in ("multiply", "publish"):
+            reads[place(event)].update(map(place, event["reads"]))
+    for key in TopologicalSorter(reads).static_order():
+        found[key] = 1 + max((found[other] for other in reads[key]), default=0)
+    return found

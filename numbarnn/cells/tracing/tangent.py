@@ -36,8 +36,7 @@ class Opened(NamedTuple):
         inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
         merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
         operands: gate of R -> the number of the tangent cell's input that R multiplies.
-        num_states: how many states are the cell's own.
-    """
+        num_states: how many states are the cell's own."""
 
     primal: TracedCell
     tangent: TracedCell
@@ -51,45 +50,22 @@ class Opened(NamedTuple):
 def equations_of(known, clip=None, propagate_nan=True):
     """Return the `TracedCell` with the equations of a cell.
 
-    Args:
-        known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
+    known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
 
     Raises:
-        NotImplementedError: the cell was written as functions, so that its equations are not known.
-    """
+        NotImplementedError: the cell was written as functions, so that its equations are not known."""
     if isinstance(known, TracedCell):
         return known
     from numbarnn.cells import library  # traces its cells
 
     if clip:
-        return _clipped(*clip, propagate_nan)
+        return library.lstm_with_limits(*clip, propagate_nan)
     if CELLS.get(known.name) is known:
         return getattr(library, known.name)
     raise NotImplementedError(
         f"cell {known.name} is written as functions: derivatives of higher order need equations, "
         "@numbarnn.cell def ...(x, h, p)"
     )
-
-
-@cache
-def _clipped(low, high, propagate_nan):
-    from numbarnn.cells.functions import sigmoid, tanh, where
-
-    def limited(c):
-        if propagate_nan:
-            return where(c < low, low, where(c > high, high, c))
-        return where(c >= low, where(c > high, high, c), low)
-
-    @cell(name="lstm_clip")
-    def clipped(x, h, c, p):
-        i = sigmoid(p.W.i @ x + p.R.i @ h + p.b.i)
-        f = sigmoid(p.W.f @ x + p.R.f @ h + p.b.f)
-        g = tanh(p.W.g @ x + p.R.g @ h + p.b.g)
-        o = sigmoid(p.W.o @ x + p.R.o @ h + p.b.o)
-        c_new = f * limited(c) + i * g
-        return o * tanh(limited(c_new)), c_new
-
-    return clipped
 
 
 @cache
@@ -142,6 +118,42 @@ def opened(traced):
     tangent, tangent_inputs = made("tangent", len(outputs), new, saved_as, of_tangent, both)
     operands = {gate: exposed.index(node) for gate, node in multiplied.items()}
     return Opened(primal_cell, tangent, inputs, tangent_inputs, merged, operands, len(outputs))
+
+
+def values_by_name(traced):
+    """Return name of a state, or of a variable of the equations -> its node; a state's is that after the step."""
+    found = {node.name: node for node in reachable(traced.structure.outputs) if node.name and node.args}
+    return found | dict(zip(traced.states, traced.structure.outputs, strict=True))
+
+
+@cache
+def looked_into(traced, names):
+    """Return the `Opened` of a cell whose primal one also returns the values of these names, behind its own states; its
+    inputs "E.0", ... are added to the new states, so that their gradients are those of each step's states. It has no
+    tangent cell."""
+    structure = traced.structure
+    outputs, recurrent, graph = structure.outputs, structure.all_recurrent, structure.graph
+    gate_of = {node: gate for gate, node in recurrent.items()}
+    inputs_of = {node: f"W.{name}" for name, node in structure.gates.items()}
+    inputs_of |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
+    inputs_of |= {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
+    added = {graph.leaf("added", number): f"E.{number}" for number in range(len(outputs))}
+    biases = {gate: f"Z.{gate}" for gate in recurrent}
+    own = [graph.make("add", node, one) for node, one in zip(outputs, added, strict=True)]
+
+    def replaced(trace, inputs, states, p, node, args):
+        if node in inputs_of or node in added:
+            return inputs[inputs_of.get(node) or added[node]]
+        if node.op == "product":
+            product = _product(p, gate_of[node], args[0], structure.heads)
+            return product + inputs[biases[gate_of[node]]]
+        return states[node.data] if node.op == "state" else None
+
+    returned = [*own, *map(values_by_name(traced).get, names)]
+    order = [*inputs_of.values(), *biases.values(), *added.values()]
+    made = _cell(f"{traced.name}_inside", traced.states, len(returned), returned, (), replaced, order)
+    inputs = tuple(node.data for node in made.structure.gates.values())
+    return Opened(made, None, inputs, (), {}, dict.fromkeys(recurrent), len(outputs))
 
 
 def _merged(structure, nodes):
@@ -215,13 +227,9 @@ def _product(p, gate, vector, heads):
 def _cell(name, states, count, outputs, stop, replaced, inputs):
     """Make a cell that computes nodes of another one's graph.
 
-    Args:
-        states: names of the first states. count: how many states it has.
-        outputs: the nodes. stop: nodes whose arguments are not looked at.
-        replaced: function (trace, name of an input -> its value, states, p, node, its arguments) -> what stands in
-            place of a node, or None.
-        inputs: names of inputs, in the order that its gates are to have.
-    """
+    states: names of the first states. count: how many states it has. outputs: the nodes. stop: nodes whose arguments
+    are not looked at. replaced: function (trace, name of an input -> its value, states, p, node, its arguments) ->
+    what stands in place of a node, or None. inputs: names of inputs, in the order that its gates are to have."""
 
     def equations(x, *values):
         *states, p = values

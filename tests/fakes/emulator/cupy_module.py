@@ -53,7 +53,7 @@ class _Allocation:
     device_id = 0
 
     def __init__(self, size):
-        self.ptr = 0
+        self.ptr, self.memory = 0, device_memory
         for hook in MemoryHook.active:
             hook.malloc_preprocess(device_id=0, size=size, mem_size=size)
         try:
@@ -64,7 +64,7 @@ class _Allocation:
 
     def __del__(self):  # earlier than CuPy's memory, but as an allocator in Python may do it: in a circle too
         if self.ptr and device_memory:  # None when the interpreter ends
-            device_memory.free(self.ptr, self.size)
+            self.memory.free(self.ptr, self.size)
 
 
 class UnownedMemory:
