@@ -12,7 +12,7 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.layers import arguments
 from numbarnn.layers.private import first_columns
 from numbarnn.layers.second_order import by_layer
-from numbarnn.layers.tangents import Point, Results, Tangents
+from numbarnn.layers.tangents import Point, Tangents
 
 
 def checked(stack, names):
@@ -64,7 +64,7 @@ class Insides:
         stack, (passes, *_) = self._stack, self._kept
         with stack.engine.activate():
             dy = None if dy is None else self._time_first(dy)
-            self._known.backward(self._kept, Results(dy, by_layer(stack, dhy, dcy)), Results(), of_along=False)
+            self._known.backward(self._kept, Point(dy, by_layer(stack, dhy, dcy)), Point(), of_along=False)
             found = {name: [] for name in stack.cell.states}
             for number, one in enumerate(passes):
                 inputs = one.d_inputs.reshape(one.T * one.B, one.D, -1, one.H)
