@@ -94,9 +94,12 @@ class PreparedForward:
 
     def takes(self, x, hx, cx):
         """Whether an x of the right shape, and states, are what it gets: NumPy arrays of its dtype, or None."""
-        own_x, *own = self._own
-        states = ((hx, own[0]), (cx, own[1])) if hx is not None or cx is not None else ()
-        return x.dtype == own_x.dtype and all(one is None or _alike(one, like) for one, like in states)
+        for one, like in ((hx, self._own[1]), (cx, self._own[2])):
+            if one is not None and not (
+                type(one) is type(like) is np.ndarray and one.shape == like.shape and one.dtype == like.dtype
+            ):
+                return False
+        return x.dtype == self._own[0].dtype
 
     def _run(self):
         if self._derived is not None:
@@ -185,11 +188,6 @@ def _like(given, arrays):
         return np.empty(array.shape, array.dtype)
 
     return with_each(tuple(given), own)
-
-
-def _alike(one, other):
-    both = type(one) is np.ndarray and type(other) is np.ndarray
-    return both and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _named(names, arrays):

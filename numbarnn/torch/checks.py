@@ -52,8 +52,7 @@ def options(bias, batch_first, dropout, num_layers):
             stacklevel=4,
         )
     if not isinstance(bias, bool) and not (isinstance(bias, str) and bias in BIAS_MODES):
-        came = f" {bias!r}" if isinstance(bias, str) else ""
-        modes = ", ".join(map(repr, BIAS_MODES))
+        came, modes = f" {bias!r}" * isinstance(bias, str), ", ".join(map(repr, BIAS_MODES))
         raise TypeError(f"bias should be of type bool, got: {type(bias).__name__}{came}; or one of {modes}")
     if not isinstance(batch_first, bool):
         raise TypeError(f"batch_first should be of type bool, got: {type(batch_first).__name__}")

@@ -59,7 +59,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
     Args:
         cell: a cell of `@nr.cell` or of `nr.cells.library`, or a name in `nr.cells.CELLS`.
         input_size: number of features of x at each step (I).
-        hidden_size: number of units of each layer (H), or a list with one number per layer.
+        hidden_size: number of units of each layer (H), or a list with one number per layer. Layers that differ in size
+            run one after another.
         num_layers: number of layers (L) if hidden_size is one int.
         bias: True, False, "double", "none", "input" or "recurrent", for cells whose equations leave it open.
         batch_first: use (B, T, ...) instead of (T, B, ...) for x and y. States keep their shape.

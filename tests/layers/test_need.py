@@ -32,7 +32,7 @@ def test_mistakes_leave_the_tape_good():
     layer = LAYERS["gru"]()
     x, dy = inputs(layer)
     tape = layer.forward(x)[2]
-    with pytest.raises(ValueError, match="need must be a tuple of some of 'x', 'weights', but has 'w'"):
+    with pytest.raises(ValueError, match="need must be a tuple of some of 'x', 'weights', 'states', but has 'w'"):
         layer.backward(tape, dy, need=("w",))
     with pytest.raises(TypeError, match="need must be a tuple"):
         layer.backward(tape, dy, need="x")
