@@ -179,10 +179,26 @@ class Computed:
         self.flatten_parameters()
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        told, own = local_metadata.get("cell"), self._told_cell()
+        if told is not None and own is not None and told != own:
+            differs = "has other equations" if told[0] == own[0] else f"is {own[0]!r}"
+            args[-1].append(
+                f"{prefix or 'the state dict'} is of a module of cell {told[0]!r}, but this one's {differs}"
+            )
         self._computation.take_apart_or_join(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         if local_metadata.get("assign_to_params_buffers"):
             self.flatten_parameters()
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._told_cell() is not None and hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["cell"] = self._told_cell()
+
+    def _told_cell(self):
+        """Return (name, digest of the equations) of a custom cell, which a state dict's metadata tell; else None."""
+        cell = self._computation.stack.cell
+        return (cell.name, cell.digest) if hasattr(cell, "digest") else None
 
     def _as_leaf(self, input, *more, **options):
         """Return the call as one node of a `torch.fx` graph, as for torch.nn's modules."""

@@ -10,6 +10,7 @@ from torch import nn
 import numbarnn as nr
 import numbarnn.torch as nrt
 import torch_modules
+from numbarnn.cells import library
 from running import nan_filled, not_prepared
 
 
@@ -207,3 +208,21 @@ def test_parameters_of_several_dtypes_are_refused(make, first):
     expected = make(3, 4, dtype=first)
     expected.load_state_dict(module.state_dict())
     torch.testing.assert_close(module(x)[0], expected(x)[0])
+
+
+def test_a_state_dict_tells_the_cell(tmp_path):
+    """Through a file too; one of another cell with the same shapes is refused, one without a name is not."""
+    model = torch.nn.Sequential(nrt.Recurrent(library.li_gru, 3, 4))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt")
+    assert state._metadata["0"]["cell"] == ("li_gru", library.li_gru.digest)
+    torch.nn.Sequential(nrt.Recurrent(library.li_gru, 3, 4, schedule="loop")).load_state_dict(state)
+    other = nr.cell(lambda x, h, p: nr.tanh(p.W.z @ x + p.R.z @ h + p.b.z) * (p.W.n @ x + p.R.n @ h + p.b.n))
+    for cell, said in (
+        (other, "of cell 'li_gru', but this one's is 'cell'"),
+        (nr.cell(other, name="li_gru"), "equations"),
+    ):
+        module = torch.nn.Sequential(nrt.Recurrent(cell, 3, 4))
+        with pytest.raises(RuntimeError, match=said):
+            module.load_state_dict(state)
+        module.load_state_dict(dict(state))
