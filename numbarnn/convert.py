@@ -302,6 +302,8 @@ def _onnx_model(layer, state, lengths):
     custom = _custom(layer)
     if custom or (_is_built_in(layer) and not (layer.proj_size or layer.cell_clip)):
         return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
+    if not (_is_built_in(layer) or hasattr(layer.stack.cell, "structure")):
+        raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
     if layer.dtype == "bfloat16":
         raise ValueError("ONNX models of custom cells are float16, float32 or float64: convert the layer's weights")
     told = layer.state_dict(), described.describe(layer)

@@ -6,6 +6,7 @@ import pytest
 import numbarnn as nr
 from cases import Case
 from equations import BUILT_IN_TOO, LIBRARY
+from general_cells import WRITTEN
 from numbarnn import convert
 from numbarnn.cells import library
 from numbarnn.programs.states import state_arrays
@@ -149,5 +150,7 @@ def test_what_onnx_cannot_hold_is_named():
     pytest.importorskip("onnx")
     with pytest.raises(ValueError, match="float16, float32 or float64"):
         convert.to_onnx(nr.RNN(library.slstm, 3, 4, device="cpu", dtype="bfloat16"))
+    with pytest.raises(ValueError, match=r"need a cell.s equations, but cell .* is written as functions"):
+        convert.to_onnx(nr.RNN(next(iter(WRITTEN.values())), 3, 4, device="cpu"))
     with pytest.raises(TypeError, match="cell must be left out"):
         convert.from_onnx(convert.to_onnx(nr.LSTM(3, 4, device="cpu")), cell=library.slstm)

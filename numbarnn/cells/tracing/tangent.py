@@ -63,8 +63,8 @@ def equations_of(known, clip=None, propagate_nan=True):
     if CELLS.get(known.name) is known:
         return getattr(library, known.name)
     raise NotImplementedError(
-        f"cell {known.name} is written as functions: derivatives of higher order need equations, "
-        "@numbarnn.cell def ...(x, h, p)"
+        f"cell {known.name} is written as functions: derivatives of higher order, schedule 'loop' and recorded values "
+        "need equations, @numbarnn.cell def ...(x, h, p)"
     )
 
 
