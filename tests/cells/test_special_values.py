@@ -22,9 +22,20 @@ THREADS = 64
 
 
 def test_the_table_has_every_function_of_one_unit():
-    others = "sum mean layer_norm softmax logsumexp cumsum cumax dropout zoneout heads drop_connect columns eye initial"
+    others = (
+        "sum mean layer_norm softmax logsumexp cumsum cumax dropout zoneout normal uniform heads drop_connect columns"
+    )
     # Keras' hard_sigmoid is a clip of 0.2 x + 0.5, which are in the table
-    others = {*others.split(), "hard_sigmoid_keras2", "chrono", "constant", "sized", "custom_derivative"}
+    others = {
+        *others.split(),
+        "hard_sigmoid_keras2",
+        "chrono",
+        "constant",
+        "eye",
+        "initial",
+        "sized",
+        "custom_derivative",
+    }
     assert {*functions.__all__} == others | {*special_values.NAMES} & {*functions.__all__}
 
 
