@@ -88,8 +88,17 @@ class Stepper:
         Raises:
             ValueError, TypeError: x has the wrong shape, dtype or device. The state does not change.
         """
-        y, self.state = self.layer(x, self.state)
-        return y
+        if self._prepared is None:
+            y, self.state = self.layer(x, self.state)
+            return y
+        layer, stack = self.layer, self.layer.stack
+        h, c = self._prepared.state
+        found = stack.infer_again(x, h, c, layer.weights, layer.batch_first) if type(x) is self._array_type else None
+        if found is None:
+            x = arguments.sequence(stack, x, "x", layer.input_size, layer.batch_first, ("T", self.batch))
+            found = stack.forward(x, h, c, layer.weights, False, layer.batch_first)[:3]
+        y, *self._prepared.state = found
+        return arguments.output(stack, y)
 
     @property
     def state(self) -> State:
