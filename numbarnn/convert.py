@@ -222,8 +222,8 @@ def from_onnx(
     Weights may be computed from constants by any operators. Two nodes with the same input and concatenated outputs
     become one bidirectional layer, if one has direction "reverse" or the model reverses its input and output.
 
-    The model's other inputs go to the layer's calls: sequence_lens is `lengths`, and initial_h and initial_c (D, B, H)
-    are `state`, stacked to (L*D, B, H). If the model computes a state itself, a warning says so.
+    Pass the model's other inputs to the layer's calls: sequence_lens as `lengths`, initial_h and initial_c (D, B,
+    H), stacked to (L*D, B, H), as `state`. If the model computes a state itself, a warning says so.
 
     Args:
         model: a file's path, its bytes, or an onnx.ModelProto. External data need the path.
@@ -267,19 +267,19 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
     becomes one `Scan` per layer and direction, whose body is the equations.
 
     Inputs are x, lengths (B,) as int32, hx and cx; outputs are y, hy and cy, all in the layer's shapes. A custom cell's
-    states have its names: of `def f(x, h, m, p)` hx and mx. If sizes differ there is one state per layer: hx_l0, hx_l1,
-    ... In nodes a single bias becomes two, and skip input becomes identity matrices. onnxruntime runs float32 and
-    float16; it has no LSTM, GRU and RNN for float64, but Scan.
+    states keep their names: `def f(x, h, m, p)` has hx and mx. If sizes differ there is one state per layer: hx_l0,
+    hx_l1, ... Nodes other than Scan have two biases, and identity matrices for skip input. onnxruntime runs float32 and
+    float16, and float64 only in a Scan.
 
     Args:
         layer: the layer.
         path: file to write the model to. An existing file is replaced only if writing succeeds.
         state: add the initial state as inputs; otherwise it is zero.
-        lengths: add the sequences' lengths as an input; y is 0 beyond them. For length 0 onnxruntime's nodes return hy
-            and cy as 0, numbarnn and a Scan return the initial state.
+        lengths: add the sequences' lengths as an input; y is 0 beyond them. For length 0 onnxruntime's nodes return
+            zero states; numbarnn and a Scan return the initial state.
 
     Raises:
-        ValueError: ONNX cannot express the layer: a custom cell that is written as functions, or in bfloat16.
+        ValueError: ONNX cannot express the layer: a custom cell written as functions, or a Scan in bfloat16.
         OSError: the file cannot be written.
         ImportError: the package onnx is not installed.
 

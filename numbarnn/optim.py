@@ -62,11 +62,11 @@ class Optimizer:
 
 
 class Adam(Optimizer):
-    """D. P. Kingma, J. Ba, "Adam: a method for stochastic optimization", 2015, arXiv 1412.6980, algorithm 1.
+    """Update arrays in place by Adam (D. P. Kingma, J. Ba, 2015, arXiv 1412.6980, algorithm 1).
 
     Args:
         weights, lr, clip: see `Optimizer`.
-        betas: how much of its means of gradients and of their squares stays with each step.
+        betas: factors by which the means of gradients and of their squares decay per step.
         eps: number that is added to the root of the mean square.
 
     Attributes:

@@ -314,10 +314,10 @@ def dropout(x: Value, rate: float, each_step: bool = True) -> Value:
 
 
 def uniform(each_step: bool = True) -> Value:
-    """Return a random number from 0 to 1, another one for each unit and sequence. Without training return 1/2.
+    """Return a random number from 0 to 1 for each unit and sequence; outside training 1/2.
 
-    Training calls draw, `layer.forward`, on every engine the same numbers. No gradient flows into the number, but into
-    what it is multiplied with.
+    Training calls (`layer.forward`) draw the same numbers on every engine. Gradients flow into what the number is
+    multiplied with, not into the number.
 
     Args:
         each_step: draw at each step. False draws once per sequence.
@@ -326,7 +326,7 @@ def uniform(each_step: bool = True) -> Value:
 
 
 def normal(each_step: bool = True) -> Value:
-    """Return a random number with mean 0 and standard deviation 1, as `uniform` does; without training 0.
+    """Return a normal random number (mean 0, standard deviation 1) per unit and sequence; outside training 0.
 
         h_new = tanh(a) + p.scale * nr.normal()    # noise in the state, of a size that is learned
 

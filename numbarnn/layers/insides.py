@@ -1,7 +1,7 @@
 """Look inside a call: named values of the equations at each step, and the gradients of each step's states.
 
-A second call with the same numbers runs a cell that returns these values (`numbarnn.cells.tracing.tangent`), on the
-same engine. It is made only where it is asked for.
+A second call with the same inputs and random numbers runs a cell that returns these values
+(`numbarnn.cells.tracing.tangent`), on the same engine. It runs only on request.
 """
 
 from dataclasses import replace

@@ -176,8 +176,8 @@ class Recurrent:
                 between the steps before t and those from t on, in either direction.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
-            record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step. A
-                state's name is its value after the step. A second call computes them.
+            record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step.
+                States are recorded after the step. A second call computes the values.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
@@ -281,15 +281,15 @@ class Recurrent:
             dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
             dstate: dL/dstate of the final state, in its form. None means zero; in a tuple, single entries may be
                 None too.
-            dstates: gradients of the cell states at every step, in the form of forward's `states`. It is not read
+            dstates: gradients of the cell states at every step, in the form of forward's `states`, not read
                 beyond sequences' lengths. None is zero, also for single entries.
             dw: a flat buffer, shaped like `weights`, to which gradients are added, such as an earlier
                 `Gradients.weights`. Do not pass the layer's own weights. None starts from zero.
-            need: which gradients to compute: "x", "weights" or both. Products for others are skipped.
-                Gradients of the initial state are always computed. "states" are those of the states after each step,
-                `Gradients.states`, if forward was asked to record something.
-            retain: keep the tape for another backward. This takes (T, B, G*H) more numbers per layer and direction.
-            per_sequence: do not add up the gradients of parameters over sequences: `Gradients.weights` is (B, size),
+            need: which gradients to compute: any of "x", "weights" and "states". Products for others are skipped.
+                Gradients of the initial state are always computed. "states" adds `Gradients.states`, for the states
+                after each step; forward must have recorded something.
+            retain: keep the tape for another backward: (T, B, gates*H) more numbers per layer and direction.
+            per_sequence: compute each sequence's gradients of the parameters: `Gradients.weights` is (B, size),
                 and each entry of `params` has B in front of its shape. Not with `dw` or `checkpoint_every`.
 
         Returns:

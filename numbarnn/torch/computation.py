@@ -170,8 +170,8 @@ class Computed:
     def flatten_parameters(self) -> None:
         """Make the parameters views of one flat buffer again, which saves a copy per call.
 
-        New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Of use after `p.data =
-        ...`."""
+        New modules are in this form; `.to(...)`, copies and `load_state_dict` leave them so. Call it after
+        `p.data = ...`."""
         self._computation.flat.flatten(self)
 
     def _start_anew(self):

@@ -1,8 +1,8 @@
-"""schedule="loop": a module's layers as an unfused loop over time of PyTorch's own operations.
+"""Run a module's layers as an unfused loop over time of PyTorch's operations (schedule="loop").
 
-It is slow and transparent. Whatever PyTorch can do with its operations it can do here: derivatives of any order and
-mode, hooks, `torch.jit.trace`, `torch.onnx.export` (for one number of steps), devices that no engine has. The equations
-are interpreted by `numbarnn.weights.unfused`; random numbers of training are those that the engines draw.
+It is slow and transparent. Whatever PyTorch can do with its operations works: derivatives of any order and mode, hooks,
+`torch.jit.trace`, `torch.onnx.export` (for a fixed number of steps), devices without an engine.
+`numbarnn.weights.unfused` interprets the equations; training draws the same random numbers as the engines.
 """
 
 import operator

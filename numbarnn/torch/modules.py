@@ -62,19 +62,19 @@ class Recurrent(Computed, torch.nn.RNNBase):
         hidden_size: number of units of each layer (H), or a list with one number per layer. Layers that differ in size
             run one after another.
         num_layers: number of layers (L) if hidden_size is one int.
-        bias: True, False, "double", "none", "input" or "recurrent", for cells whose equations leave it open.
+        bias: True, False, "double", "none", "input" or "recurrent", unless the cell's equations fix the biases.
         batch_first: use (B, T, ...) instead of (T, B, ...) for x and y. States keep their shape.
         dropout: probability of dropping an element of a layer's output in training, except the last layer's. On the CPU
             it draws the same random numbers as torch.nn.
         bidirectional: add a second direction that runs backward in time. y concatenates both.
-        proj_size: size P of the projected h, for an LSTM or a cell that projects its output. 0 has no projection.
+        proj_size: size P of the projected h, for an LSTM or a cell that projects its output. 0: no projection.
         device, dtype: device and dtype of the parameters. On the CPU half precision is computed in float32.
         input_mode, cell_clip, clip_propagate_nan, allow_tf32, checkpoint_every: see `numbarnn.LSTM`.
-        schedule: as there, or "loop": a slow, plain loop over time of PyTorch's own operations, for what needs to see
-            them: derivatives of any order, `torch.onnx.export`, hooks, devices other than CPUs and NVIDIA's GPUs.
+        schedule: as in `numbarnn.LSTM`, or "loop": a slow, plain loop over time of PyTorch's own operations, for what
+            needs them: derivatives of any order, `torch.onnx.export`, hooks, devices other than CPUs and NVIDIA's GPUs.
         split: make a parameter of each matrix and vector of the equations, `W_i_l0`, `R_f_l0_reverse`, `peep_l0`, so
             that an optimizer or `requires_grad_(False)` can treat each in its own way. They are views of the same flat
-            buffer. State dicts with and without it load into each other.
+            buffer. State dicts with and without `split` are interchangeable.
 
     Raises:
         TypeError, ValueError: an argument is wrong, as in torch.nn.
@@ -150,11 +150,11 @@ class Recurrent(Computed, torch.nn.RNNBase):
             optimizer = torch.optim.Adam(groups, lr=1e-3)
 
         Args:
-            options: pattern, with * and ?, of names as `named` has them -> options of the optimizer. The first pattern
+            options: pattern (with * and ?) for names in `named` -> options of the optimizer. The first pattern
                 that fits a name counts. Parameters without a pattern form the last group, without options.
 
         Raises:
-            ValueError: a pattern fits no parameter, or a part of one alone: make the module with `split=True`.
+            ValueError: a pattern fits no parameter, or only part of one (use `split=True`).
         """
         names = {parameter: [] for parameter in self.parameters()}
         for blocks in self._computation.space.blocks.items():
@@ -222,7 +222,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 one sequence (L*D, H); a projected h has P features. If layers' sizes differ, a list of one (D, B, H)
                 per layer. None is zero.
             lengths: number of steps of each sequence, (B,) ints from 0 to T in any order; a list, or a tensor on any
-                device. x beyond a length is never read, and the second direction starts at the last step.
+                device. The second direction starts at a sequence's own last step; x beyond it is never read.
             resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b at step t.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the last layer's cell states of every step.
@@ -315,7 +315,7 @@ class RecurrentCell(Recurrent):
 
     Args:
         cell, input_size, hidden_size, bias, proj_size, device, dtype: see `Recurrent`.
-        more: its options `cell_clip`, `clip_propagate_nan`, `input_mode`, `schedule`, `allow_tf32` and `split`.
+        more: `Recurrent`'s options `cell_clip`, `clip_propagate_nan`, `input_mode`, `schedule`, `allow_tf32`, `split`.
 
     Example:
         >>> import numbarnn as nr

@@ -1,6 +1,6 @@
-"""How files tell a layer of any cell: the cell by its name and a digest of its equations, and the layer's options.
+"""Describe a layer of any cell in a file: the cell's name, a digest of its equations, and the layer's options.
 
-A file has no equations that could be run. Whoever reads it has the cell, and the digest shows that it is the same.
+A file has no equations that could be run. Its reader must have the cell; the digest shows that it is the same.
 """
 
 from numbarnn import cells

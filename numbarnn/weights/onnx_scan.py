@@ -1,8 +1,8 @@
 """Write a layer of any cell as an ONNX model: one `Scan` per layer and direction, whose body is the cell's equations.
 
 W x of all steps is one product before the Scan; its body has the rest of a step (`numbarnn.weights.unfused`).
-Parameters are initializers with the names of the layer's state dict, and what the cell's matrices are made of them is
-computed by nodes, which runtimes do once, when they load the model.
+Parameters are initializers with the names of the layer's state dict. Nodes compute the cell's matrices from
+them; runtimes do so once, when they load the model.
 """
 
 import json

@@ -1,15 +1,15 @@
-"""A cell's equations as a plain, unfused step on the arrays of any library: PyTorch's tensors, NumPy's, ONNX' values.
+"""Run a cell's equations as a plain, unfused step on any library's arrays: of PyTorch, NumPy or ONNX.
 
-It interprets the traced graph of the equations. A library is an object with the functions that a step needs; x is
-(B, I) and states are (B, H), so a matrix M multiplies them as x M^T:
+It interprets the traced graph of the equations. x is (B, I) and states are (B, H), so a matrix M multiplies them as
+x M^T. A library is an object with the functions that a step needs:
 
     function(op)             the function of an operation of `numbarnn.cells.tracing.graph`
     linear(x, matrix, bias)  x matrix^T + bias; bias may be None
     concatenate(arrays)      along the first axis
     split(x, sizes)          along the last axis, a list
-    spread(x, like, width)   a number or an array as (B, width), with B of `like`
-    constant(array)          one of NumPy's
-    diagonal(array, count)   `count` equal parts of the rows as blocks on a diagonal
+    spread(x, like, width)   broadcast a number or array to (B, width), B of `like`
+    constant(array)          from NumPy's
+    diagonal(array, count)   a block-diagonal matrix of `count` equal parts of the rows
 """
 
 from numbarnn.cells.tracing.graph import reachable
