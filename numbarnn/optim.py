@@ -33,7 +33,16 @@ class Optimizer:
         if hasattr(weights, "shape"):
             raise TypeError("weights must be a list of arrays, such as [layer.weights], not one array")
         self.weights, self.lr, self.clip, self.steps = list(weights), lr, clip, 0
-        self.xp = sys.modules[type(self.weights[0]).__module__.partition(".")[0]]  # numpy or cupy
+        kinds = [getattr(getattr(one, "dtype", None), "name", type(one).__name__) for one in self.weights]
+        if not kinds or not {*kinds} <= {"float32", "float64"}:
+            raise TypeError(f"weights must be arrays of float32 or float64, but are {', '.join(kinds) or 'none'}")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip must be a positive number or None, not {clip!r}")
+
+    @property
+    def xp(self) -> Any:
+        """Return the arrays' module, numpy or cupy."""
+        return sys.modules[type(self.weights[0]).__module__.partition(".")[0]]
 
     def _zeros(self) -> list[Any]:
         return [self.xp.zeros_like(one) for one in self.weights]
@@ -47,7 +56,8 @@ class Optimizer:
         Raises:
             ValueError: their number or shapes differ from the weights'. Nothing is changed.
         """
-        shapes, wanted = ([one.shape for one in arrays] for arrays in (gradients, self.weights))
+        gradients = list(gradients)
+        shapes, wanted = ([getattr(one, "shape", None) for one in arrays] for arrays in (gradients, self.weights))
         if shapes != wanted:
             raise ValueError(f"gradients must have the shapes of the weights, {wanted}, but have {shapes}")
         self.steps += 1

@@ -1,5 +1,7 @@
 """`numbarnn.optim`: the updates of the papers, in place, with clipping."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,11 @@ def test_gradients_stay_and_wrong_ones_change_nothing():
     assert np.array_equal(w, before) and optimizer.steps == 1
     with pytest.raises(TypeError, match="a list of arrays"):
         nr.optim.Adam(w)
+    twin = copy.deepcopy(optimizer)
+    twin.step([g])
+    assert twin.steps == 2 and np.array_equal(w, before)
+    for weights in ([], [w.astype("float16")], [[1.0, 2.0]]):
+        with pytest.raises(TypeError, match="arrays of float32 or float64"):
+            nr.optim.Adam(weights)
+    with pytest.raises(ValueError, match="clip must be a positive number"):
+        nr.optim.SGD([w], clip=-1.0)

@@ -338,8 +338,10 @@ def normal(each_step: bool = True) -> Value:
 
 def _drawn(mean, each_step):
     """Return a uniform random number while equations are traced, else the mean."""
+    if not isinstance(each_step, bool):
+        raise TypeError(f"each_step must be a bool, not {each_step!r}; scale the number: 0.1 * nr.normal()")
     trace = current()
-    return mean if trace is None else trace.noise(Noise(0.0, 1.0, mean, bool(each_step), uniform=True))
+    return mean if trace is None else trace.noise(Noise(0.0, 1.0, mean, each_step, uniform=True))
 
 
 def zoneout(new: Value, old: Value, rate: float) -> Value:

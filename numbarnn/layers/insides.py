@@ -4,6 +4,7 @@ A second call with the same inputs and random numbers runs a cell that returns t
 (`numbarnn.cells.tracing.tangent`), on the same engine. It runs only on request.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -17,12 +18,13 @@ from numbarnn.layers.tangents import Point, Tangents
 
 def checked(stack, names):
     """Return names of values as a tuple; raise TypeError or ValueError, naming all, unless the equations have them."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"record must be a tuple of names, such as ('h',), not {names!r}")
+    given, names = names, tuple(names) if isinstance(names, Iterable) else None
+    if isinstance(given, str) or names is None or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"record must be a tuple of names, such as ('h',), not {given!r}")
     known = values_by_name(equations_of(stack.cell, stack.cell_clip, stack.clip_propagate_nan))
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"record: cell {stack.cell.name} has no value {unknown[0]!r}, but {', '.join(known)}")
-    return tuple(names)
+    return names
 
 
 class Insides:
@@ -62,9 +64,10 @@ class Insides:
         Args: gradients of the call's results, checked, as `Stack.backward_data` takes them.
         """
         stack, (passes, *_) = self._stack, self._kept
+        kept, self._kept = self._kept, None  # it is used up, and takes no memory
         with stack.engine.activate():
             dy = None if dy is None else self._time_first(dy)
-            self._known.backward(self._kept, Point(dy, by_layer(stack, dhy, dcy)), Point(), of_along=False)
+            self._known.backward(kept, Point(dy, by_layer(stack, dhy, dcy)), Point(), of_along=False)
             found = {name: [] for name in stack.cell.states}
             for number, one in enumerate(passes):
                 inputs = one.d_inputs.reshape(one.T * one.B, one.D, -1, one.H)
@@ -73,6 +76,8 @@ class Insides:
                     value = self._known._ready(inputs[:, :, column].reshape(one.T, one.B, -1), one.sequences)
                     found[name].append(self._for_callers(value, number, name))
         return found
+
+    used = property(lambda self: self._kept is None, doc="Whether `backward` was called.")
 
     def _time_first(self, array):
         return array.swapaxes(0, 1).copy() if self._form[0] else array

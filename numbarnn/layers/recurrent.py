@@ -301,6 +301,8 @@ class Recurrent:
         arguments.require_own(self.stack, tape, unused=True)
         wanted = checks.needed(need, CAN_BE_NEEDED)
         projects = self.proj_size or self.stack.cell.projected
+        if "states" in wanted and tape.insides is not None and tape.insides.used:
+            raise ValueError("need has 'states', which this tape computes once: call forward again")
         if "states" in wanted and (tape.insides is None or dstates is not None or projects):
             why = "dstates: leave them out" if dstates is not None else "a projection" if projects else None
             raise ValueError(
@@ -329,6 +331,8 @@ class Recurrent:
         adds = accumulate or not asked.weights
         dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
         states = tape.insides.backward(dy, dhy, dcy) if "states" in wanted else None
+        if not asked.again:
+            tape.insides = None  # a tape that is used up takes no memory
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)
         return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space, states)

@@ -61,7 +61,7 @@ class Stepper:
         if type(x) is not self._array_type or x.shape != self._shape or x.dtype != self._dtype:
             x = array_checks.array(self.layer.engine, x, "x", self._shape, self.layer.dtype)
         if out is not None:
-            array_checks.buffer(
+            written = array_checks.buffer(
                 self.layer.engine, out, "out", (self.batch, self.layer.stack.output_sizes[-1]), self.layer.dtype
             )
         if self._prepared is not None:
@@ -73,7 +73,7 @@ class Stepper:
         y = y if self._width is None or self._prepared is None else y[:, : self._width]
         if out is None:
             return y.copy() if self._prepared is not None else y
-        out[...] = y
+        written[...] = y
         return out
 
     def block(self, x: Array) -> Array:

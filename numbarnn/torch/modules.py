@@ -331,6 +331,11 @@ class RecurrentCell(Recurrent):
         self, cell: Cell, input_size: int, hidden_size: int, bias: Bias = True, proj_size: int = 0, device: Any = None,
         dtype: torch.dtype | None = None, **more: Any,
     ) -> None:  # fmt: skip
+        others = ("cell_clip", "clip_propagate_nan", "input_mode", "schedule", "allow_tf32", "split")
+        if unknown := [name for name in more if name not in others]:
+            raise TypeError(
+                f"RecurrentCell has no {unknown[0]}: it runs one step of one layer; its options are {others}"
+            )
         super().__init__(
             cell, input_size, hidden_size, bias=bias, proj_size=proj_size, device=device, dtype=dtype, **more
         )

@@ -61,6 +61,11 @@ def test_gradients_go_through_what_scales_the_noise():
     assert np.abs(layer.forward(x)[0] - y).max() < 1e-15 and dy.any()
 
 
+def test_a_number_is_no_size_of_the_noise():
+    with pytest.raises(TypeError, match=r"each_step must be a bool, not 0\.1; scale the number"):
+        nr.cell(lambda x, h, p: nr.tanh(p.W.a @ x) + nr.normal(0.1))
+
+
 def test_pytorch_draws_them_too():
     torch = pytest.importorskip("torch")
     import numbarnn.torch as nrt

@@ -119,3 +119,32 @@ def test_what_cannot_be_recorded_is_named():
     with pytest.raises(ValueError, match="'states' cannot go with a projection"):
         projected.backward(projected.forward(X, record=("o",))[-1], DY[..., :2], need=("states",))
     assert layer.training_calls == 1  # a refused call draws nothing
+
+
+def doubled(v):
+    z = nr.sigmoid(v)
+    return 2 * z
+
+
+@nr.cell
+def with_a_function(x, h, p):
+    z = nr.tanh(p.W.a @ x)
+    return z * doubled(p.R.b @ h) + z
+
+
+def test_a_variable_of_the_equations_comes_before_one_of_a_function_that_they_call():
+    layer = make(with_a_function)
+    (z,) = layer(X, record=(name for name in ("z",)))[-1]["z"]
+    np.testing.assert_allclose(z, np.tanh(X @ layer.named["W.a"].T), atol=1e-15)
+
+
+def test_gradients_of_states_are_computed_once_and_then_take_no_memory():
+    layer = make()
+    y, _, _, tape = layer.forward(X, record=("h",))
+    layer.backward(tape, y, need=("states",), retain=True)
+    dw = np.zeros_like(layer.weights)
+    with pytest.raises(ValueError, match="which this tape computes once: call forward again"):
+        layer.backward(tape, y, need=("weights", "states"), dw=dw)
+    assert not dw.any()
+    layer.backward(tape, y)
+    assert tape.insides is None

@@ -43,3 +43,5 @@ def test_one_sequence_and_what_does_not_fit():
         step(torch.zeros(1, 2, 5))
     with pytest.raises(TypeError, match=r"hx must be a tuple \(h, c, n, m\)"):
         step(x, many[0])
+    with pytest.raises(TypeError, match="RecurrentCell has no batch_first: it runs one step"):
+        nrt.RecurrentCell("gru", 5, 6, batch_first=True)

@@ -122,7 +122,16 @@ def opened(traced):
 
 def values_by_name(traced):
     """Return name of a state, or of a variable of the equations -> its node; a state's is that after the step."""
-    found = {node.name: node for node in reachable(traced.structure.outputs) if node.name and node.args}
+    code = getattr(traced.definition, "__code__", None)  # a callable object has none
+    last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno) if code else 0
+
+    def is_own(node):  # of the equations themselves, not of a function that they call, whose variables have names too
+        return (
+            code and node.place and node.place[0] == code.co_filename and code.co_firstlineno <= node.place[1] <= last
+        )
+
+    named = [node for node in reachable(traced.structure.outputs) if node.name and node.args]
+    found = {node.name: node for node in sorted(named, key=lambda node: (bool(is_own(node)), node.number))}
     return found | dict(zip(traced.states, traced.structure.outputs, strict=True))
 
 
