@@ -39,6 +39,7 @@ _PUBLIC = {
     "cells": "numbarnn.cells",
     "cell": "numbarnn.cells.tracing",
     "show": "numbarnn.cells.tracing",
+    "side": "numbarnn.cells.tracing",
     "step": "numbarnn.cells.tracing",
     "CellError": "numbarnn.cells.tracing",
 }

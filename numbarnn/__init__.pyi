@@ -9,6 +9,7 @@ from numbarnn.cells.functions import *  # noqa: F403 - its __all__
 from numbarnn.cells.tracing import CellError as CellError
 from numbarnn.cells.tracing import cell as cell
 from numbarnn.cells.tracing import show as show
+from numbarnn.cells.tracing import side as side
 from numbarnn.cells.tracing import step as step
 from numbarnn.engines import get_num_threads as get_num_threads
 from numbarnn.engines import set_num_threads as set_num_threads

@@ -330,6 +330,8 @@ def normal(each_step: bool = True) -> Value:
 
         h_new = tanh(a) + p.scale * nr.normal()    # noise in the state, of a size that is learned
 
+    To draw in inference too, call `layer.forward` and ignore its tape; in PyTorch call a module in training mode.
+
     Args:
         each_step: draw at each step. False draws once per sequence.
     """

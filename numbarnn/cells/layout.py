@@ -26,6 +26,7 @@ class Term(NamedTuple):
         eye         the identity; data: its size, or   constant  data: a `Constant`
                     why it is square, until that is known
         lower       (H, H), ones on the diagonal and below it: what sums up
+        part        selects a part of x; data: a `PartOfX`
         zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
 
     mul and divide work element by element, or with a number or scalar; product is a matrix product.
@@ -34,6 +35,30 @@ class Term(NamedTuple):
     op: str
     args: tuple = ()
     data: Any = None
+
+
+class PartOfX(NamedTuple):
+    """A matrix that selects columns of x: its last `all_side` columns are side inputs, in the order of the arguments.
+
+    Attributes:
+        name: of the side input; of x itself without these.
+        start, width: the first column after those of x itself, and how many; None: x itself.
+        rows: a letter or an int, None until it is known. With a width of 1 all rows select the same column.
+    """
+
+    name: str
+    start: int | None
+    width: int | None
+    all_side: int
+    rows: Any = None
+
+    def array(self, sizes):
+        """Return the matrix for these sizes, letter -> int."""
+        own, rows = sizes["I"], sizes.get(self.rows, self.rows)
+        made = np.zeros((rows, own + self.all_side))
+        first, width = (0, own) if self.start is None else (own + self.start, self.width)
+        made[:, first : first + width] = np.ones((rows, 1)) if width == 1 else np.eye(rows)
+        return made
 
 
 class Constant:
@@ -102,6 +127,7 @@ class Layout:
         equal: what a layer's sizes have to fulfill, as `Equal`s.
         states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
             states have as many as the largest; what they multiply a smaller one with is 0 beyond.
+        side: name -> width of the side inputs, the last columns of x.
     """
 
     rows: Mapping = field(default_factory=dict)
@@ -109,6 +135,21 @@ class Layout:
     derived: Mapping = field(default_factory=dict)
     equal: tuple = ()
     states: tuple = ()
+    side: Mapping = field(default_factory=dict)
+
+    side_width = property(lambda self: sum(self.side.values()), doc="The columns of x that are side inputs.")
+
+    def parts_of(self, x):
+        """Return (x itself, name -> side input), views of the columns of an x, its last axis."""
+        ends = np.cumsum([x.shape[-1] - self.side_width, *self.side.values()])
+        own, *others = (x[..., first:last] for first, last in zip([0, *ends], ends, strict=False))
+        return own, dict(zip(self.side, others, strict=True))
+
+    def of_all_x(self, term):
+        """Return a matrix that multiplies x with columns for side inputs, zeros if they are not there."""
+        if not self.side or any(part.op == "part" for part in walked((term,))):
+            return term
+        return Term("product", (term, Term("part", data=PartOfX("x", None, None, self.side_width, "I"))))
 
     @property
     def per_unit(self):
@@ -184,6 +225,8 @@ def term_text(term):
         return f"p.{term.data}"
     if term.op == "number":
         return f"{term.data:g}"
+    if term.op == "part":
+        return f"{term.data.name} of x"
     return {"constant": str(term.data), "eye": "eye", "zero": "0", "lower": "cumsum's"}[term.op]
 
 

@@ -19,6 +19,20 @@ def sequence(stack, value, name, width, batch_first, sizes=("T", "B")):
     return array_checks.array(stack.engine, value, name, shape, stack.dtype)
 
 
+def with_side(stack, x, side, batch_first):
+    """x with its side inputs, name -> array, as the last columns."""
+    if sequences.is_packed(x):
+        raise TypeError("x cannot be packed where side is given: pack it with the side inputs as its last columns")
+    layout, side = stack.cell.parameters, checks.side_by_name(stack.cell, side)
+    x = sequence(stack, x, "x", stack.input_size - layout.side_width, batch_first)
+    sizes = x.shape[1::-1] if batch_first else x.shape[:2]
+    parts = [
+        sequence(stack, one, f"side[{name!r}]", layout.side[name], batch_first, sizes) for name, one in side.items()
+    ]
+    with stack.engine.activate():
+        return stack.engine.array_module.concatenate([x, *parts], axis=2)
+
+
 def steps_and_batch(stack, shape, batch_first):
     """(T, B) of the shape of an x, as `explain` takes it."""
     if np.shape(shape) != (3,):

@@ -1,6 +1,7 @@
 """Checks of options that users pass in: each names the argument, what came, what was expected, and the cure if there is
 one. Those of arrays are in `array_checks`."""
 
+from collections.abc import Mapping
 from numbers import Integral, Real
 
 import numpy as np
@@ -147,6 +148,36 @@ def larger_states(cell, sizes, widths, mode):
             raise ValueError(f"{what} matrices of {cell.heads} heads; {cure}")
         if width > hidden and layer == 0 and mode != "linear":
             raise ValueError(f"{what} input_mode {mode!r}; {cure}, or input_mode 'linear'")
+
+
+def side_inputs(cell, input_size, sizes, mode):
+    """Check that a layer of a cell with side inputs has columns of x for them, and one layer with a W."""
+    side = cell.parameters.side
+    if side and input_size <= (own := cell.parameters.side_width):
+        listed = ", ".join(f"{name} ({width})" for name, width in side.items())
+        raise ValueError(
+            f"input_size counts side inputs, the last columns of x: it must be above {own} for cell {cell.name}, which "
+            f"has {listed}; got {input_size}"
+        )
+    if side and (len(sizes) > 1 or mode != "linear"):
+        came = f"num_layers={len(sizes)}" if len(sizes) > 1 else f"input_mode={mode!r}"
+        raise ValueError(
+            f"cell {cell.name} has side inputs ({', '.join(side)}), which only one layer with input_mode 'linear' can "
+            f"have; got {came}: make a layer of each, and give each its side inputs"
+        )
+
+
+def side_by_name(cell, value):
+    """Return name -> side input of a call in the order of the cell's; raise unless all are there."""
+    known = cell.parameters.side
+    if not isinstance(value, Mapping):
+        raise TypeError(f"side must map names to arrays, but is a {type(value).__qualname__}")
+    if value.keys() != known.keys():
+        wanted = ", ".join(f"{name} ({width} columns)" for name, width in known.items()) or "none"
+        raise ValueError(
+            f"side must have the side inputs of cell {cell.name}: {wanted}; got {', '.join(value) or 'none'}"
+        )
+    return {name: value[name] for name in known}
 
 
 def input_mode(value, input_size, sizes, given):

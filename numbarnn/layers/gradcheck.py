@@ -140,7 +140,8 @@ def _new_states(cell, x, states, p, W_hr):
     """Return the new states of one sequence, with the step counter if there is one. W_hr projects h if the equations
     do not."""
     own, count = (states[:-1], states[-1]) if cell.counts else (states, None)
-    new = cell.function(x, *own, p, **({cell.counts: count} if cell.counts else {}))
+    x, side = cell.parameters.parts_of(x)
+    new = cell.function(x, *own, p, **side, **({cell.counts: count} if cell.counts else {}))
     new = new if isinstance(new, (tuple, list)) else (new,)
     if W_hr is not None and (not cell.projected or len(new[0]) != len(W_hr)):
         new = W_hr @ new[0], *new[1:]
@@ -213,7 +214,8 @@ def _sizes(cell, input_size, hidden_size):
     default = max(4, least)
     H = hidden_size or number["H"] or (same and (input_size or number["I"])) or default + (input_size == default)
     first = H if isinstance(H, int) else H[0]
-    I = input_size or number["I"] or (first if same else 2 if first == 3 else 3)  # noqa: E741 - the legend's letter
+    own = number["I"] or (first if same else 2 if first == 3 else 3)
+    I = input_size or own + cell.parameters.side_width  # noqa: E741 - the legend's letter
     if input_size and hidden_size:
         why = "as asked for"
     elif same or I == first:

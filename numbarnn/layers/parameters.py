@@ -42,6 +42,7 @@ class Gradients:
         weights: gradients of all parameters, in the layout of the layer's `weights`. None if `need` left them out.
         states: name of a state -> list with the gradient of the state after each step for each layer, in the form of y;
             None unless `need` has "states".
+        side: name -> gradient of the side input, where forward was given these by name; else None.
         params: name -> view of `weights`, with PyTorch's names.
         named: name -> view of `weights`, with the names of the cell's equations.
     """
@@ -51,6 +52,7 @@ class Gradients:
     weights: Any
     _space: WeightSpace = field(repr=False)
     states: Any = None
+    side: Any = None
 
     @cached_property
     def params(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Tape:
             run.
         used: backward is done: the saved gates have been overwritten. packing: of a packed x, where its elements stand.
         dw: the gradients of all parameters, after a backward that makes an array for them.
-        insides: the `Insides` of a call that recorded values.
+        insides: the `Insides` of a call that recorded values. has_side: its side inputs were given by name.
         prepared: the `PreparedForward` that did forward, if one did: given back when nobody has the tape any more.
     """
 
@@ -85,6 +85,7 @@ class Tape:
     dw: Any = None
     prepared: PreparedForward | None = None
     insides: Any = None
+    has_side: bool = False
 
     def __del__(self):
         if self.prepared is not None:

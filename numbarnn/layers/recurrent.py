@@ -162,6 +162,7 @@ class Recurrent:
     def __call__(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False, record: Iterable[str] = (),
+        side: Arrays | None = None,
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps without keeping anything for backward (inference).
 
@@ -178,6 +179,8 @@ class Recurrent:
             output_states: also return the cell states of every step; not with schedule "persistent".
             record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step.
                 States are recorded after the step. A second call computes the values.
+            side: name -> side input (T, B, width), in the form of x, of a cell with side inputs (`numbarnn.side`). x
+                has that many columns fewer. None: they are the last columns of x.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
@@ -191,7 +194,7 @@ class Recurrent:
             ValueError, TypeError: an argument has the wrong shape, dtype, device or range.
         """
         ordinary = lengths is None and resets is None and padding_value is NO_PADDING_VALUE and output_states is False
-        ordinary = ordinary and record == ()
+        ordinary = ordinary and record == () and side is None
         pair = type(state) is tuple and len(state) == 2
         fits = state is None or pair == self._has_c
         if ordinary and fits and self._repeats and type(x) is self._array_type:
@@ -200,11 +203,13 @@ class Recurrent:
             if results is not None:
                 y, h, c = results
                 return y, (h, c) if self._has_c else h
+        x = x if side is None else arguments.with_side(self.stack, x, side, self.batch_first)
         return self._run(x, state, lengths, resets, padding_value, False, output_states, record)[:-1]
 
     def forward(
         self, x: Array, state: State | None = None, *, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False, record: Iterable[str] = (),
+        side: Arrays | None = None,
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps for training: with dropout and the cell's random numbers.
 
@@ -213,7 +218,10 @@ class Recurrent:
         Returns:
             tape: what one call of `backward` needs, with copies of x and of the weights.
         """
-        return self._run(x, state, lengths, resets, padding_value, True, output_states, record)
+        x = x if side is None else arguments.with_side(self.stack, x, side, self.batch_first)
+        results = self._run(x, state, lengths, resets, padding_value, True, output_states, record)
+        results[-1].has_side = side is not None
+        return results
 
     def _run(self, x, state, lengths, resets, padding_value, training, output_states, record=()):
         packing, batch_first = None, self.batch_first
@@ -335,7 +343,9 @@ class Recurrent:
             tape.insides = None  # a tape that is used up takes no memory
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)
-        return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space, states)
+        split = tape.has_side and dx is not None
+        dx, side = self.stack.cell.parameters.parts_of(dx) if split else (dx, None)
+        return Gradients(dx, arguments.as_state(self.stack, dhx, dcx), tape.dw, self.stack.space, states, side)
 
     def jvp(
         self, x: Array, dx: Array | None = None, state: State | None = None, dstate: State | None = None, *,

@@ -75,6 +75,7 @@ class Stack:
         sizes = self.input_size, self.hidden_sizes, self.directions, self.proj_size
         layers = sizes_of_layers(self.cell.parameters, *sizes)
         self.widths, self.output_widths = (tuple(wide[letter] for _, wide in layers) for letter in "HP")
+        checks.side_inputs(self.cell, self.input_size, self.hidden_sizes, input_mode)
         self.equal_widths = len(set(self.widths)) == 1
         of_gates = self.directions * self.cell.num_gates * self.hidden_sizes[0]
         self.input_mode = checks.input_mode(input_mode, self.input_size, self.hidden_sizes, of_gates)

@@ -18,7 +18,7 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from numbarnn import cells
-from numbarnn.layers.checks import flag, keeps_states
+from numbarnn.layers.checks import flag, keeps_states, side_by_name
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.programs.states import with_each
 from numbarnn.torch import checks, states
@@ -213,6 +213,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
     def forward(
         self, input: torch.Tensor | PackedSequence, hx: Any = None, lengths: Any = None, resets: Any = None,
         padding_value: float = NO_PADDING_VALUE, output_states: bool = False,
+        side: Mapping[str, torch.Tensor] | None = None,
     ) -> Results:  # fmt: skip
         """Compute the outputs of all steps and the final state, as torch.nn's modules do.
 
@@ -226,6 +227,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
             resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b at step t.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the last layer's cell states of every step.
+            side: name -> side input (T, B, width), in the form of the input, of a cell with side inputs
+                (`numbarnn.side`). The input has that many columns fewer. None: they are its last columns.
 
         Returns:
             output: y, (T, B, D*H), or in the form of the input.
@@ -236,6 +239,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
         Raises:
             RuntimeError, ValueError, TypeError: an argument does not fit, as in torch.nn.
         """
+        if side is not None:
+            if isinstance(input, PackedSequence):
+                raise TypeError("side must be None with a packed input, whose last columns are the side inputs")
+            input = torch.cat([input, *side_by_name(self.cell, side).values()], dim=-1)
         drop, form = self._drop(), None  # which may make another computation
         if lengths is None and resets is None and not output_states:
             form, found = self._computation.again(self, input, hx, self.batch_first)

@@ -148,6 +148,8 @@ class Values:
         """Return the NumPy array of a term without parameters."""
         if term.op == "constant":
             return term.data.of(self._sizes)
+        if term.op == "part":
+            return term.data.array(self._sizes)
         identity = np.eye(self._sizes.get(term.data, term.data))
         return identity if term.op == "eye" else np.tril(np.ones_like(identity))
 
@@ -163,7 +165,7 @@ class Values:
         """Return the shape of a term's value without computing it."""
         if term.op == "parameter":
             return self.parameters[term.data].shape
-        if term.op in ("constant", "eye", "lower"):
+        if term.op in ("constant", "eye", "lower", "part"):
             return self.of(term).shape
         if term.op == "transpose":
             return self.shape(term.args[0])[::-1]

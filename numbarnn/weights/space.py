@@ -117,7 +117,7 @@ class WeightSpace:
                 held, read = shapes(**sizes), shapes(**wide)
                 for kind in kinds:
                     if kind in held and not (kind == "W" and without_W):
-                        groups = directions if kind == "W" and wide["I"] != sizes["I"] else 1
+                        groups = directions if kind == "W" and layer and wide["I"] != sizes["I"] else 1
                         self._add_stacked((layer, direction), kind, held[kind], read[kind], groups, without_W)
                 self._add_own((layer, direction), "R" in kinds)
         names = [part.name for part in self.parameters]
@@ -263,7 +263,8 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
     wider h than callers see, and matrices that multiply it have columns of zeros there."""
     result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
-        sizes = {"H": hidden, "I": inputs, "P": proj_size or hidden}
+        own = inputs if result else inputs - layout.side_width
+        sizes = {"H": hidden, "I": own, "P": proj_size or hidden}
         width = max((hidden, *(sizes.get(size, size) for size in layout.states)))
         wide = {"H": width, "I": wide_inputs, "P": proj_size or width}
         result.append((sizes, wide))

@@ -72,6 +72,7 @@ class UnfusedLayer:
         layout = self._cell.parameters
         held = layout.per_unit if kind == "per_unit" else layout.rows.get(kind, ())
         terms = as_they_are(held) if derived is None else derived.terms
+        terms = map(layout.of_all_x, terms) if kind == "W" else terms
         return {name: self._values.of(term) for name, term in zip(names, terms, strict=True)}
 
     def _bias(self, biases, gates, rows):

@@ -18,6 +18,6 @@ from numbarnn.cells import functions  # noqa: F401 - whose names are what messag
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.errors import CellError
 from numbarnn.cells.tracing.show import show
-from numbarnn.cells.tracing.values import step
+from numbarnn.cells.tracing.values import side, step
 
-__all__ = ["CellError", "TracedCell", "cell", "show", "step"]
+__all__ = ["CellError", "TracedCell", "cell", "show", "side", "step"]

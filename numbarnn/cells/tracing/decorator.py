@@ -12,7 +12,7 @@ from pickle import PicklingError, UnpicklingError
 from typing import Any, overload
 
 from numbarnn.cells.definition import Cell
-from numbarnn.cells.layout import constants_in, listed, parameters_in, term_text
+from numbarnn.cells.layout import PartOfX, constants_in, listed, parameters_in, term_text
 from numbarnn.cells.tracing.errors import CellError, error
 from numbarnn.cells.tracing.graph import SAME_VALUE, Graph, reachable
 from numbarnn.cells.tracing.matrices import Parameters
@@ -22,7 +22,7 @@ from numbarnn.cells.tracing.saving import CHOICES
 from numbarnn.cells.tracing.source import assemble
 from numbarnn.cells.tracing.structure import Structure, split
 from numbarnn.cells.tracing.trace import Trace
-from numbarnn.cells.tracing.values import Input, Traced, Value, is_condition, step, words
+from numbarnn.cells.tracing.values import Input, SideInput, Traced, Value, is_condition, step, words
 
 MOST_OPERATIONS = 5000
 _PARAMETERS = ("p", "params")
@@ -99,6 +99,7 @@ class TracedCell(Cell):
             self.structure.projection,
             self.structure.heads,
         )
+        whole += (dict(self.parameters.side),) if self.parameters.side else ()
         return sha256(repr(whole).encode()).hexdigest()[:16]
 
     def __reduce__(self):
@@ -169,7 +170,8 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             few values as possible and computes the others again.
         name: name of the cell. Default: the function's, with the hyperparameters.
         hyperparameters: values for the function's arguments after p, in place of their defaults. They are constants of
-            the cell. An argument with the value `numbarnn.step` gets the number of the step.
+            the cell. An argument with the value `numbarnn.step` gets the number of the step, one with the value
+            `numbarnn.side(width)` an input of each step besides x.
 
     Returns:
         the cell, for `numbarnn.RNN(cell, ...)`.
@@ -204,10 +206,13 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     if counts in states:
         raise error(f"{counts} is a state, and the number of the step; take two names", source_lines.definition)
     states += (counts,) * (counts is not None)
+    side = {key: value.width for key, value in chosen.items() if isinstance(value, SideInput)}
+    if clash := {"H", "I", "P"}.intersection(side):
+        raise error(f"a side input cannot be called {min(clash)}; take another name", source_lines.definition)
     structure = _traced(function, input_name, states, chosen, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may put gates into another order
-    layout = layout_of(structure, source_lines.last_return, input_name)
+    layout = layout_of(structure, source_lines.last_return, input_name, side)
     return TracedCell(
         name, tuple(structure.gates), states, **generated, recurrent=tuple(structure.recurrent),
         per_unit=tuple(structure.per_unit), noise=tuple(node.data[1] for node in structure.noise),
@@ -250,7 +255,10 @@ def _signature(function, given, place):
     chosen = defaults | given
     missing = [name for name, value in chosen.items() if value is inspect.Parameter.empty]
     if missing:
-        raise TypeError(f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default")
+        raise TypeError(
+            f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default; an input of each "
+            f"step besides {names[0]} is {missing[0]}=numbarnn.side(width)"
+        )
     return names[0], tuple(names[1:where_p]), chosen
 
 
@@ -267,8 +275,13 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
         for value, state in zip(values, states, strict=True):
             value._node.name = state
         given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+        side = {key: value.width for key, value in given.items() if isinstance(value, SideInput)}
+        start, total = 0, sum(side.values())
+        for key, width in side.items():
+            given[key], start = Input(trace, key, PartOfX(key, start, width, total)), start + width
+        x = Input(trace, input_name, PartOfX(input_name, None, None, total) if side else None)
         with trace.running():
-            return trace, values, function(Input(trace, input_name), *values[:own], Parameters(trace), **given)
+            return trace, values, function(x, *values[:own], Parameters(trace), **given)
 
     trace, values, returned = run()
     if trace.constants:

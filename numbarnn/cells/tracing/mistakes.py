@@ -13,8 +13,8 @@ from numbarnn.cells.tracing.values import words
 
 _OUTSIDE = (
     "a cell is traced once, and each step would have the same ones. Draw outside and pass them in: those of each "
-    "step as a part of x, others as a hyperparameter, f(x, h, p, noise=array). numbarnn.dropout and zoneout draw at "
-    "each step"
+    "step as a side input (numbarnn.side), others as a hyperparameter, f(x, h, p, noise=array). numbarnn.dropout and "
+    "zoneout draw at each step"
 )
 _GENERATORS = set("default_rng RandomState SeedSequence PCG64 MT19937 Philox SFC64 Random manual_seed".split())
 

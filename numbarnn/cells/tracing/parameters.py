@@ -14,8 +14,9 @@ from numbarnn.cells.tracing.errors import error
 from numbarnn.cells.tracing.graph import OVER_UNITS, parts_of, reachable, same_for_all
 
 
-def layout_of(structure, place, input_name):
-    """The `Layout` of a `Structure`; errors point to a place, and call x by the name that the equations give it."""
+def layout_of(structure, place, input_name, side=None):
+    """The `Layout` of a `Structure`; errors point to a place, and call x by the name that the equations give it.
+    side: name -> width of side inputs."""
     sizes = Sizes(structure, place, input_name)
     usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
     rows, derived, placed, unusual = {}, {}, set(), False
@@ -57,7 +58,8 @@ def layout_of(structure, place, input_name):
     own |= {name: sizes.of_matrix(name) for name in inside if name not in own}
     check_names(own, place)
     states = sizes.states if any(size != "H" for size in sizes.states) else ()
-    return Layout({kind: names for kind, names in rows.items() if names}, own, derived, tuple(sizes.equal), states)
+    rows = {kind: names for kind, names in rows.items() if names}
+    return Layout(rows, own, derived, tuple(sizes.equal), states, side or {})
 
 
 def _are(terms, names):
@@ -122,6 +124,10 @@ class Sizes:
                 if node.op in OVER_UNITS]  # fmt: skip
         told += [(node, "I", terms[node.data].data) for node in nodes
                  if node.op == "input" and terms[node.data].op == "eye"]  # fmt: skip
+        parts = [(node, terms[node.data].data) for node in nodes
+                 if node.op == "input" and terms[node.data].op == "part"]  # fmt: skip
+        told += [(node, "I" if part.start is None else part.width, f"{part.name} is used itself, element by element")
+                 for node, part in parts if part.width != 1]  # fmt: skip
         told += [(outputs[0], "H", "h is made of it")] if structure.projection else []
         told += [(states[0], "P" if structure.projection else "H", "h is of the hidden size")]
         for number, size in sorted(structure.sizes.items()):
@@ -195,6 +201,8 @@ class Sizes:
         elif op in ("eye", "lower"):
             self._same(rows, columns, term.data)
             return term if self.of(rows) is None else term._replace(data=self.of(rows))
+        elif op == "part":
+            return term._replace(data=term.data._replace(rows=self.of(rows)))
         elif op == "constant" and term.data.array is None:
             return term._replace(data=term.data.with_shape(self.of(rows), self.of(columns)))
         elif op == "constant":
@@ -203,7 +211,9 @@ class Sizes:
         elif op == "transpose":
             return term._replace(args=(self._sized(*args, columns, rows),))
         elif op == "product":
-            inner = "inner", term
+            inner, right = ("inner", term), term.args[1]
+            if right.op == "part":
+                self._same(inner, right.data.width, f"{right.data.name} is of this width")
             return term._replace(args=(self._sized(args[0], rows, inner), self._sized(args[1], inner, columns)))
         return term._replace(args=tuple(self._sized(part, rows, columns) for part in args))
 

@@ -119,6 +119,8 @@ class Trace:
                     f"{what} @ {right._name} with heads or drop_connect, which are for matrices that multiply states "
                     "and what is computed from them"
                 )
+            if right._is_side():
+                label = self._label(Term("product", (term, Term("part", data=right._part))))
             return self._product(label, None, options)
         if not isinstance(right, Traced):
             raise error(f"{what} @ {words(right)}; expected x, a state, or what is computed from them")
@@ -166,12 +168,11 @@ class Trace:
         self.terms[label] = term
         return label
 
-    def itself(self, name):
-        """The node of x, element by element: the identity times x."""
+    def itself(self, name, part=None):
+        """The node of x or a side input, element by element: the identity, or what selects the part, times x."""
         self.look()
-        self.terms.setdefault(
-            name, Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
-        )
+        eye = Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
+        self.terms.setdefault(name, eye if part is None else Term("part", data=part))
         return self._product(name, None, (1, 0.0))._node
 
     @contextmanager

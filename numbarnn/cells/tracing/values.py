@@ -189,18 +189,25 @@ class Value(Traced):
 
 
 class Input(Traced):
-    """x: right of @, or itself, element by element, where I is H."""
+    """x or a side input: right of @, or itself, element by element, where its width allows it.
 
-    __slots__ = ("_name",)
+    Args:
+        part: the `PartOfX` that it is, of cells with side inputs; else None.
+    """
 
-    def __init__(self, trace, name):
-        self._trace, self._name = trace, name
+    __slots__ = ("_name", "_part")
+
+    def __init__(self, trace, name, part=None):
+        self._trace, self._name, self._part = trace, name, part
 
     def _what(self):
-        return f"the input {self._name}"
+        return f"the {'side ' if self._is_side() else ''}input {self._name}"
+
+    def _is_side(self):
+        return self._part is not None and self._part.start is not None
 
     def _as_node(self):
-        return self._trace.itself(self._name)
+        return self._trace.itself(self._name, self._part)
 
 
 def is_condition(node):
@@ -215,6 +222,52 @@ def words(value):
         return f"an array of shape {value.shape}"
     text = repr(value)
     return f"{text if len(text) < 40 else text[:36] + ' ...'} ({type(value).__name__})"
+
+
+class SideInput:
+    """An input of each step besides x, as a hyperparameter of equations: `numbarnn.side(width)`."""
+
+    def __init__(self, width: int) -> None:
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ValueError(f"width must be a positive int, the number of columns of the side input, got {width!r}")
+        self.width = width
+
+    __name__ = property(lambda self: f"side{self.width}")
+
+    def __repr__(self):
+        return f"numbarnn.side({self.width})"
+
+    def __eq__(self, other):
+        return isinstance(other, SideInput) and self.width == other.width
+
+    def __hash__(self):
+        return hash((SideInput, self.width))
+
+
+def side(width: int) -> SideInput:
+    """Declare an input of each step besides x, such as a mask or the time since the last step.
+
+    It is the default of an argument behind p. `gap` below has one column, which every unit sees. A side input of H
+    columns meets the units element by element; with a matrix, `p.V @ gap`, it may have any width.
+
+        @numbarnn.cell
+        def decaying(x, h, p, gap=numbarnn.side(1)):
+            kept = numbarnn.exp(-abs(p.decay) * gap) * h
+            return numbarnn.tanh(p.W @ x + p.R @ kept + p.b)
+
+        layer = numbarnn.RNN(decaying, 9, 64)  # x has 8 columns, the gap is the ninth
+        y, h = layer(x, side={"gap": gap})  # x (T, B, 8), gap (T, B, 1)
+
+    The layer's input_size counts the columns of side inputs: they are the last ones of x, in the order of the
+    arguments. A call takes them by name, or as a part of x. Only layers with num_layers=1 can have them.
+
+    Args:
+        width: the number of its columns. `numbarnn.cell(decaying, gap=numbarnn.side(3))` is the cell with another one.
+
+    Raises:
+        ValueError: width is not a positive int.
+    """
+    return SideInput(width)
 
 
 class _Step:
