@@ -36,6 +36,8 @@ class Optimizer:
         kinds = [getattr(getattr(one, "dtype", None), "name", type(one).__name__) for one in self.weights]
         if not kinds or not {*kinds} <= {"float32", "float64"}:
             raise TypeError(f"weights must be arrays of float32 or float64, but are {', '.join(kinds) or 'none'}")
+        if not lr >= 0:
+            raise ValueError(f"lr must be a number of at least 0, not {lr!r}")
         if clip is not None and not clip > 0:
             raise ValueError(f"clip must be a positive number or None, not {clip!r}")
 
@@ -88,6 +90,8 @@ class Adam(Optimizer):
         clip: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(weights, lr, clip)
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers from 0 to below 1, not {betas!r}")
         self.betas, self.eps, self.first, self.second = betas, eps, self._zeros(), self._zeros()
 
     def _update(self, gradients):

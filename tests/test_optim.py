@@ -63,3 +63,7 @@ def test_gradients_stay_and_wrong_ones_change_nothing():
             nr.optim.Adam(weights)
     with pytest.raises(ValueError, match="clip must be a positive number"):
         nr.optim.SGD([w], clip=-1.0)
+    with pytest.raises(ValueError, match="lr must be a number of at least 0"):
+        nr.optim.SGD([w], lr=-1.0)
+    with pytest.raises(ValueError, match="betas must be two numbers from 0 to below 1"):
+        nr.optim.Adam([w], betas=(0.9, 1.0))

@@ -13,20 +13,20 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 #: Room -> (its folders and files, lines).
 ROOMS = {
     "bench": (("bench",), 5178),
-    "cells": (("cells",), 5356),
+    "cells": (("cells",), 5358),
     "kernels": (("kernels",), 5041),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14098),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14100),
     "cuda": (("cuda",), 2486),
-    "torch": (("torch",), 2929),
+    "torch": (("torch",), 2941),
     "weights and convert": (("weights", "convert.py"), 3016),
     "compile": (("compile",), 1790),
     "reference": (("reference",), 1154),
     "common, course, top level": (
         ("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py", "optim.py"),
-        1851,
+        1855,
     ),
 }
-TESTS = 32750
+TESTS = 32772
 
 
 def lines_of(path):

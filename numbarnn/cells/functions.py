@@ -255,7 +255,7 @@ def layer_norm(*values: Value, eps: float = 1e-5) -> Value:
 def _named(name, value):
     """Name a traced value for generated source, unless it has a name."""
     if isinstance(value, Traced):
-        value._name_it(name)
+        value._name_it(f"layer_norm_{name}")
     return value
 
 

@@ -43,6 +43,8 @@ class Insides:
         stack = self._stack = layer.stack
         self._known = stack.insides.get(names)
         if self._known is None:
+            if len(stack.insides) == 16:  # each has compiled code
+                stack.insides.clear()
             self._known = stack.insides[names] = Tangents(stack, partial(looked_into, names=names))
         self._form = form
         own, sequences = len(stack.cell.states), replace(sequences, padding_value=0.0, every_state=False)

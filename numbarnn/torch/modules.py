@@ -362,6 +362,18 @@ class RecurrentCell(Recurrent):
         """
         if input.dim() not in (1, 2):
             raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        names, states = self.cell.states, hx if isinstance(hx, tuple | list) else (hx,)
+        if hx is not None and (len(states) != len(names) or not all(isinstance(one, torch.Tensor) for one in states)):
+            came = ", ".join(type(one).__name__ for one in states)
+            wanted = f"a tuple ({', '.join(names)})" if len(names) > 1 else f"the tensor {names[0]}"
+            raise TypeError(f"{type(self).__name__}: hx must be {wanted} or None, got {came}")
+        for name, one in zip(names, states if hx is not None else (), strict=False):
+            if one.dim() != input.dim() or one.shape[:-1] != input.shape[:-1]:
+                raise RuntimeError(
+                    f"{type(self).__name__}: beside an input {tuple(input.shape)} state {name} must be "
+                    f"({', '.join(map(str, (*input.shape[:-1], 'H')))}), got {tuple(one.shape)}"
+                )
+        hx = tuple(hx) if isinstance(hx, list) else hx
         outer = () if input.dim() == 2 else (1,)
         hx = with_each(hx, lambda one: one.reshape(1, *outer, *one.shape))
         _, state = super().forward(input.reshape(1, *outer, *input.shape), hx)

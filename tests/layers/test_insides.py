@@ -148,3 +148,17 @@ def test_gradients_of_states_are_computed_once_and_then_take_no_memory():
     assert not dw.any()
     layer.backward(tape, y)
     assert tape.insides is None
+
+
+@nr.cell
+def with_noise(x, h, p):
+    u = nr.uniform()
+    center = p.W.a @ x
+    return u * nr.tanh(nr.layer_norm(center + p.R.h @ h))
+
+
+def test_products_with_x_and_random_numbers_are_recorded_by_their_own_names():
+    layer = make(with_noise)
+    *_, values, tape = layer.forward(X, record=("u", "center"))
+    np.testing.assert_allclose(values["center"][0], X @ layer.named["W.a"].T, atol=1e-15)
+    np.testing.assert_array_equal(values["u"][0], layer.noise(tape)[0][0][:, :, 0])

@@ -130,7 +130,9 @@ def values_by_name(traced):
             code and node.place and node.place[0] == code.co_filename and code.co_firstlineno <= node.place[1] <= last
         )
 
-    named = [node for node in reachable(traced.structure.outputs) if node.name and node.args]
+    structure = traced.structure  # whose products with x have their biases in them
+    whole = [node for gate, node in structure.gates.items() if gate not in structure.biases["b_w"]] + structure.noise
+    named = [node for node in reachable(structure.outputs) if node.name and (node.args or node in whole)]
     found = {node.name: node for node in sorted(named, key=lambda node: (bool(is_own(node)), node.number))}
     return found | dict(zip(traced.states, traced.structure.outputs, strict=True))
 
