@@ -65,7 +65,7 @@ class CustomInstance:
         try:
             layer = self.layer(device, "stepwise", precision.compute_dtype(dtype))
             if any(len(set(sizes)) > 1 for sizes in layer.stack.state_sizes):
-                raise ValueError("its states are of other sizes in each layer: take one layer")
+                raise ValueError("its state sizes differ between layers, so this benchmark needs L = 1")
         except ValueError as error:
             raise console.WrongArguments(f"--cell {self.name} cannot have --shape {shape}: {error}") from error
         self.sizes = layer.stack.space.sizes

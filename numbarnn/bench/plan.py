@@ -85,8 +85,8 @@ def problem_of(args):
         profile = profiles.get(args.profile)
     elif problem := engines.why_not("cuda"):
         raise RuntimeError(
-            f"--profile {DEVICE} is that of this machine's GPU, but there is none to ask: {problem}. "
-            f"Take another, --profile {', '.join(profiles.PROFILES)}"
+            f"--profile {DEVICE} needs a GPU in this machine: {problem}. "
+            f"Or choose a recorded profile: --profile {', '.join(profiles.PROFILES)}"
         )
     else:
         profile = engines.get("cuda").profile

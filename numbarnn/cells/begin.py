@@ -1,4 +1,4 @@
-"""Initial values of parameters that a cell's equations choose: a number, or something drawn for a shape."""
+"""Make the initial values that a cell's equations choose for parameters: a number, or an array drawn for a shape."""
 
 import math
 from dataclasses import dataclass

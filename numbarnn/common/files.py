@@ -47,7 +47,7 @@ def check_writable(path):
 
 
 class _Enough(Exception):
-    """Leaves `replacing` before anything is replaced."""
+    """Raised to leave `replacing` before it replaces a file."""
 
 
 def _is_stream(path):

@@ -11,7 +11,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(extra):
-    """Return the pip command for an extra: `pip install -e "FOLDER[extra]"` in a clone, else by pip's address.
+    """Return the pip command that installs an extra: from the clone's folder, else from where pip got the package.
 
     Args:
         extra: one of [project.optional-dependencies] in pyproject.toml.

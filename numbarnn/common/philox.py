@@ -53,10 +53,10 @@ WHOLE = Origin()  # a pass that is all of its call
 def dropout_words(p, seed, layer, call, first=0):
     """Return a layer's dropout constants: (scale, threshold, key_0, key_1, stream_0, stream_1, first).
 
-    `layer` (0 is the first) has an output (T, B, D*H) in training call number `call`. Its element i is kept, times
-    `scale` = 1 / (1 - p), if its random word is at least `threshold` = p 2^32. That is word i mod 4 of the Philox of
-    counter (i div 4 in two words, layer, call) and key `seed` in two words. All but scale are uint64. For an array
-    that is a part of the output, `first` is the i of its first element.
+    In training call number `call`, `layer` (0 is the first) has an output (T, B, D*H). Dropout keeps element i of it if
+    i's random word is at least `threshold` = p 2^32, and multiplies it by `scale` = 1 / (1 - p). The word is number
+    i mod 4 of Philox with counter (i div 4 in two words, layer, call) and key `seed` in two words. All but scale are
+    uint64. For an array that is a part of the output, `first` is the i of its first element.
     """
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     words = (round(p * 2**32), seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer, call & 0xFFFFFFFF, first)

@@ -91,8 +91,8 @@ class Handle:
             self._workspace = cupy.cuda.alloc(size)
         except MemoryError as error:
             raise MemoryError(
-                f"GPU {device} has no room for cuBLAS's work space, {size >> 20} MiB per stream that multiplies: free "
-                f"arrays (layer.engine.buffer_pool.clear() frees what calls keep), or take a smaller batch ({error})"
+                f"GPU {device} has no memory left for cuBLAS's workspace, {size >> 20} MiB for each stream: free "
+                f"arrays (layer.engine.buffer_pool.clear() frees what layers keep), or use a smaller batch ({error})"
             ) from error
         workspace = ctypes.c_void_p(self._workspace.ptr)
         _check(cublas.cublasCreate_v2(ctypes.byref(self.argument)), doing)
@@ -127,8 +127,8 @@ def handle():
         if key not in _handles:
             if stream.ptr and stream.is_capturing():
                 raise RuntimeError(
-                    "the first product on a stream cannot be captured in a CUDA graph, as it takes memory: compute it "
-                    "once on that stream before begin_capture()"
+                    "the first product on a stream allocates memory, so a CUDA graph cannot capture it: compute one "
+                    "product on that stream before begin_capture()"
                 )
             _handles[key] = Handle(device, stream.ptr)
         return _handles[key]

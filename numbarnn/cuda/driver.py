@@ -149,7 +149,7 @@ class Function:
             status = driver.cuFuncSetAttribute(self.handle, attribute, dynamic_bytes)[0]
             if int(status) != 0:
                 raise RuntimeError(
-                    f"kernel {self.compiled.name} asks for {self.compiled.shared_bytes} bytes of static and "
+                    f"kernel {self.compiled.name} needs {self.compiled.shared_bytes} bytes of static and "
                     f"{dynamic_bytes} bytes of dynamic shared memory per block; device {self.device} allows "
                     f"{self._largest_block_memory()} bytes in all: {explain(status)}"
                 )

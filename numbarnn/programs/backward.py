@@ -217,7 +217,7 @@ class Backward(Builder):
         return self.dx[layer + 1] if layer + 1 < self.problem.layers else self.dy
 
     def d_states_of(self, layer):
-        """(T, B, D * N * H), the gradient of every step's private states, which the last layer's may have."""
+        """Return dL/d(cell states of every step), (T, B, D * N * H), as passed for the last layer; else None."""
         return None if layer + 1 < self.problem.layers else self.d_states
 
     def state_gradients(self, layer, direction):

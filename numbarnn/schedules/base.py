@@ -30,8 +30,8 @@ class Schedule(ABC):
         """Return the plan of the parameters' gradients alone, after a backward pass without them."""
 
     def pick(self, problem):
-        """Return (schedule, why): the one that runs the problem; why is None if it was asked for by name.
-        It depends on the problem alone, so backward takes the same schedule as forward."""
+        """Return (schedule, why): the schedule that runs the problem, and the reason. why is None if the user named it.
+        The choice depends on the problem alone, so backward takes the same schedule as forward."""
         return self, None
 
 

@@ -100,7 +100,7 @@ class Plan:
         done = set()
         for task in self.tasks:
             if task in done:
-                raise ValueError(f"the plan has a task twice: {task}")
+                raise ValueError(f"the plan contains the task '{task}' twice")
             for need in task.needs:
                 if need not in done:
                     raise ValueError(f"the plan runs '{task}' before '{need}', which it needs")

@@ -164,7 +164,7 @@ def _choose(recurrent, wanted):
         if len(matches) != 1 or one == "":
             subject = f"{len(matches)} LSTM, GRU and RNN nodes are" if matches else "no LSTM, GRU or RNN node is"
             cure = ": pass a number, from 0" if matches else ""
-            raise ValueError(f"{subject} called {one!r}; they are {_listed(recurrent)}{cure}")
+            raise ValueError(f"{subject} called {one!r}; the model has {_listed(recurrent)}{cure}")
         chosen += matches
     return chosen
 

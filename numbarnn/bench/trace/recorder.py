@@ -1,14 +1,14 @@
-"""Record what the blocks of a persistent kernel do in the simulator, from the numbers that they exchange.
+"""Record what the blocks of a persistent kernel do in the simulator, by watching the numbers that they exchange.
 
-Blocks of such a kernel meet only in numbers that they exchange (`numbarnn.kernels.persistent.exchange`): to look at one
-is to wait for it, to store one is to publish it. The simulator reports each such load and store (`simulator.Watcher`).
-The number's place in its array tells its layer, step and block. Per block and step that gives
+Such blocks communicate only by numbers that they exchange (`numbarnn.kernels.persistent.exchange`). A block loads
+("looks at") a number to wait for it, and stores one to publish it. The simulator reports each such load and store
+(`simulator.Watcher`). A number's place in its array gives its layer, step and block. So each block and step has
 
-    first look ... last look          it waits, if something was missing; else it goes on at once
-    last look ... first store         it multiplies (and exchanges what its cell needs within a step, if it does)
+    first look ... last look          the block waits if a number is missing; else it goes on at once
+    last look ... first store         it multiplies (and exchanges what the cell's equations need within a step, if any)
     first store ... last store        it runs the cell's equations and publishes
 
-These do not overlap: barriers stand between them. A record is a dict, as `numbarnn trace --json` writes it:
+These intervals do not overlap: barriers separate them. A record is a dict, as `numbarnn trace --json` writes it:
 
     title, backward, layers, directions, steps    what was run
     blocks    [{"name": "block 0"}, ...], known by their place in this list
@@ -16,8 +16,8 @@ These do not overlap: barriers stand between them. A record is a dict, as `numba
                 "waits_for": [{"block": 1, "layer": 0, "direction": 0, "step": 2}], "reads": []}, ...]
     seed      of the order in which threads take turns; error: how the run failed, or None
 
-Times are turns of threads. Steps are counted as they run: step 0 of a backward pass is the last time. `waits_for` are
-the missing steps, the one that came last at the end; `reads` are the steps whose numbers a product multiplies.
+Times count the turns of threads. Steps count as they run: step 0 of a backward pass is the last in time. `waits_for`
+lists the missing steps, with the last to arrive at the end. `reads` lists the steps that a product multiplies.
 """
 
 import inspect

@@ -65,7 +65,7 @@ def sizes_of(problem):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A part of a problem that one launch may run, for any batch size. `_part` caches one instance of each part.
+    """Describe some layers of a problem for one launch, with any batch size. `_part` caches one instance of each.
 
     Attributes:
         sizes: the `TilingSizes`, with a batch of 0.
