@@ -59,7 +59,7 @@ def _known_to_llvm():
 @cache
 def _sources():
     """Return the SHA-256 of the sources of the package's compiled functions."""
-    return hashlib.sha256("".join(code_cache.module_texts(*_MADE_OF)).encode()).hexdigest()
+    return code_cache.sources_digest(*_MADE_OF)
 
 
 def address_of(name, label, made_of, write):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.common.precision import known_dtype
 from numbarnn.programs.states import state_parts
-from numbarnn.programs.views import LINE, View, with_views
+from numbarnn.programs.views import LINE, View, views_of
 
 
 class Operation(NamedTuple):
@@ -72,7 +72,7 @@ class Program:
     def __init__(self, spec, problem, jobs, given, kept, constants):
         self.spec, self.problem, self.plan, self.jobs = spec, problem, spec.plan, tuple(jobs)
         self.given, self.kept, self.constants = given, kept, constants
-        self._uses = [_buffers_of(job.operations) for job in self.jobs]
+        self._uses = [{view.name: view.buffer for view in views_of(job.operations)} for job in self.jobs]
         used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
         self.inputs = tuple(name for name in used if name in given and name not in constants)
         self.made = {name: buffer for name, buffer in used.items() if name not in given}
@@ -105,19 +105,6 @@ class Program:
             lines.append(f"{number}  {job.title}" + (f" (after {', '.join(map(str, job.needs))})" if job.needs else ""))
             lines += [f"     {operation}" for operation in job.operations]
         return "\n".join(lines)
-
-
-def _buffers_of(operations):
-    """Name -> `Buffer` of all that operations use."""
-    found = {}
-
-    def note(view):
-        found[view.name] = view.buffer
-        return view
-
-    for operation in operations:
-        with_views((operation.operands, operation.options), note)
-    return found
 
 
 def dtype_of(problem, name):
