@@ -41,8 +41,17 @@ class View:
 
     def __init__(self, buffer, dtype, shape, offset=0, strides=None):
         self.buffer, self.dtype, self.shape, self.offset, self.name = buffer, dtype, shape, offset, buffer.name
-        self.is_contiguous = strides is None or _contiguous(shape, strides, dtype.itemsize)
-        self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+        self.is_contiguous, apart, wanted = True, dtype.itemsize, []
+        for length in reversed(shape):
+            wanted.append(apart)
+            apart *= length
+        wanted.reverse()
+        if strides is not None:
+            for length, stride, apart in zip(shape, strides, wanted, strict=True):
+                if stride != apart and length != 1:
+                    self.is_contiguous = False
+                    break
+        self.strides = tuple(wanted) if strides is None else strides
         self.is_whole = self.is_contiguous and shape == buffer.shape and dtype == buffer.dtype
 
     @classmethod
@@ -95,24 +104,6 @@ class View:
         name, part = self.name, "" if self.is_whole else f" from byte {self.offset}"
         at = name if isinstance(name, str) else "{}[{}]".format(name[0], str(name[1]).strip("()"))
         return f"{at}{part} {self.shape}"
-
-
-def contiguous_strides(shape, itemsize):
-    """Bytes between two elements along each axis of a contiguous array."""
-    strides, apart = [], itemsize
-    for length in reversed(shape):
-        strides.append(apart)
-        apart *= length
-    return tuple(reversed(strides))
-
-
-def _contiguous(shape, strides, itemsize):
-    """Whether no element is apart from the next one."""
-    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if stride != itemsize and length != 1:
-            return False
-        itemsize *= length
-    return True
 
 
 def stacked(first, last, count):

@@ -61,6 +61,7 @@ class CpuEngine(HostEngine):
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
         self._cells, self._functions = {}, {}
         self._memory = MemoryPool(self.give_back_memory)
+        self.empty = self._memory.empty
         self._product_parts = products.ProductParts(self._threads, self._function, self._are_one)
 
     @property
@@ -121,9 +122,6 @@ class CpuEngine(HostEngine):
             if step < (SERIAL_SHARE if meets else SERIAL_STEP):
                 threads = 1
         return threads
-
-    def empty(self, shape, dtype):
-        return self._memory.empty(shape, dtype)
 
     from_host = staticmethod(copied)
     copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
