@@ -32,7 +32,6 @@ from numbarnn.compile import native, types
 from numbarnn.compile.translate import FAST_MATH, Plain, call_plain
 from numbarnn.compile.types import RuntimeValue
 
-
 plain = Plain  # marks a function as plain: other plain functions may call it, and `Entry` compiles it
 inlined = partial(Plain, inlined=True)  # also inlines it into its callers, so that loops around it are vectorized
 

@@ -124,7 +124,7 @@ class CpuEngine(HostEngine):
         return threads
 
     from_host = staticmethod(copied)
-    copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
+    copy = staticmethod(np.copyto)
 
     def give_back_memory(self):
         for keeper in tuple(self.keepers):
