@@ -15,15 +15,15 @@ ROOMS = {
     "bench": (("bench",), 5178),
     "cells": (("cells",), 5358),
     "kernels": (("kernels",), 5041),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14100),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14083),
     "cuda": (("cuda",), 2486),
     "torch": (("torch",), 2941),
     "weights and convert": (("weights", "convert.py"), 3016),
-    "compile": (("compile",), 1790),
+    "compile": (("compile",), 1784),
     "reference": (("reference",), 1154),
     "common, course, top level": (
         ("common", "course", "__init__.py", "__main__.py", "cli.py", "functional.py", "optim.py"),
-        1855,
+        1853,
     ),
 }
 TESTS = 32772

@@ -18,13 +18,15 @@ import types
 import warnings
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_FROM = ("cells", "common", "compile", "kernels", "cuda")  # folders with code that becomes part of kernels
+_KEYED = ("numbarnn.cells.", "numbarnn.common.", "numbarnn.compile.")  # modules whose sources are part of every key
+_PLAIN = (type(None), bool, int, float, str)
 KEPT_DAYS = 90  # days a file is kept after its last use
 PART_HOURS = 1  # age of a killed process's unfinished file
 WAIT_S = 60.0  # for another process that compiles the same
@@ -181,26 +183,24 @@ def key(function, *parts):
 @lru_cache(maxsize=1)
 def package_code():
     """Return the SHA-256 of the sources of all cells and kernels, read once per process."""
-    return hashlib.sha256("".join(module_texts(*_COMPILED_FROM)).encode()).hexdigest()
+    return sources_digest(*_COMPILED_FROM)
 
 
-def module_texts(*folders):
-    """Yield the texts of the package's modules in these folders, also if the package is in a zip."""
+def sources_digest(*folders):
+    """Return the SHA-256 of the package's modules in these folders, also if the package is in a zip."""
     root = _PACKAGE
     if not root.is_dir():
         import importlib.resources  # takes time
 
         root = importlib.resources.files("numbarnn")
-    for folder in folders:
-        yield from _sources_in(root / folder)
-
-
-def _sources_in(folder):
-    for one in sorted(folder.iterdir(), key=attrgetter("name")):
+    digest, waiting = hashlib.sha256(), [root.joinpath(*folder.split("/")) for folder in reversed(folders)]
+    while waiting:
+        one = waiting.pop()
         if one.is_dir():
-            yield from _sources_in(one)
+            waiting += sorted(one.iterdir(), key=attrgetter("name"), reverse=True)
         elif one.name.endswith(".py"):
-            yield one.read_text(encoding="utf-8")
+            digest.update(one.read_bytes())
+    return digest.hexdigest()
 
 
 def fingerprint(function):
@@ -208,77 +208,75 @@ def fingerprint(function):
 
     Kernels made by one factory share name and code and differ in what they close over. So the digest covers the
     bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
-    and defaults. NumPy's functions count by name, as Numba replaces them by its own. A value of an unknown kind counts
-    by its repr: if that contains an address, each process compiles the kernel again.
+    and defaults. Functions of the package's modules count by name, as every key covers their sources; NumPy's too, as
+    Numba replaces them by its own. A value of an unknown kind counts by its repr: if that contains an address, each
+    process compiles the kernel again.
     """
-    return hashlib.sha256("\n".join(_describe(function, {})).encode()).hexdigest()
+    lines = []
+    _describe(function, {}, lines)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _describe(value, seen):
-    """Yield lines of text that identify a value a kernel refers to. `seen`: id -> (number, the value)."""
+def _describe(value, seen, lines):
+    """Add lines of text that identify a value a kernel refers to. `seen`: id -> (number, the value)."""
     if id(value) in seen:
-        yield f"seen {seen[id(value)][0]}"
+        lines.append(f"seen {seen[id(value)][0]}")
         return
-    if isinstance(value, (types.FunctionType, tuple, list)) or _jitted_function(value) is not None:
+    kind, jitted = type(value), None
+    if kind in _PLAIN:
+        lines.append(f"{kind.__name__} {value!r}")
+        return
+    if not isinstance(value, type):  # the function inside a `@cuda.jit` dispatcher or an `@intrinsic`
+        jitted = getattr(value, "py_func", None) or getattr(value, "_defn", None)
+    if isinstance(jitted, types.FunctionType):
         seen[id(value)] = len(seen), value
-    jitted = _jitted_function(value)
-    if jitted is not None:
-        yield f"{type(value).__name__} {sorted(getattr(value, 'targetoptions', {}).items())!r}"
-        yield from _describe(jitted, seen)
+        lines.append(f"{kind.__name__} {sorted(getattr(value, 'targetoptions', {}).items())!r}")
+        _describe(jitted, seen, lines)
     elif isinstance(value, types.FunctionType):
-        yield from _describe_function(value, seen)
+        seen[id(value)] = len(seen), value
+        module = value.__module__ or ""
+        if module.startswith(_KEYED) and getattr(sys.modules.get(module), value.__name__, None) is value:
+            lines.append(f"function {module}.{value.__name__}")
+        else:
+            _describe_function(value, seen, lines)
     elif isinstance(value, (tuple, list)):
-        yield f"{type(value).__name__} {len(value)}"
+        seen[id(value)] = len(seen), value
+        lines.append(f"{kind.__name__} {len(value)}")
         for element in value:
-            yield from _describe(element, seen)
+            _describe(element, seen, lines)
     elif isinstance(value, types.ModuleType):
-        yield f"module {value.__name__}"
+        lines.append(f"module {value.__name__}")
     elif isinstance(value, (set, frozenset)):
-        yield f"{type(value).__name__} {sorted(map(repr, value))}"
+        lines.append(f"{kind.__name__} {sorted(map(repr, value))}")
     elif isinstance(value, np.ndarray):
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-        yield f"array {value.dtype!r} {value.shape} {content}"
-    elif type(value).__module__ == "numpy" and hasattr(value, "__qualname__"):  # np.where: its repr has an address
-        yield f"{type(value).__qualname__} {value.__module__}.{value.__qualname__}"
+        lines.append(f"array {value.dtype!r} {value.shape} {content}")
+    elif kind.__module__ == "numpy" and hasattr(value, "__qualname__"):  # np.where: its repr has an address
+        lines.append(f"{kind.__qualname__} {value.__module__}.{value.__qualname__}")
     else:
-        yield f"{type(value).__module__}.{type(value).__qualname__} {value!r}"
+        lines.append(f"{kind.__module__}.{kind.__qualname__} {value!r}")
 
 
-def _jitted_function(value):
-    """Return the Python function inside a `@cuda.jit` dispatcher or an `@intrinsic`; None for anything else."""
-    if isinstance(value, type):
-        return None
-    inner = getattr(value, "py_func", None) or getattr(value, "_defn", None)
-    return inner if isinstance(inner, types.FunctionType) else None
-
-
-def _describe_function(function, seen):
-    code = function.__code__
-    yield f"function {function.__qualname__}"
-    yield from _describe(function.__defaults__, seen)
-    for name, cell in sorted(zip(code.co_freevars, function.__closure__ or (), strict=True), key=itemgetter(0)):
-        yield f"closure {name}"
-        try:
-            content = cell.cell_contents
-        except ValueError:  # not filled in yet (a function that refers to itself, or defined later)
-            continue
-        yield from _describe(content, seen)
-    yield from _describe_code(code, function.__globals__, seen)
-
-
-def _describe_code(code, names, seen):
-    """Describe a code object, those inside it and what they find among global names; places in files do not count."""
-    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _describe_code(constant, names, seen)
-        else:
-            known = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            yield f"{type(constant).__name__} {known!r}"
-    for name in code.co_names:
-        if name in names:
-            yield f"global {name}"
-            yield from _describe(names[name], seen)
+def _describe_function(function, seen, lines):
+    lines.append(f"function {function.__qualname__}")
+    _describe(function.__defaults__, seen, lines)
+    for name, cell in sorted(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
+        lines.append(f"closure {name}")
+        with suppress(ValueError):  # not filled in yet (a function that refers to itself, or defined later)
+            _describe(cell.cell_contents, seen, lines)
+    codes, names = [function.__code__], function.__globals__
+    for code in codes:  # grows by the code objects inside; places in files do not count
+        lines.append(f"{code.co_code.hex()} {code.co_names} {code.co_varnames}")
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                codes.append(constant)
+            else:
+                known = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+                lines.append(f"{type(constant).__name__} {known!r}")
+        for name in code.co_names:
+            if name in names:
+                lines.append(f"global {name}")
+                _describe(names[name], seen, lines)
 
 
 def run_source(source, file, namespace):

@@ -27,7 +27,7 @@ def itemsize(dtype):
 
 def compute_dtype(dtype):
     """Return the dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
-    return "float32" if is_half(dtype) else dtype
+    return "float32" if dtype in HALVES else dtype
 
 
 def numpy_dtype(dtype):

@@ -59,7 +59,7 @@ def _known_to_llvm():
 @cache
 def _sources():
     """Return the SHA-256 of the sources of the package's compiled functions."""
-    return hashlib.sha256("".join(code_cache.module_texts(*_MADE_OF)).encode()).hexdigest()
+    return code_cache.sources_digest(*_MADE_OF)
 
 
 def address_of(name, label, made_of, write):
@@ -76,21 +76,21 @@ def address_of(name, label, made_of, write):
         key = hashlib.sha256("\0".join((name, *key_parts)).encode()).hexdigest()
         symbol = f"numbarnn.{name}.{key[:16]}"
         if symbol not in _addresses:
-            _addresses[symbol] = loaded(_code(key, symbol, name, label, write), symbol)
+            known = code_cache.read(key, ".o")
+            code = known[1] if known else _compiled_once(key, symbol, name, label, write)
+            _addresses[symbol] = loaded(code, symbol)
         return _addresses[symbol]
 
 
-def _code(key, symbol, name, label, write):
-    """Return a function's object file, see `address_of`."""
-    known = code_cache.read(key, ".o")
-    if known is None:
-        with code_cache.alone(key), notice.compiling(label, "three seconds", code_cache.directory_if_any()):
-            known = code_cache.read(key, ".o")  # another process may have compiled it meanwhile
-            if known is None:
-                code = compiled(write(symbol))
-                code_cache.write(key, {"name": name}, code, ".o")
-                return code
-    return known[1]
+def _compiled_once(key, symbol, name, label, write):
+    """Compile a function, see `address_of`, unless another process does meanwhile; return its object file."""
+    with code_cache.alone(key), notice.compiling(label, "three seconds", code_cache.directory_if_any()):
+        known = code_cache.read(key, ".o")
+        if known:
+            return known[1]
+        code = compiled(write(symbol))
+        code_cache.write(key, {"name": name}, code, ".o")
+        return code
 
 
 def offer_symbol(name, address):

@@ -22,6 +22,7 @@ refused with its file and line.
 """
 
 import ctypes
+from functools import partial
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -31,15 +32,8 @@ from numbarnn.compile import native, types
 from numbarnn.compile.translate import FAST_MATH, Plain, call_plain
 from numbarnn.compile.types import RuntimeValue
 
-
-def plain(function):
-    """Mark a function as plain: other plain functions may call it, and `Entry` compiles it."""
-    return Plain(function)
-
-
-def inlined(function):
-    """Mark a function as plain and inline it into its callers, so that loops around it are vectorized."""
-    return Plain(function, inlined=True)
+plain = Plain  # marks a function as plain: other plain functions may call it, and `Entry` compiles it
+inlined = partial(Plain, inlined=True)  # also inlines it into its callers, so that loops around it are vectorized
 
 
 class Interleaved(NamedTuple):

@@ -78,13 +78,9 @@ class Engine(ABC):
         empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
 
-    def array_at(self, view, array):
-        """The part of an array that a `numbarnn.programs.views.View` of its buffer is."""
-        return array if view.is_whole else self._part(view, array)
-
     @abstractmethod
-    def _part(self, view, array):
-        """Return the part of an array that a view shows, which is not all of it."""
+    def array_at(self, view, array):
+        """Return the part of an array that a `numbarnn.programs.views.View` of its buffer is."""
 
     def compile(self, operations):
         """Functions without arguments that do operations one after another, perhaps fewer than these.
@@ -330,7 +326,7 @@ class HostEngine(Engine):
                 raise TypeError(f"{name} must be a NumPy array, and NumPy cannot take this {kind}: {error}") from error
         raise TypeError(f"{name} must be a NumPy array, not {type(value).__module__}.{type(value).__qualname__}")
 
-    def _part(self, view, array):
+    def array_at(self, view, array):
         if 0 in view.shape:
             return np.empty(view.shape, view.dtype)
         memory = array if array.dtype.isbuiltin == 1 else array.view(np.uint8)  # bfloat16 has no buffer of Python's

@@ -33,7 +33,8 @@ class Arrays:
 
     def at(self, view):
         """A view's array."""
-        return self.engine.array_at(view, self.arrays[view.name])
+        array = self.arrays[view.name]
+        return array if view.is_whole else self.engine.array_at(view, array)
 
     def on_arrays(self, operation):
         """An operation with arrays in place of views; steps and launches with the function that is bound to them."""

@@ -1,6 +1,6 @@
 """The backward program: what its tasks are on the arrays of a call."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from numbarnn.common.order import RESET, SKIP
@@ -202,7 +202,7 @@ class Backward(Builder):
     def left_arrays(self):
         return [] if self.has_weights else self._for_weights()
 
-    @property
+    @cached_property
     def has_weights(self):
         """Whether the plan has gradients of parameters."""
         return any(task.kind == "weights" for task in self.plan.tasks)

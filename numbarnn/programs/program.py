@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from numbarnn.common.precision import known_dtype
 from numbarnn.programs.states import state_parts
-from numbarnn.programs.views import LINE, View, with_views
+from numbarnn.programs.views import LINE, View, views_of
 
 
 class Operation(NamedTuple):
@@ -72,30 +72,31 @@ class Program:
     def __init__(self, spec, problem, jobs, given, kept, constants):
         self.spec, self.problem, self.plan, self.jobs = spec, problem, spec.plan, tuple(jobs)
         self.given, self.kept, self.constants = given, kept, constants
-        self._uses = [_buffers_of(job.operations) for job in self.jobs]
-        used = {name: buffer for uses in self._uses for name, buffer in uses.items()}
-        self.inputs = tuple(name for name in used if name in given and name not in constants)
+        self._uses, used = [], {}
+        for job in self.jobs:
+            self._uses.append({view.name: view.buffer for view in views_of(job.operations)})
+            used |= self._uses[-1]
+        self.inputs = tuple([name for name in used if name in given and name not in constants])
         self.made = {name: buffer for name, buffer in used.items() if name not in given}
 
     @cached_property
     def first_uses(self):
         """For each job the `Buffer`s to be made before it."""
-        seen, found = set(), []
-        for uses in self._uses:
-            new = [buffer for name, buffer in uses.items() if name in self.made and name not in seen]
-            seen.update(uses)
-            found.append(new)
-        return found
+        return [[self.made[name] for name in names] for names in self._new_names(self._uses)]
 
     @cached_property
     def last_uses(self):
         """For each job the names of the buffers, made for the call, that nobody needs after it."""
-        seen, found = set(), []
-        for uses in reversed(self._uses):
-            done = [name for name in uses if name in self.made and name not in seen and name not in self.kept]
-            seen.update(uses)
-            found.append(done)
-        return found[::-1]
+        found = self._new_names(reversed(self._uses))
+        return [[name for name in names if name not in self.kept] for names in reversed(found)]
+
+    def _new_names(self, uses):
+        """For each of some jobs' uses the names of buffers, made for the call, that no use before it has."""
+        seen, found = set(self.given), []
+        for one in uses:
+            found.append([name for name in one if name not in seen])
+            seen.update(one)
+        return found
 
     def __str__(self):
         lines = [str(self.plan).splitlines()[0], "buffers:"]
@@ -105,19 +106,6 @@ class Program:
             lines.append(f"{number}  {job.title}" + (f" (after {', '.join(map(str, job.needs))})" if job.needs else ""))
             lines += [f"     {operation}" for operation in job.operations]
         return "\n".join(lines)
-
-
-def _buffers_of(operations):
-    """Name -> `Buffer` of all that operations use."""
-    found = {}
-
-    def note(view):
-        found[view.name] = view.buffer
-        return view
-
-    for operation in operations:
-        with_views((operation.operands, operation.options), note)
-    return found
 
 
 def dtype_of(problem, name):
@@ -195,11 +183,12 @@ class Builder:
         if plan.has_steps:
             jobs.append(self._copies((), self._begin))
         before, tasks = len(jobs), [*zip(plan.tasks, plan.needs, strict=True)]
-        steps = {n for n, (task, _) in enumerate(tasks) if plan.has_steps and (self.rewrites or task.has_steps)}
+        rewrites = self.rewrites and plan.has_steps
+        steps = {n for n, (task, _) in enumerate(tasks) if rewrites or task.kind in ("steps", "launch")}
         for number, (task, needs) in enumerate(tasks):
             first = (before - 1,) if number in steps and steps.isdisjoint(needs) else ()
             marks = (0,) if task.launch is not None else ()
-            needs = (*(need + before for need in needs), *first, *marks)
+            needs = (*[need + before for need in needs], *first, *marks)
             jobs.append(Job(str(task), task.lane if plan.concurrent else "", needs, self._done(self._do, task)))
         if steps:
             ends = sorted(steps.difference(*(plan.needs[number] for number in steps)))

@@ -4,7 +4,6 @@ Views are sliced, reshaped and transposed as NumPy's arrays are. An engine turns
 buffer's memory (`Engine.array_at`).
 """
 
-from dataclasses import fields, is_dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -34,26 +33,31 @@ class View:
         buffer: the `Buffer`.
         name: the buffer's.
         shape, dtype, strides: as of NumPy's arrays. offset: bytes from the beginning of the buffer.
+        is_contiguous: whether no element is apart from the next one.
         is_whole: whether it is all of its buffer.
     """
 
-    __slots__ = ("buffer", "dtype", "is_whole", "name", "offset", "shape", "strides")
+    __slots__ = ("buffer", "dtype", "is_contiguous", "is_whole", "name", "offset", "shape", "strides")
 
     def __init__(self, buffer, dtype, shape, offset=0, strides=None):
         self.buffer, self.dtype, self.shape, self.offset, self.name = buffer, dtype, shape, offset, buffer.name
-        self.strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
-        self.is_whole = shape == buffer.shape and dtype == buffer.dtype and self.is_contiguous
+        self.is_contiguous, apart, wanted = True, dtype.itemsize, []
+        for length in reversed(shape):
+            wanted.append(apart)
+            apart *= length
+        wanted.reverse()
+        if strides is not None:
+            for length, stride, apart in zip(shape, strides, wanted, strict=True):
+                if stride != apart and length != 1:
+                    self.is_contiguous = False
+                    break
+        self.strides = tuple(wanted) if strides is None else strides
+        self.is_whole = self.is_contiguous and shape == buffer.shape and dtype == buffer.dtype
 
     @classmethod
     def of(cls, name, shape, dtype):
         """All of a new buffer."""
         return cls(Buffer(name, shape, dtype), dtype, shape)
-
-    @property
-    def is_contiguous(self):
-        """Whether no element is apart from the next one."""
-        wanted = contiguous_strides(self.shape, self.dtype.itemsize)
-        return all(n == 1 or one == other for n, one, other in zip(self.shape, self.strides, wanted, strict=True))
 
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: prod(self.shape))
@@ -102,20 +106,9 @@ class View:
         return f"{at}{part} {self.shape}"
 
 
-def contiguous_strides(shape, itemsize):
-    """Bytes between two elements along each axis of a contiguous array."""
-    strides, apart = [], itemsize
-    for length in reversed(shape):
-        strides.append(apart)
-        apart *= length
-    return tuple(reversed(strides))
-
-
 def stacked(first, last, count):
     """Return operands whose views have an axis more, along which they go from those of `first` to those of `last`."""
-    ends = []
-    with_views(last, ends.append)
-    ends = iter(ends)
+    ends = iter(views_of(last))
 
     def join(view):
         step = (next(ends).offset - view.offset) // max(1, count - 1)
@@ -124,20 +117,40 @@ def stacked(first, last, count):
     return with_views(first, join)
 
 
+def views_of(operands):
+    """Return all views of operands, in the order in which `with_views` meets them."""
+    found, waiting = [], [operands]
+    while waiting:
+        value = waiting.pop()
+        if type(value) is View:
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            waiting += reversed(value)
+        elif isinstance(value, dict):
+            waiting += reversed(value.values())
+        elif getattr(value, "has_views", False):
+            waiting += reversed(vars(value).values())
+    return found
+
+
 def with_views(value, function):
     """Return operands (views in tuples, lists, dicts, and groups of `kernels.step.groups`) with a function
     applied to each view."""
-    if isinstance(value, View):
+    kind = type(value)
+    if kind is View:
         return function(value)
-    if value is None or isinstance(value, _NUMBERS):  # most values: looking further takes a microsecond
-        return value
-    if isinstance(value, tuple):
-        parts = [with_views(part, function) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [with_views(part, function) for part in value]
+    if isinstance(value, (tuple, list)):
+        parts = []
+        for part in value:  # most are views, None or numbers: no call for each
+            if type(part) is View:
+                part = function(part)
+            elif part is not None and not isinstance(part, _NUMBERS):
+                part = with_views(part, function)
+            parts.append(part)
+        return parts if kind is list else kind(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, dict):
-        return {name: with_views(part, function) for name, part in value.items()}
-    if is_dataclass(value) and getattr(value, "has_views", False):
-        return replace(value, **{one.name: with_views(getattr(value, one.name), function) for one in fields(value)})
+        return dict(zip(value, with_views([*value.values()], function), strict=True))
+    if getattr(value, "has_views", False):
+        values = vars(value)
+        return kind(**dict(zip(values, with_views([*values.values()], function), strict=True)))
     return value

@@ -117,17 +117,17 @@ class Plan:
     def needs(self):
         """For each task the positions in `tasks` of those it needs."""
         position = {task: number for number, task in enumerate(self.tasks)}
-        return tuple(tuple(position[need] for need in task.needs) for task in self.tasks)
+        return tuple([tuple(map(position.__getitem__, task.needs)) for task in self.tasks])
 
     @cached_property
     def has_steps(self):
         """Whether it has steps."""
-        return any(task.has_steps for task in self.tasks)
+        return not {task.kind for task in self.tasks}.isdisjoint(("steps", "launch"))
 
     @cached_property
     def has_launches(self):
         """Whether it has launches."""
-        return any(task.kind == "launch" for task in self.tasks)
+        return self.final_launch is not None
 
     @cached_property
     def launched_layers(self):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class Problem:
 
     @cached_property
     def _hash(self):  # plans and graphs are looked up by problems at each call
-        return hash(tuple(getattr(self, item.name) for item in fields(self)))
+        return hash(_all_fields(self))
 
     @property
     def layers(self):
@@ -164,6 +165,9 @@ class Problem:
     def output_sizes(self):
         """Width of h of each layer and direction: P with projection, else H."""
         return tuple(self.projection or hidden for hidden in self.hidden_sizes)
+
+
+_all_fields = attrgetter(*(item.name for item in fields(Problem)))
 
 
 def state_shapes(sizes, directions, batch):

@@ -6,6 +6,8 @@ from numbarnn.engines.cpu import cell_steps
 from numbarnn.engines.cpu.cell_parts import CellParts, StageParts
 from numbarnn.engines.cpu.records import LARGEST, Call, Stage
 
+# Arrays of a `Call` whose rows stand apart by a field of its own.
+_WITH_ROWS = {"x", "ax", "saved", "v", "dh", "own_dh", "dc", "dax", "dah", "dy", "d_per_unit", "d_states", "d_v"}
 _address_of_buffer, _byte_of = ctypes.addressof, ctypes.c_char.from_buffer
 
 
@@ -83,23 +85,41 @@ class CompiledCell:
         return call, stages  # stages must stay alive and in place
 
 
+def _point(call, **arrays):
+    """Set a `Call`'s fields to the addresses of arrays, and those that end in _row to the bytes between their rows.
+    Fields of arrays that there are not stay zero."""
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        try:
+            place = _address_of_buffer(_byte_of(array))
+        except (BufferError, ValueError, TypeError):  # as in `address`
+            place = array.ctypes.data
+        setattr(call, name, place)
+        if name in _WITH_ROWS:
+            setattr(call, f"{name}_row", row_bytes(array))
+
+
 def _fill(call, buffers):
     """Set the fields that both loops read: sizes, parameters, states, options."""
-    p, states, direction = buffers.parameters, buffers.states, buffers.direction
+    p, states, direction, options = buffers.parameters, buffers.states, buffers.direction, buffers.options
     h, c, own_h, item = states.h, states.c, states.h if states.m is None else states.m, states.h.itemsize
     call.hidden = H = len(p.b_w) // call.gates
     call.outputs = P = p.R.shape[1]
     slots, call.batch, _ = h.shape
     call.steps, call.direction = slots - 2, direction
-    call.R, call.b_w, call.b_r, call.W_hr = address(p.R), address(p.b_w), address(p.b_r), address(p.W_hr)
-    call.per_unit = address(p.per_unit)
+    _point(
+        call, R=p.R, b_w=p.b_w, b_r=p.b_r, W_hr=p.W_hr, per_unit=p.per_unit, h=h, own_h=own_h, c=c,
+        step_mask=options.step_mask, noise=options.noise,
+    )  # fmt: skip
     call.h_slot, call.h_row, _ = h.strides
-    call.h = address(h) + direction * P * item
     call.own_h_slot, call.own_h_row, _ = own_h.strides
-    call.own_h = address(own_h) + direction * H * item
     call.c_slot, call.c_row, _ = c.strides
-    call.c, call.c_slots = address(c) + direction * H * call.private * item, len(c)
-    call.step_mask, call.noise = address(buffers.options.step_mask), address(buffers.options.noise)
+    call.c_slots = len(c)
+    if direction:
+        call.h += P * item
+        call.own_h += H * item
+        call.c += H * call.private * item
     if call.sums_count:
         call.all_sums = address(buffers.saved.sums)
 
@@ -111,12 +131,10 @@ def forward_call(call, buffers):
     call.from_zero = buffers.from_zero
     if x is not None:
         W = buffers.parameters.W
-        call.x, call.x_row, call.inputs, call.W = address(x), row_bytes(x), x.shape[2], address(W)
-        call.input_gates = len(W) // call.hidden
+        _point(call, x=x, W=W, saved=saved.gates, v=saved.v)
+        call.inputs, call.input_gates = x.shape[2], len(W) // call.hidden
     else:
-        call.ax, call.ax_row = address(buffers.scratch.ax), row_bytes(buffers.scratch.ax)
-    call.saved, call.saved_row = address(saved.gates), row_bytes(saved.gates)
-    call.v, call.v_row = address(saved.v), row_bytes(saved.v)
+        _point(call, ax=buffers.scratch.ax, saved=saved.gates, v=saved.v)
 
 
 def backward_call(call, buffers):
@@ -124,14 +142,11 @@ def backward_call(call, buffers):
     _fill(call, buffers)
     g, scratch, item = buffers.gradients, buffers.scratch, buffers.states.h.itemsize
     own_dh = g.dh if scratch.dm is None else scratch.dm
-    call.saved, call.saved_row = address(buffers.saved.gates), row_bytes(buffers.saved.gates)
-    call.dh, call.dh_row = address(g.dh), row_bytes(g.dh)
-    call.own_dh, call.own_dh_row = address(own_dh), row_bytes(own_dh)
-    call.dc, call.dc_row, call.dax, call.dax_row = address(g.dc), row_bytes(g.dc), address(g.dax), row_bytes(g.dax)
-    call.dah, call.dah_row, call.dht = address(g.dah), row_bytes(g.dah), address(g.dht)
-    call.dy, call.dy_row = address(g.dy) + buffers.direction * call.outputs * item, row_bytes(g.dy)
-    call.d_per_unit, call.d_per_unit_row = address(g.d_per_unit), row_bytes(g.d_per_unit)
-    if g.d_states is not None:
-        call.d_states = address(g.d_states) + buffers.direction * call.private * call.hidden * item
-        call.d_states_row = row_bytes(g.d_states)
-    call.d_v, call.d_v_row = address(scratch.d_v), row_bytes(scratch.d_v)
+    _point(
+        call, saved=buffers.saved.gates, dh=g.dh, own_dh=own_dh, dc=g.dc, dax=g.dax, dah=g.dah, dht=g.dht, dy=g.dy,
+        d_per_unit=g.d_per_unit, d_states=g.d_states, d_v=scratch.d_v,
+    )  # fmt: skip
+    if buffers.direction:
+        call.dy += call.outputs * item
+        if g.d_states is not None:
+            call.d_states += call.private * call.hidden * item

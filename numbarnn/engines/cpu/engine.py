@@ -61,6 +61,7 @@ class CpuEngine(HostEngine):
         self.thread_pool, self.keepers = ThreadPool(), WeakSet()
         self._cells, self._functions = {}, {}
         self._memory = MemoryPool(self.give_back_memory)
+        self.empty = self._memory.empty
         self._product_parts = products.ProductParts(self._threads, self._function, self._are_one)
 
     @property
@@ -122,11 +123,8 @@ class CpuEngine(HostEngine):
                 threads = 1
         return threads
 
-    def empty(self, shape, dtype):
-        return self._memory.empty(shape, dtype)
-
     from_host = staticmethod(copied)
-    copy, zero = staticmethod(np.copyto), staticmethod(joined.zero)
+    copy = staticmethod(np.copyto)
 
     def give_back_memory(self):
         for keeper in tuple(self.keepers):

@@ -66,8 +66,7 @@ class Fused:
     """
 
     def __init__(self, parts, pool, empty):
-        steps = (Step(function=one.function, record=addressof(one.record), threads=one.threads) for one in parts)
-        steps = (Step * len(parts))(*steps)
+        steps = (Step * len(parts))(*[(one.function, addressof(one.record), one.threads) for one in parts])
         self._empty, self._memory = empty, []
         self.lent = [(one.record, *lent) for one in parts for lent in one.lent]
         threads, work = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
@@ -85,11 +84,6 @@ class Fused:
         self.lend()
         self.run()
         self._memory = []
-
-
-def zero(out):
-    """Set out = 0."""
-    out[...] = 0
 
 
 @by_address

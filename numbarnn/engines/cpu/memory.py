@@ -49,8 +49,14 @@ class _Loan:
         self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": place}
 
     def __del__(self):
-        if MOST_KEPT is not None:  # else Python is about to end
-            self.pool._take_back(self.raw)
+        if MOST_KEPT is None or self.raw.nbytes > MOST_KEPT:  # Python is about to end, or it alone exceeds the limit
+            return
+        pool, size = self.pool, self.raw.nbytes
+        with pool._lock:
+            pool._free.setdefault(size, []).append(self.raw)
+            pool._kept += size
+            if pool._kept > MOST_KEPT:
+                pool._make_room()
 
 
 class MemoryPool:
@@ -97,20 +103,9 @@ class MemoryPool:
             free, self._free, self._kept = self._free, {}, 0
         free.clear()
 
-    def _take_back(self, raw):
-        """Keep memory for later, unless it alone exceeds the limit."""
-        if raw.nbytes > MOST_KEPT:
-            return
-        with self._lock:
-            self._free.setdefault(raw.nbytes, []).append(raw)
-            self._kept += raw.nbytes
-            self._make_room()
-
     def _make_room(self):
         """Free memory of the sizes unused for the longest time until the rest fits the limit.
         Kept bytes are counted anew: an interrupt or a garbage collection may have separated memory from its count."""
-        if self._kept <= MOST_KEPT:
-            return
         sizes = list(self._free.items())
         kept = sum(size * len(free) for size, free in sizes)
         for size, free in sizes:

@@ -200,7 +200,7 @@ class CudaEngine(KernelEngine):
             raise ValueError(f"{name} is on GPU {array.device.id}, this layer on GPU {self.ordinal}")
         return array
 
-    def _part(self, view, array):
+    def array_at(self, view, array):
         return self.array_module.ndarray(view.shape, view.dtype, array.data + view.offset, view.strides)
 
     def from_host(self, array):
