@@ -71,7 +71,9 @@ class Computation:
             if name in names:  # an array of its own in both
                 continue
             if self.space is not whole and name in state_dict:
-                parts = state_dict.pop(name).split([one.shape[0] for one in inside])
+                array = state_dict.pop(name)
+                rows = [one.shape[0] for one in inside]  # of a wrong shape PyTorch names the pieces
+                parts = array.split(rows) if array.shape == part.shape else array.tensor_split(len(rows))
                 state_dict.update(zip(names, parts, strict=True))
             elif self.space is whole and all(one in state_dict for one in names):
                 state_dict[name] = torch.cat([state_dict.pop(one) for one in names])

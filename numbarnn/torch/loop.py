@@ -92,7 +92,7 @@ class _Draws:
     def __init__(self, network, about, shape, library, dtype):
         self.drop, self.noise = {}, []
         if about.training and network.draws:
-            stack = network.stack
+            stack, dtype = network.stack, "float64" if dtype == "float64" else "float32"  # drawn as engines compute
             calls = PlannedCalls(stack, Shape(*shape), training=True)
             call = calls.call(stack.engine.zeros(stack.space.size, stack.dtype), int(about.seed[0]))
             call = call._replace(problem=replace(call.problem, dtype=dtype))

@@ -156,11 +156,24 @@ class Recurrent(Computed, torch.nn.RNNBase):
         Raises:
             ValueError: a pattern fits no parameter, or only part of one (use `split=True`).
         """
+        if not isinstance(options, Mapping):
+            raise TypeError(f"parameter_groups takes a dict, pattern -> options, not {options!r}")
+        for pattern, own in options.items():
+            if not isinstance(own, Mapping) or "params" in own:
+                raise TypeError(
+                    f"parameter_groups: {pattern!r} must have a dict of options without 'params', got {own!r}"
+                )
         names = {parameter: [] for parameter in self.parameters()}
         for blocks in self._computation.space.blocks.items():
             prefix = "l{}.{}".format(blocks[0][0], "reverse." * blocks[0][1]) if len(self._all_weights) > 1 else ""
             for name, (part, *_) in blocks[1].items():
-                names[getattr(self, part.name.removesuffix(self._computation.suffix))].append(prefix + name)
+                parameter = part.name.removesuffix(self._computation.suffix)
+                if parameter not in self._parameters:
+                    raise ValueError(
+                        f"parameter_groups: {parameter} is computed by a parametrization: group the parameters of "
+                        "module.parametrizations yourself"
+                    )
+                names[getattr(self, parameter)].append(prefix + name)
         groups = {pattern: [] for pattern in (*options, None)}
         for parameter, own in names.items():
             fits = {next((one for one in options if fnmatchcase(name, one)), None) for name in own}
@@ -171,6 +184,10 @@ class Recurrent(Computed, torch.nn.RNNBase):
                 )
             groups[fits.pop()].append(parameter)
         if unused := [pattern for pattern in options if not groups[pattern]]:
+            if any(fnmatchcase(name, unused[0]) for own in names.values() for name in own):
+                raise ValueError(
+                    f"parameter_groups: an earlier pattern takes all that {unused[0]!r} fits; put it first"
+                )
             raise ValueError(f"parameter_groups: no parameter fits {unused[0]!r}; there are {', '.join(self.named)}")
         return [{"params": own, **options.get(pattern, {})} for pattern, own in groups.items() if own]
 

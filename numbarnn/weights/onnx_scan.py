@@ -178,6 +178,10 @@ class GraphWriter:
         rest = self.node("Mod", a, b, fmod=1)
         return self.operation("where", self.operation("lt", rest * b, 0.0), rest + b, rest)
 
+    def _bent(self, a, below):
+        """Add the choice of a where it is positive, else of `below`, a function of min(a, 0)."""
+        return self.operation("where", self.operation("gt", a, 0.0), a, below(self.operation("minimum", a, 0.0)))
+
     def function(self, op):
         """Return the function that adds the nodes of an operation of `numbarnn.cells.tracing.graph`."""
         over_units = {"axes": [-1], "keepdims": 1}
@@ -186,8 +190,9 @@ class GraphWriter:
             "row_max": lambda a: self.node("ReduceMax", a, **over_units),
             "stop_gradient": lambda a: a,
             "custom_derivative": lambda value, *_: value,
-            "leaky_relu": lambda a, slope: self.node("LeakyRelu", a, alpha=slope),
-            "elu": lambda a, alpha: self.node("Elu", a, alpha=alpha),
+            # onnxruntime has LeakyRelu and Elu in float32 alone
+            "leaky_relu": lambda a, slope: self._bent(a, lambda b: b * slope),
+            "elu": lambda a, alpha: self._bent(a, lambda b: (self.operation("exp", b) + -1.0) * alpha),
             "normal_cdf": lambda a: (self.node("Erf", a * SQRT_HALF) + 1.0) * 0.5,
             "modulo": self._modulo,
             "ne": lambda a, b: self.node("Not", self.operation("eq", a, b)),

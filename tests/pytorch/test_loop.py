@@ -104,3 +104,16 @@ def test_runs_where_no_engine_is():
 def test_a_schedule_that_there_is_not_names_it_too():
     with pytest.raises(ValueError, match=r"'loop' of numbarnn\.torch"):
         nrt.LSTM(I, H, schedule="lop")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_drops_and_draws_as_the_engine(dtype):
+    def noisy(x, h, p):
+        return nr.tanh(p.W @ x + nr.drop_connect(p.R, 0.5) @ h + 0.1 * nr.normal())
+
+    ours, loop = (one.to(dtype) for one in both(nr.cell(noisy), I, H))
+    x = torch.randn(T, B, I, dtype=dtype)
+    torch.manual_seed(1)
+    expected = ours(x)[0]
+    torch.manual_seed(1)
+    torch.testing.assert_close(loop(x)[0], expected, rtol=0, atol=0.03)

@@ -78,3 +78,16 @@ def test_groups_of_parameters():
         whole.parameter_groups({"l0.R.f": {}})
     with pytest.raises(ValueError, match=r"no parameter fits 'Q'; there are W.i, "):
         split.parameter_groups({"Q": {}})
+    with pytest.raises(ValueError, match=r"an earlier pattern takes all that 'R.f' fits"):
+        split.parameter_groups({"R.*": {}, "R.f": {}})
+    for wrong in (["R.*"], {"R.*": None}, {"R.*": {"params": []}}):
+        with pytest.raises(TypeError, match="parameter_groups"):
+            split.parameter_groups(wrong)
+    torch.nn.utils.parametrizations.weight_norm(split, "R_i_l0")
+    with pytest.raises(ValueError, match="R_i_l0 is computed by a parametrization"):
+        split.parameter_groups({"b_*": {}})
+
+
+def test_a_state_dict_of_another_size_is_refused_by_name():
+    with pytest.raises(RuntimeError, match="size mismatch for R_i_l0"):
+        nrt.LSTM(4, 4, split=True).load_state_dict(nrt.LSTM(4, 5).state_dict())

@@ -154,3 +154,15 @@ def test_what_onnx_cannot_hold_is_named():
         convert.to_onnx(nr.RNN(next(iter(WRITTEN.values())), 3, 4, device="cpu"))
     with pytest.raises(TypeError, match="cell must be left out"):
         convert.from_onnx(convert.to_onnx(nr.LSTM(3, 4, device="cpu")), cell=library.slstm)
+
+
+@needs_onnx
+def test_functions_that_onnxruntime_lacks_in_float64():
+    def bent(x, h, p):
+        a = p.W @ x + p.R @ h
+        return nr.elu(a, 0.7) * nr.leaky_relu(a, 0.2) + nr.selu(a)
+
+    layer = nr.RNN(nr.cell(bent), 6, 6, device="cpu", dtype="float64", seed=0)
+    x = np.random.default_rng(0).standard_normal((4, 3, 6))
+    y = run_by_onnxruntime(convert.to_onnx(layer), {"x": x})[0]
+    np.testing.assert_allclose(y.reshape(4, 3, 6), layer(x)[0], atol=1e-12)
