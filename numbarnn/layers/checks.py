@@ -63,7 +63,7 @@ def allow_tf32(value):
 
 
 def hidden_sizes(hidden_size, num_layers):
-    """H of each layer from PyTorch's two arguments, or from one int per layer."""
+    """Return H of each layer, from PyTorch's hidden_size and num_layers or from one int per layer."""
     if _is_int(hidden_size):
         layers = 1 if num_layers is None else positive_int(num_layers, "num_layers")
         return (positive_int(hidden_size, "hidden_size"),) * layers

@@ -43,8 +43,8 @@ def drop_connect_masks(work, dtype):
 
 
 def noise(work):
-    """A list of arrays (D, T, B, N, H), one per layer: the N numbers that each unit drew in each step of a
-    `ForwardCall`."""
+    """Return the random numbers that a `ForwardCall` drew: one array (D, T, B, N, H) per layer, with N numbers per unit
+    and step."""
     problem = work.problem
     if not problem.cell.noise:
         return []

@@ -31,18 +31,18 @@ _ARGUMENTS = """
         dropout: probability of dropping an element of a layer's output in training. The last layer drops none.
         bidirectional: add a second direction that runs backward in time. y concatenates both.{options}
         input_mode: what layer 0 does with x. "linear" multiplies it by W. "skip" adds x itself to each gate, so
-            input_size must be hidden_size. "given": x already is W x, ordered by direction, then gate, so that
-            input_size is D*G*H for D directions and G gates.
+            input_size must be hidden_size. "given": you pass the product W x as x, ordered by direction, then gate.
+            input_size is then D*G*H, for D directions and G gates.
         dtype: "float32", "float64", "float16" or "bfloat16". The last two store arrays in 16 bits; arithmetic, c and
             the gradients of states use float32.
         device: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N" or "sim" (simulator).
         schedule: "stepwise", "wavefront", "persistent", or "auto", which picks one; `explain` says which and why.
         allow_tf32: on a GPU, round the operands of float32 products to TF32 (10 bits of mantissa): faster, less
-            accurate. "3x" computes three such products instead, with errors like float32's; this needs schedule
-            "persistent", and an infinite operand may give NaN. GPUs below compute capability 8.0 ignore both.
+            accurate. "3x" adds up three such products, which gives errors like float32's. It needs schedule
+            "persistent", and an infinite operand may give NaN. GPUs below compute capability 8.0 ignore True and "3x".
         checkpoint_every: k saves memory in training calls of more than k steps: they keep every k-th step's states, and
             backward recomputes the rest (Chen et al. 2016, arXiv:1604.06174). None keeps everything.
-        seed: seed of the initial parameters and of random numbers in training. None takes a new one.
+        seed: seed of the initial parameters and of random numbers in training. None draws a new seed.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of the wrong type.
@@ -89,10 +89,11 @@ _RNN = """Apply layers of a vanilla RNN, or of any cell, to sequences.
     `RNN(input_size, hidden_size, ...)` is the vanilla RNN (equations: `numbarnn.cells.rnn`); its state is h.
     `RNN(cell, input_size, hidden_size, ...)` runs a `Cell`; its state is h, or the tuple of the cell's states, h first.
 
-    Where possible, parameters have PyTorch's names: weight_ih_l0 stacks the matrices that multiply x, weight_hh_l0
-    those that multiply anything else, bias_ih_l0 and bias_hh_l0 the biases, and weight_hr_l0 is the projection. Others
-    keep their names in the equations. `layer.named` holds every parameter under its name in the equations, such as
-    "R.i". With n heads and A gates that read h, R has shape (A*H, H/n): each unit reads its own head's units only."""
+    Parameters have PyTorch's names where PyTorch has one. weight_ih_l0 stacks the matrices that multiply x.
+    weight_hh_l0 stacks those that multiply anything else. bias_ih_l0 and bias_hh_l0 are the biases, weight_hr_l0 is the
+    projection. All other parameters keep their names from the equations. `layer.named` holds every parameter under its
+    name in the equations, such as "R.i". With n heads, a unit reads only the units of its own head. So R has shape
+    (A*H, H/n), where A is the number of gates that read h."""
 
 
 _Make = TypeVar("_Make", bound=Callable[..., None])
@@ -188,7 +189,7 @@ class GRU(Recurrent):
 
 class RNN(Recurrent):
     __doc__ = _RNN + _ARGUMENTS.format(
-        first="\n        cell: a `Cell`, such as `numbarnn.cell` makes; it may stand first or be passed as `cell=`.",
+        first="\n        cell: the `Cell` to run, such as one made by `numbarnn.cell`. Pass it first or as `cell=`.",
         more='\n        nonlinearity: "tanh" or "relu", of the vanilla RNN.', options=_OF_CELL, example=_RNN_EXAMPLE,
     )  # fmt: skip
 

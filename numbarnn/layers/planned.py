@@ -142,8 +142,8 @@ class PlannedCalls:
             return Done(*run_forward(call, self.forward_plan, x, *state, *ends))
 
     def forward(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY):
-        """((y, hy, cy, and all private states if they were asked for), the reserve (bytes,) uint8, of which y may be a
-        part; None after inference). Arguments as those of `run`."""
+        """Run the forward pass and return ((y, hy, cy, states), reserve). states: the cell states of all steps, only if
+        requested. reserve: uint8 (bytes,), which may contain y; None after inference. For the arguments see `run`."""
         done = self.run(weights, x, state, sequences, key)
         reserve = done.tape.reserve if self.training else None
         if done.prepared is not None:

@@ -135,7 +135,8 @@ class Recurrent:
 
     @property
     def training_calls(self) -> int:
-        """Count the training calls. With the seed it decides what the next one draws at random: set it to resume."""
+        """Number of training calls so far. Together with the seed, it decides which random numbers the next call draws.
+        To resume a training, set it to the saved number."""
         return self.stack.calls
 
     @training_calls.setter
@@ -173,18 +174,20 @@ class Recurrent:
                 layer. None is zero.
             lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
                 length is never read, and the second direction starts at the sequence's last step. None: all are T.
-            resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: nothing passes
-                between the steps before t and those from t on, in either direction.
+            resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: neither direction
+                carries a state across the boundary before step t.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
             record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step.
-                States are recorded after the step. A second call computes the values.
+                States are those after the step. To compute the values, the layer runs the equations a second time,
+                which costs time.
             side: name -> side input (T, B, width), in the form of x, of a cell with side inputs (`numbarnn.side`). x
                 has that many columns fewer. None: they are the last columns of x.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
-            state: the state after each sequence's last step, in the form of the argument. Pass it on to continue.
+            state: the state after each sequence's last step, shaped like the argument `state`. Pass it to the next call
+                to continue.
             states: only with `output_states`: the tuple of the last layer's cell states (c of the LSTM) at every step,
                 each shaped like y.
             values: only with `record`: a dict, name -> list with one (T, B, D*H) per layer, in the form of y. They are
@@ -287,16 +290,17 @@ class Recurrent:
         Args:
             tape: the tape that `forward` of this layer returned last. Backward uses it up, unless retained.
             dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
-            dstate: dL/dstate of the final state, in its form. None means zero; in a tuple, single entries may be
-                None too.
+            dstate: dL/d(final state), shaped like the state. None means zero, for all of it or for single entries of a
+                tuple.
             dstates: gradients of the cell states at every step, in the form of forward's `states`, not read
                 beyond sequences' lengths. None is zero, also for single entries.
             dw: a flat buffer, shaped like `weights`, to which gradients are added, such as an earlier
                 `Gradients.weights`. Do not pass the layer's own weights. None starts from zero.
-            need: which gradients to compute: any of "x", "weights" and "states". Products for others are skipped.
-                Gradients of the initial state are always computed. "states" adds `Gradients.states`, for the states
-                after each step; forward must have recorded something.
-            retain: keep the tape for another backward: (T, B, gates*H) more numbers per layer and direction.
+            need: which gradients to compute: any of "x", "weights" and "states". The layer skips the products that only
+                other gradients need. It always computes the initial state's gradient. "states" adds `Gradients.states`,
+                the gradients of the states after each step; it requires a `forward` with `record`.
+            retain: keep the tape, so that you can call backward again. This takes (T, B, gates*H) more numbers per
+                layer and direction.
             per_sequence: compute each sequence's gradients of the parameters: `Gradients.weights` is (B, size),
                 and each entry of `params` has B in front of its shape. Not with `dw` or `checkpoint_every`.
 
@@ -354,15 +358,16 @@ class Recurrent:
     ) -> Results:  # fmt: skip
         """Compute outputs and their derivative in one direction (a Jacobian-vector product, forward mode).
 
-        The direction is what x, the initial state and the parameters move by: dx, dstate, weights. None is zero.
-        float16 and bfloat16 are computed in float32 and rounded once.
+        dx, dstate and weights are the direction: the changes of x, the initial state and the parameters. None means
+        zero. For float16 and bfloat16 layers, jvp computes in float32 and rounds the results once.
 
         Args:
             x, state, lengths, resets: as calls of the layer take them. y is 0 beyond a sequence's length.
             dx: tangent of x, in its shape (packed if x is).
             dstate: tangent of the initial state, in its form.
             weights: tangent of all parameters, a flat buffer in the layout of the layer's `weights`.
-            training: draw dropout and the cell's random numbers, as `forward` would in place of this call.
+            training: apply dropout and the cell's random numbers: the same as `forward` would draw if you called it
+                now.
             tape: also return what `hvp` needs.
 
         Returns:
@@ -390,10 +395,10 @@ class Recurrent:
         """Compute the gradients of a loss and their derivative in the direction of a `jvp` (a Hessian-vector product).
 
         Args:
-            tape: what `jvp(..., tape=True)` of this layer returned last. It is used up.
+            tape: the tape that this layer's last `jvp(..., tape=True)` returned. hvp uses it up.
             dy, dstate: the loss' gradients dL/dy and dL/dstate, as `backward` takes them.
-            ddy, ddstate: how these change in the direction: of L = sum(l(y)), ddy is l''(y) times jvp's dy. None is
-                zero: the loss is linear in y.
+            ddy, ddstate: the derivatives of dy and dstate in the direction of the jvp. For L = sum(l(y)), ddy is l''(y)
+                times jvp's dy. None means zero, as for a loss that is linear in y.
 
         Returns:
             (grads, hvp): the gradients as `backward` returns them, and the Hessian times the direction in the same
@@ -430,8 +435,8 @@ class Recurrent:
         """Return the masks of dropped weights (`drop_connect`) of a training call.
 
         Returns:
-            name of each R -> NumPy array, in the shape that steps multiply with. Each element is 0 or 1 / (1 - p).
-            Empty if the cell drops no weights.
+            A dict from the name of each R to a NumPy array, shaped like the matrix that a step multiplies. Each element
+            is 0 or 1 / (1 - p). The dict is empty if the cell drops no weights.
         """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)
@@ -441,8 +446,8 @@ class Recurrent:
 
         Returns:
             NumPy arrays (D, T, B, N, H), one per layer, with N numbers per unit and step; empty if the cell draws none.
-            Index t is the time in both directions. There are numbers beyond a sequence's length, too. If a state has
-            more units than h, H is its size.
+            Index t is the time step, also for the backward direction. The arrays include numbers beyond a sequence's
+            length, which were not used. If a state has more units than h, H is the size of that state.
         """
         arguments.require_own(self.stack, tape)
         return drawn.noise(tape.forward.call)
@@ -454,7 +459,8 @@ class Recurrent:
             shape: the shape of x.
 
         Returns:
-            text. With checkpoints it says what they save and cost, and describes each kind of segment.
+            text. With `checkpoint_every`, it also says how much memory that saves and how much time it costs, and
+            describes each kind of segment.
 
         Raises:
             ValueError, TypeError: x cannot have this shape.
@@ -474,7 +480,8 @@ class Recurrent:
         """Copy parameters in. An error changes nothing.
 
         Args:
-            state_dict: name -> array, as `state_dict` returns it with or without `named`; or PyTorch's, on the CPU.
+            state_dict: a dict from names to arrays, as `state_dict()` or `state_dict(named=True)` returns it, or a
+                PyTorch state dict with tensors on the CPU.
 
         Raises:
             ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,

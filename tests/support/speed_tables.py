@@ -113,16 +113,16 @@ def headline():
     for device, (cell, dtype, shape) in HEADLINES.items():
         one = newest(device)
         (ours, peers), (theirs, _) = (times_of(find(one, (cell, dtype, False), shape, what)) for what in PASSES)
-        peer = "PyTorch" if peers[0] == TORCH else "the fastest of cuDNN's algorithms"
+        peer = "PyTorch" if peers[0] == TORCH else "cuDNN's fastest algorithm"
         threads = "" if device == "cuda" else f" ({one['method']['threads']} threads)"
         first, second = ([milliseconds(middle[name]) for middle in (ours, theirs)] for name in ("numbarnn", peers[0]))
-        what = f"{NAMES[cell]} of {shape.T} steps, batch {shape.B}, {shape.H} units in {dtype}"
+        what = f"{NAMES[cell]} with {shape.T} steps, batch {shape.B} and {shape.H} units in {dtype}"
         said.append(
-            f"{what} on an {one['device_name']}{threads}: {first[0]} ms forward and {first[1]} ms with backward "
-            f"({peer}: {second[0]} and {second[1]}), measured {one['date'][:10]}"
-            f"{' with an earlier revision' * changed(one)}."
+            f"{what}, on an {one['device_name']}{threads}: {first[0]} ms for forward, {first[1]} ms for forward and "
+            f"backward. {peer} takes {second[0]} ms and {second[1]} ms. "
+            f"({one['date'][:10]}{', an earlier revision' * changed(one)})"
         )
-    return wrapped(" ".join([*said, "See [how fast](notebooks/speed.md)."]), indent="  ")
+    return wrapped(" ".join([*said, "[More figures](notebooks/speed.md)."]), indent="  ")
 
 
 def wrapped(words, indent=""):

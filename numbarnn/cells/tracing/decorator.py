@@ -369,7 +369,8 @@ class _Source:
             self.last_return = self.file, self._first + max(lines) - 1
 
     def statements(self):
-        """Return (file, line) -> the simple statement there, on one line."""
+        """Return a dict from (file, line) to the source of the simple statement that covers this line, joined to one
+        line."""
         found = {}
         for node in self._nodes:
             if isinstance(node, ast.stmt) and not hasattr(node, "body"):
