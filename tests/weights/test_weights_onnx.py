@@ -168,7 +168,7 @@ def test_nodes_by_name_output_and_number():
     for layer in layers:
         assert_same_layer(layer, layers[0])
     assert convert.from_onnx(model, ["gru_l1", 2], device="cpu").num_layers == 2
-    with pytest.raises(ValueError, match=r"is called 'x'; they are \['gru_l0', 'gru_l1', 'gru_l2'\]"):
+    with pytest.raises(ValueError, match=r"is called 'x'; the model has \['gru_l0', 'gru_l1', 'gru_l2'\]"):
         convert.from_onnx(model, "x")
     with pytest.raises(ValueError, match=r"input 'y_l1' of node 'gru_l2' must be the output of node 'gru_l0'.*GRU"):
         convert.from_onnx(model, [0, 2])

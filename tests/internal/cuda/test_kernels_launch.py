@@ -141,7 +141,7 @@ def test_failed_load_and_shared_memory_name_the_kernel(recorder):
     with pytest.raises(RuntimeError, match=r"loading kernel axpy_kernel \(sm_90\).*NO_BINARY.*empty the cache"):
         bind_axpy()
     recorder.status["cuFuncSetAttribute"] = [recorder.CUresult.CUDA_ERROR_INVALID_VALUE]
-    with pytest.raises(RuntimeError, match=r"kernel axpy_kernel asks for 0 .* 500000 .* allows 132 bytes"):
+    with pytest.raises(RuntimeError, match=r"kernel axpy_kernel needs 0 .* 500000 .* allows 132 bytes"):
         bind_axpy(LaunchConfig(1, 32, shared_bytes=500_000))
 
 
