@@ -10,8 +10,8 @@ States are one tensor each (see `core.forward_tensors`). Absent results have no 
 share no memory: y is copied out of the reserve.
 """
 
-from collections.abc import Sequence
 from functools import partial
+from typing import Sequence  # noqa: UP035 - custom_op of PyTorch 2.5 knows no other
 
 import torch
 from torch import Tensor

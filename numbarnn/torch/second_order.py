@@ -8,7 +8,7 @@ as y' is linear in u (`numbarnn.layers.tangents`):
     gradient of <u, backward of dy>    by dy: y'; by x, ...: the same derivative
 """
 
-from collections.abc import Sequence
+from typing import List, Sequence  # noqa: UP035 - custom_op of PyTorch 2.5 knows no others
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def rnn_tangents(
     network: str,
     batch_first: bool,
     passes: int,
-) -> list[Tensor]:
+) -> List[Tensor]:  # noqa: UP006
     """Return the tangents of y, hy, cy; with 2 passes also the gradients of values; with 3 those of the direction.
 
     values: x, hx, cx, the flat weights. direction: what they move by; None is zero. of_tangents, of_results: the

@@ -182,7 +182,9 @@ def test_a_handle_is_not_made_during_capture(library):
         stream.end_capture()
     with other:
         other.begin_capture()
-        with pytest.raises(RuntimeError, match=r"first product on a stream .*compute one product .* before begin_capture"):
+        with pytest.raises(
+            RuntimeError, match=r"first product on a stream .*compute one product .* before begin_capture"
+        ):
             product()
         other.end_capture()
     assert library.calls.count("cublasCreate_v2") == 1
