@@ -3,8 +3,8 @@
 Run the oldest ones with the oldest Python: their packages have no wheels for newer ones.
 
 "core" is what layers on the CPU and in the simulator need: `numbarnn check --quick`. "kernels" adds the compiler of
-kernels: `numbarnn kernels`. "torch" adds PyTorch and ONNX: modules, double backward, a file. Oldest are the lower bounds of pyproject.toml. Takes two to three minutes each; exits with
-1 where one fails.
+kernels: `numbarnn kernels`. "torch" adds PyTorch and ONNX: modules, double backward, a file. Oldest are the lower
+bounds of pyproject.toml. Takes two to three minutes each; exits with 1 where one fails.
 """
 
 import os
