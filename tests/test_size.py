@@ -15,7 +15,7 @@ ROOMS = {
     "bench": (("bench",), 5178),
     "cells": (("cells",), 5359),
     "kernels": (("kernels",), 5041),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14091),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14092),
     "cuda": (("cuda",), 2486),
     "torch": (("torch",), 2960),
     "weights and convert": (("weights", "convert.py"), 3021),

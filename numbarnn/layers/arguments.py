@@ -168,8 +168,8 @@ def require_own(stack, tape, unused=False):
         raise ValueError("tape was made by another layer: call backward on the layer whose forward made it")
     if unused and tape.used:
         raise ValueError(
-            "tape was already used: each needs a forward of its own, as backward overwrites it; "
-            "backward(..., retain=True) keeps it"
+            "tape was already used, and backward overwrites it: call forward again, or pass retain=True to the first "
+            "backward"
         )
 
 

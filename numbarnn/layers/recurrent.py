@@ -1,4 +1,4 @@
-"""The base class of LSTM, GRU and RNN: parameters, the calls, and PyTorch's state dict."""
+"""Define `Recurrent`, the base class of LSTM, GRU and RNN: parameters, calls, and PyTorch's state dict."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ class Recurrent:
             values in; the buffer stays the same object.
         parameters: name -> view of `weights`, with PyTorch's names. Write into a view, or assign to a name, to change a
             parameter. A tape has copies, so this does not change the gradients of an earlier forward.
-        named: the same by the names of the cell's equations: `layer.named["R.f"]`, and `layer.named["l1.reverse.R.f"]`
-            if there are several layers or directions. `layer.named.p()` is the equations' p (see `Named`).
+        named: name -> view of `weights`, with the names of the cell's equations: `layer.named["R.f"]`, and with several
+            layers or directions `layer.named["l1.reverse.R.f"]`. `layer.named.p()` returns the argument p with which
+            the equations run in NumPy.
         hidden_size: H, or the tuple of all layers' sizes if they differ; hidden_sizes is always the tuple.
         bias_mode: "double", "none", "input" or "recurrent".
         cell, engine, dtype, device, input_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
@@ -136,7 +137,7 @@ class Recurrent:
     @property
     def training_calls(self) -> int:
         """Number of training calls so far. Together with the seed, it decides which random numbers the next call draws.
-        To resume a training, set it to the saved number."""
+        To resume training, set it to the saved number."""
         return self.stack.calls
 
     @training_calls.setter
@@ -169,9 +170,9 @@ class Recurrent:
 
         Args:
             x: the input sequences, (T, B, I), or (B, T, I) with `batch_first`; or a `PackedSequence`.
-            state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. Each has shape
-                (L*D, B, H); a projected h has (L*D, B, P). If layer sizes differ, pass a list of one (D, B, H) per
-                layer. None is zero.
+            state: the initial state: h, or (h, c) for the LSTM, or the tuple of a cell's states. With L layers and D
+                directions each has shape (L*D, B, H), a projected h (L*D, B, P). If layer sizes differ, pass a list
+                with one array (D, B, H) per layer. None is zero.
             lengths: the number of steps of each sequence, (B,) ints from 0 to T in any order, on the host. x beyond a
                 length is never read, and the second direction starts at the sequence's last step. None: all are T.
             resets: bools (T, B), or (B, T) with `batch_first`. True restarts sequence b at step t: neither direction
@@ -179,10 +180,10 @@ class Recurrent:
             padding_value: value of y beyond a sequence's length.
             output_states: also return the cell states of every step; not with schedule "persistent".
             record: names of values in the equations, such as ("i", "f", "c"), that are also returned for every step.
-                States are those after the step. To compute the values, the layer runs the equations a second time,
+                A state is the one after the step. To compute the values, the layer runs the equations a second time,
                 which costs time.
-            side: name -> side input (T, B, width), in the form of x, of a cell with side inputs (`numbarnn.side`). x
-                has that many columns fewer. None: they are the last columns of x.
+            side: dict from the name of a side input (`numbarnn.side`) to its array (T, B, width), batch-first if x is.
+                x then lacks these columns. None: the last columns of x are the side inputs.
 
         Returns:
             y: the last layer's output at every step, (T, B, D*H), or (B, T, D*H), or packed like x.
@@ -288,7 +289,7 @@ class Recurrent:
         """Compute the gradients of x, the initial state and all parameters.
 
         Args:
-            tape: the tape that `forward` of this layer returned last. Backward uses it up, unless retained.
+            tape: the last result of this layer's `forward`. Backward uses it up, unless `retain` is set.
             dy: dL/dy, in the shape of y (packed if y is). It is not read beyond sequences' lengths. None is zero.
             dstate: dL/d(final state), shaped like the state. None means zero, for all of it or for single entries of a
                 tuple.
@@ -296,8 +297,8 @@ class Recurrent:
                 beyond sequences' lengths. None is zero, also for single entries.
             dw: a flat buffer, shaped like `weights`, to which gradients are added, such as an earlier
                 `Gradients.weights`. Do not pass the layer's own weights. None starts from zero.
-            need: which gradients to compute: any of "x", "weights" and "states". The layer skips the products that only
-                other gradients need. It always computes the initial state's gradient. "states" adds `Gradients.states`,
+            need: which gradients to compute: any of "x", "weights" and "states". The layer skips products that
+                none of them needs. It always computes the initial state's gradient. "states" adds `Gradients.states`,
                 the gradients of the states after each step; it requires a `forward` with `record`.
             retain: keep the tape, so that you can call backward again. This takes (T, B, gates*H) more numbers per
                 layer and direction.
@@ -446,7 +447,7 @@ class Recurrent:
 
         Returns:
             NumPy arrays (D, T, B, N, H), one per layer, with N numbers per unit and step; empty if the cell draws none.
-            Index t is the time step, also for the backward direction. The arrays include numbers beyond a sequence's
+            Index t is the time step, also for the second direction. The arrays include numbers beyond a sequence's
             length, which were not used. If a state has more units than h, H is the size of that state.
         """
         arguments.require_own(self.stack, tape)

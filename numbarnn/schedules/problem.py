@@ -132,7 +132,7 @@ class Problem:
 
     @cached_property
     def has_checkpoints(self):
-        """Whether it is computed in segments (`numbarnn.programs.checkpoints`)."""
+        """Whether a training call runs in segments between checkpoints (`numbarnn.programs.checkpoints`)."""
         return bool(self.training and self.checkpoint_every and self.checkpoint_every < self.steps)
 
     @cached_property

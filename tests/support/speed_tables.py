@@ -119,8 +119,8 @@ def headline():
         what = f"{NAMES[cell]} with {shape.T} steps, batch {shape.B} and {shape.H} units in {dtype}"
         said.append(
             f"{what}, on an {one['device_name']}{threads}: {first[0]} ms for forward, {first[1]} ms for forward and "
-            f"backward. {peer} takes {second[0]} ms and {second[1]} ms. "
-            f"({one['date'][:10]}{', an earlier revision' * changed(one)})"
+            f"backward. {peer} takes {second[0]} ms and {second[1]} ms "
+            f"({one['date'][:10]}{', an earlier revision' * changed(one)})."
         )
     return wrapped(" ".join([*said, "[More figures](notebooks/speed.md)."]), indent="  ")
 

@@ -125,5 +125,5 @@ def _has_rows(array, like):
 
 
 def _as_rows(array):
-    """Return an array that `_has_rows` accepts as one of two axes."""
+    """Reshape an array that `_has_rows` accepts to two axes."""
     return array if array.ndim == 2 else array.reshape(array.shape[0] * array.shape[1], array.shape[2])
