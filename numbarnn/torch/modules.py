@@ -244,8 +244,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
             resets: bools (T, B), or (B, T) with `batch_first` unless x is packed. True restarts sequence b at step t.
             padding_value: value of y beyond a sequence's length.
             output_states: also return the last layer's cell states of every step.
-            side: name -> side input (T, B, width), in the form of the input, of a cell with side inputs
-                (`numbarnn.side`). The input has that many columns fewer. None: they are its last columns.
+            side: dict from the name of a side input (`numbarnn.side`) to its tensor, with the input's axes. The input
+                then lacks these columns. None: the last columns of the input are the side inputs.
 
         Returns:
             output: y, (T, B, D*H), or in the form of the input.

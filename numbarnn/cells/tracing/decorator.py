@@ -209,7 +209,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     side = {key: value.width for key, value in chosen.items() if isinstance(value, SideInput)}
     if clash := {"H", "I", "P"}.intersection(side):
         raise error(f"a side input cannot be called {min(clash)}; take another name", source_lines.definition)
-    structure = _traced(function, input_name, states, chosen, source_lines)
+    structure = _traced(function, input_name, states, chosen, side, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may put gates into another order
     layout = layout_of(structure, source_lines.last_return, input_name, side)
@@ -262,7 +262,7 @@ def _signature(function, given, place):
     return names[0], tuple(names[1:where_p]), chosen
 
 
-def _traced(function, input_name, states, hyperparameters, source_lines):
+def _traced(function, input_name, states, hyperparameters, side, source_lines):
     """Run the equations on traced values and return their `Structure`. If there are constants, run twice and raise
     CellError if they differ."""
     counts = any(value is step for value in hyperparameters.values())
@@ -275,7 +275,6 @@ def _traced(function, input_name, states, hyperparameters, source_lines):
         for value, state in zip(values, states, strict=True):
             value._node.name = state
         given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
-        side = {key: value.width for key, value in given.items() if isinstance(value, SideInput)}
         start, total = 0, sum(side.values())
         for key, width in side.items():
             given[key], start = Input(trace, key, PartOfX(key, start, width, total)), start + width
