@@ -1,4 +1,4 @@
-"""The calls of layers that go beyond backward: tangents (`jvp`) and Hessian-vector products (`hvp`)."""
+"""Compute tangents (`jvp`) and Hessian-vector products (`hvp`) of layers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class TangentTape:
     """What `jvp` keeps for one `hvp`.
 
     Attributes:
-        layer: whose it is. kept: what `Tangents.backward` reads. steps, batch: T, B.
-        packing: of a packed x. used: an `hvp` has been computed."""
+        layer: the layer that made it. kept: the tape of `Tangents.backward`. steps, batch: T, B.
+        packing: the `Packing` of a packed x, or None. used: whether an `hvp` has been computed.
+    """
 
     layer: Any
     kept: Any
@@ -31,7 +32,7 @@ class TangentTape:
 
 
 def jvp(layer, at, along, ends, training, tape):
-    """See `Recurrent.jvp`: at (x, state), along (dx, dstate, weights), ends (lengths, resets)."""
+    """Compute `Recurrent.jvp`; at: (x, state), along: (dx, dstate, weights), ends: (lengths, resets)."""
     (x, state), (dx, dstate, weights), (lengths, resets) = at, along, ends
     stack, packing, batch_first = layer.stack, None, layer.batch_first
     if sequences.is_packed(x):
@@ -68,14 +69,14 @@ def jvp(layer, at, along, ends, training, tape):
 
 
 def hvp(layer, tape, dy, dstate, ddy, ddstate):
-    """See `Recurrent.hvp`."""
+    """Compute `Recurrent.hvp`."""
     stack = layer.stack
     if not isinstance(tape, TangentTape):
         raise TypeError(f"tape must be what jvp(..., tape=True) returned last, not a {type(tape).__qualname__}")
     if tape.layer is not layer:
         raise ValueError("tape was made by another layer: call hvp on the layer whose jvp made it")
     if tape.used:
-        raise ValueError("tape was already used: each needs a jvp of its own, as hvp overwrites it")
+        raise ValueError("tape was already used, and hvp overwrites it: call jvp(..., tape=True) again")
     width, packed = stack.directions * stack.output_sizes[-1], tape.packing
     batch_first = layer.batch_first and packed is None
     of_y, of_states = [], []
