@@ -126,10 +126,8 @@ class Engine(ABC):
         share.
 
         An engine that records jobs copies it to memory of that name, because recordings must not hold callers'
-        addresses. Other engines return the array itself.
-
-        Args:
-            own: copy it even if it is in that memory already, because it is read after the caller may write to it.
+        addresses. Other engines return the array itself. own: copy it even if it is in that memory already, because it
+        is read after the caller may write to it.
         """
         return array
 
@@ -172,10 +170,8 @@ class Engine(ABC):
         self.raise_if_failed()
 
     def raise_if_failed(self):  # noqa: B027 - on the CPU calls fail where they are made
-        """Raise RuntimeError, without waiting, if a finished call failed on the device; each failure raises once.
-
-        The message names the layer and the cure. If several calls failed since the last check, it names the first.
-        """
+        """Raise RuntimeError, without waiting, if a finished call failed on the device; each failure raises once. The
+        message names the layer and the cure. If several calls failed since the last check, it names the first."""
 
     @abstractmethod
     def copy(self, out, x):
@@ -221,11 +217,8 @@ class Engine(ABC):
 
     @abstractmethod
     def spread_blocks(self, out, x, gates):
-        """Set out (G*H, P) to the dense matrix of x (G*H, P/n), contiguous arrays.
-
-        Row g H + j of x goes to the columns of head k = j div (H/n), k P/n to (k + 1) P/n - 1. All other columns are
-        zero.
-        """
+        """Set out (G*H, P) to the dense matrix of x (G*H, P/n), contiguous arrays. Row g H + j of x goes to the columns
+        of head k = j div (H/n), k P/n to (k + 1) P/n - 1. All other columns are zero."""
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):

@@ -61,11 +61,8 @@ class Run(Arrays):
         self._allocate = allocate
 
     def give(self, name, state, own=False):
-        """Use a caller's array or state for the buffers of that name, or a copy if jobs are recorded.
-
-        Args:
-            own: copy it in any case, because it is read after the caller may write to it.
-        """
+        """Use a caller's array or state for the buffers of that name, or a copy if jobs are recorded. own: copy it in
+        any case, because it is read after the caller may write to it."""
         for full_name, array in named_arrays(name, state):
             if self.engine.records_jobs:
                 array = self.engine.settled(self._allocate, full_name, array, own)

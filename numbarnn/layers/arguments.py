@@ -57,6 +57,17 @@ def unpacked(stack, value, name, width, packing=None):
     return own, own.pad(stack.engine, data)
 
 
+def input_of(stack, x, lengths, batch_first):
+    """Return a call's x, checked and padded, its `Packing` or None, its lengths, and whether it is batch-first."""
+    packing = None
+    if sequences.is_packed(x):
+        packing, x = unpacked(stack, x, "x", stack.input_size)
+        if lengths is not None:
+            raise ValueError("lengths must be None with a packed x, which has its own")
+        lengths, batch_first = packing.lengths, False
+    return sequence(stack, x, "x", stack.input_size, batch_first), packing, lengths, batch_first
+
+
 def packed(engine, packing, array):
     """Pack a result (T, B, N) like x."""
     data = packing.pack(engine, array)
@@ -144,22 +155,22 @@ def every_state(stack, dstates, problem, packing):
         raise TypeError(
             f"dstates must be a tuple of gradients ({', '.join(names)},), one per state; got {type(dstates).__name__}"
         )
-    parts = []
+    parts, sizes = [], (problem.steps, problem.batch, problem.batch_major)
     for number, value in enumerate(dstates):
         width = stack.directions * stack.state_sizes[1 + number][-1]
-        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, problem, packing))
+        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, sizes, packing))
     with stack.engine.activate():
         module = stack.engine.array_module
         return private.join_steps(module, private.steps_for_engines(module, parts, stack, first=1), stack.directions)
 
 
-def result_gradient(stack, value, name, width, problem, packing):
-    """Return a checked gradient of a result of all steps, (T, B, width), or (B, T, width) if x was batch-first; None
-    stays None."""
+def result_gradient(stack, value, name, width, sizes, packing):
+    """Return a checked gradient or tangent of all steps, shaped like a sequence of sizes (T, B, whether it is
+    batch-first), and packed with a packing; None stays None."""
     if packing is not None and value is not None:
         value = unpacked(stack, value, name, width, packing)[1]
-    sizes = problem.steps, problem.batch
-    return value if value is None else sequence(stack, value, name, width, problem.batch_major, sizes)
+    steps, batch, batch_first = sizes
+    return value if value is None else sequence(stack, value, name, width, batch_first, (steps, batch))
 
 
 # ---------------------------------------------------------------- backward: the tape and dw

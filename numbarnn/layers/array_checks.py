@@ -30,11 +30,7 @@ def _require_plain(value, name):
 
 def array(engine, value, name, shape, dtype):
     """Return `value` as a C-contiguous array of the engine with this shape and dtype, copied only if it is not
-    contiguous.
-
-    Args:
-        shape: for each axis its size, or a letter if any size of at least 1 is allowed.
-    """
+    contiguous. shape: for each axis its size, or a letter if any size of at least 1 is allowed."""
     if type(value) is engine.array_module.ndarray and _fits(value.shape, shape) and value.dtype == known_dtype(dtype):
         result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
     else:
@@ -95,10 +91,7 @@ def buffer(engine, value, name, shape, dtype, strided=False):
 
 def apart(engine, out, name, others, cure):
     """Raise ValueError if an array that is written shares memory with another one.
-
-    Args:
-        others: (name, array, nested lists of arrays, or None) pairs.
-    """
+    others: (name, array, nested lists of arrays, or None) pairs."""
     for other_name, other in others:
         if isinstance(other, list | tuple):
             apart(engine, out, name, [(other_name, part) for part in other], cure)
@@ -121,10 +114,8 @@ def _place(engine, array):
 
 
 def host_array(value, name, shape, dtype):
-    """Return `value` as a NumPy array of real numbers with this shape, converted to the dtype.
-
-    A finite number beyond the dtype's range is an error; infinity and NaN pass.
-    """
+    """Return `value` as a NumPy array of real numbers with this shape, converted to the dtype. A finite number beyond
+    the dtype's range is an error; infinity and NaN pass."""
     _require_plain(value, name)
     try:
         result = np.asarray(value)

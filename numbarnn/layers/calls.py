@@ -93,12 +93,9 @@ def _allocator(call, *kind):
 
 
 def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-    """Run a forward call and return (y, hy, cy[, cell states of all steps]) and the `ForwardCall`.
-
-    Args:
-        x, hx, cx: the caller's arrays: x (T, B, I) or (B, T, I); states as in `problem.state_shapes`, None for zero.
-        lengths, resets: (B,) int32 and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length.
-    """
+    """Run a forward call and return (y, hy, cy[, cell states of all steps]) and the `ForwardCall`. x, hx, cx: the
+    caller's: x (T, B, I) or (B, T, I); states as in `problem.state_shapes`, None for zero. lengths, resets: (B,) int32
+    and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
     engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
     program = call.program(plan, hx, cx, fill)
     run = Run(engine, program.program, allocate)

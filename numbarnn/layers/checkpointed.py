@@ -5,7 +5,6 @@ import numpy as np
 from numbarnn.common.philox import Origin, dropout_words
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers.calls import BackwardCall, run_forward
-from numbarnn.layers.kernel_weights import SegmentWeights
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
 from numbarnn.programs.program import Places
@@ -52,11 +51,7 @@ class CheckpointedForward:
         self.step_mask = kept.get("step_mask")
 
     def run(self, x, state, sequences):
-        """Run all segments and return (y, hy, cy[, cell states of all steps]).
-
-        Args:
-            x, state: the caller's x and (hx, cx). sequences: a `sequences.Sequences`.
-        """
+        """Run all segments for the caller's x and (hx, cx), and return (y, hy, cy[, cell states of all steps])."""
         p, engine = self.problem, self.engine
         if self.call.keeps:
             self.read = self.read.of_copy(self._copy(self.read.parameters))
@@ -118,7 +113,7 @@ class CheckpointedForward:
         origin = Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1)
         mask = self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None
         call = self.call._replace(
-            problem=problem, weights=SegmentWeights(self.read), keeps=False, from_zero=False, origin=origin,
+            problem=problem, weights=self.read.fixed(), keeps=False, from_zero=False, origin=origin,
             step_mask=mask, part=(whole, chain.first, direction),
         )  # fmt: skip
         slot = slice(number, number + 1)

@@ -139,10 +139,7 @@ def recurrent_matrix(cell, sizes, width):
 
 def larger_states(cell, sizes, widths, mode):
     """Raise ValueError if a layer has a state of more units than h and an option that excludes this.
-
-    Args:
-        sizes: H of each layer. widths: units of each layer's largest state. mode: the input mode.
-    """
+    sizes: H of each layer. widths: units of each layer's largest state. mode: the input mode."""
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
         what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"

@@ -9,11 +9,7 @@ from numbarnn.weights import parameter_name
 
 def dropout_masks(work, dtype, sizes):
     """Return the dropout masks: one array (T, B, D*H) per layer but the last, with elements 0 or 1 / (1 - p).
-
-    Args:
-        work: the call's `ForwardCall` or `Call`. dtype: name of the masks' dtype. sizes: [layer] -> width of h for
-            callers.
-    """
+    work: the `Call` or `ForwardCall`. dtype: name of the masks' dtype. sizes: [layer] -> width of h for callers."""
     masks, problem = [], work.problem
     D = problem.directions
     for layer in range(problem.layers - 1):

@@ -62,10 +62,7 @@ class Insides:
 
     def backward(self, dy, dhy, dcy):
         """Return name of a state -> [layer] -> gradient of the state after each step, batch-first or packed if x is.
-
-        Args:
-            dy, dhy, dcy: gradients of the call's results, see `Stack.backward_data`.
-        """
+        dy, dhy, dcy: gradients of the call's results, see `Stack.backward_data`."""
         stack, (passes, *_) = self._stack, self._kept
         kept, self._kept = self._kept, None  # it is used up, and takes no memory
         with stack.engine.activate():

@@ -1,5 +1,7 @@
 """Provide the weights that kernels read: a stack's flat buffer of parameters, and weights derived from it."""
 
+import copy
+
 from numbarnn.weights.derived import DerivedWeights
 
 
@@ -53,12 +55,8 @@ class ReadWeights:
         """Return the `ReadWeights` of another flat buffer, which belongs to one call."""
         return ReadWeights(*self._of_stack, parameters, allocate)
 
-
-class SegmentWeights:
-    """The weights of a call with checkpoints, derived once for all segments."""
-
-    def __init__(self, read):
-        self.parameters, self.flat, self.derived, self.arrays = read.parameters, read.flat, read.derived, read.arrays
-
-    def derive(self):
-        """Do nothing: the call has derived them."""
+    def fixed(self):
+        """Return these weights for the segments of a call, which do not derive again."""
+        fixed = copy.copy(self)
+        fixed.derive = lambda: None
+        return fixed

@@ -44,6 +44,10 @@ class Shape(NamedTuple):
     keeps_states: bool = False
     from_zero: bool = False
 
+    def fields(self):
+        """Return those that a `Problem` has."""
+        return {name: value for name, value in self._asdict().items() if name != "from_zero"}
+
 
 class Done(NamedTuple):
     """The results of a call.
@@ -110,8 +114,7 @@ class PlannedCalls:
         self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
         self._weights, self._caller = stack.kernel_weights, stack.caller
         self._stack_schedule = stack.schedule  # not the stack itself, which holds this object
-        sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
-        self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
+        self.problem = problem = stack.problem(training=training, **shape.fields())
         self.has_checkpoints = problem.has_checkpoints
         for one in segments_of(problem) if self.has_checkpoints else [problem]:
             stack.require_trust(one)
@@ -230,7 +233,6 @@ class PlannedCalls:
 
 def reserve_size(stack, shape, dtype):
     """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
-    sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
-    problem = stack.problem_with(training=True, dtype=dtype, **sizes)
+    problem = stack.problem(training=True, dtype=dtype, **shape.fields())
     buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
     return Places(problem, buffers(problem)).size

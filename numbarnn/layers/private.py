@@ -7,12 +7,8 @@ columns for them, and their gradients are zero. `module` is numpy, cupy or torch
 
 
 def join(module, parts, shapes, dtype):
-    """Concatenate cell states, each an array (L*D, B, H), a list with one (D, B, H) per layer, or None; None if all are
-    None.
-
-    Args:
-        shapes: the shape of one state, or the list of shapes per layer.
-    """
+    """Concatenate cell states, each an array (L*D, B, H), a list with one (D, B, H) per layer, or None, for which zeros
+    of these shapes stand. Return None if all are None."""
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0]
     if isinstance(shapes, list):
@@ -53,10 +49,8 @@ def split_steps(states, count, directions):
 
 # ----------------------------------------------------------------------------- states of other widths than engines have
 def for_engines(module, parts, stack, gradients=False):
-    """Widen [state, h first] from callers' widths to engines'; None stays None.
-
-    Additional units repeat the last one, so they stay finite if it does; in gradients they are zero.
-    """
+    """Widen [state, h first] to engines' widths; None stays None. Additional units repeat the last one, so they stay
+    finite if it does; in gradients they are zero."""
 
     def wide(part, width):
         last = module.zeros_like(part[..., -1:]) if gradients else part[..., -1:]
@@ -89,10 +83,7 @@ def _resized(module, parts, stack, before, after, function):
 
 def steps_for_engines(module, parts, stack, first=0):
     """Widen gradients of y and of cell states of every step, each (T, B, D*N) or None, to engines' widths, with zeros.
-
-    Args:
-        first: the index of the first part's state; 0 is h, whose steps are y.
-    """
+    `first` is the index of the first part's state; 0 is h, whose steps are y."""
     made, D = [], stack.directions
     for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
         if part is not None and own[-1] != widths[-1]:

@@ -38,10 +38,7 @@ def checked(
     engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
 ):
     """Return the `Sequences` of a call's arguments; `EVERY_STEP` itself if there are neither lengths nor resets.
-
-    Args:
-        batch_first: whether resets are (B, T). names: the caller's names of lengths and padding_value, for messages.
-    """
+    batch_first: whether resets are (B, T). names: the caller's names of lengths and padding_value, for messages."""
     if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
     if lengths is None and resets is None:  # nothing is padded: no step gets the padding value

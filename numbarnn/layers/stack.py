@@ -1,8 +1,5 @@
-"""Define `Stack`, a stack of recurrent layers without parameters: sizes, options, and forward and backward for given
-weights.
-
-Layers (`numbarnn.LSTM`, ...) pass their own weights, and `numbarnn.functional` passes its caller's.
-"""
+"""Define `Stack`: a stack of recurrent layers without parameters, which computes forward and backward for given
+weights. Layers (`numbarnn.LSTM`, ...) pass their own weights, and `numbarnn.functional` passes its caller's."""
 
 from __future__ import annotations
 
@@ -94,7 +91,15 @@ class Stack:
 
     def _prepare(self):
         """Set the attributes that follow from the arguments."""
-        self._problem = self._problem_without_steps()
+        # The problem of calls, without the fields that `problem` sets.
+        self._problem = Problem(
+            engine=self.engine.name, profile=self.engine.profile, fuses_input=self.engine.fuses_input, cell=self.cell,
+            dtype=self.dtype, input_size=self.input_size, hidden_sizes=self.widths, directions=self.directions,
+            units=self.hidden_sizes if self.widths != self.hidden_sizes else (), projection=self.proj_size,
+            bias=self.bias_mode, input_mode=self.input_mode, dropout=self.dropout, steps=0, batch=0, training=False,
+            allow_tf32=self.allow_tf32 is True, splits_tf32=self.allow_tf32 == "3x",
+            checkpoint_every=self.checkpoint_every or 0,
+        )  # fmt: skip
         self.space = self._problem.space
         self.state_sizes = [self.output_sizes, *self._private_sizes()]
         self.state_widths = [self.output_widths, *[self.widths] * self.cell.num_private]
@@ -118,17 +123,6 @@ class Stack:
             this = weakref.ref(self)  # which holds the other one
             wide._next_call, wide.caller = lambda: this()._next_call(), self.caller  # it draws the same numbers
             self._widened = Widened(wide, self.dtype)
-
-    def _problem_without_steps(self):
-        """Return the `Problem` of calls without sizes, which `problem_with` fills in."""
-        return Problem(
-            engine=self.engine.name, profile=self.engine.profile, fuses_input=self.engine.fuses_input, cell=self.cell,
-            dtype=self.dtype, input_size=self.input_size, hidden_sizes=self.widths, directions=self.directions,
-            units=self.hidden_sizes if self.widths != self.hidden_sizes else (), projection=self.proj_size,
-            bias=self.bias_mode, input_mode=self.input_mode, dropout=self.dropout, steps=0, batch=0, training=False,
-            allow_tf32=self.allow_tf32 is True, splits_tf32=self.allow_tf32 == "3x",
-            checkpoint_every=self.checkpoint_every or 0,
-        )  # fmt: skip
 
     def __getstate__(self):  # the arguments that make it again, and what is drawn next
         return self._arguments_here() | {"calls": self.calls}
@@ -171,14 +165,9 @@ class Stack:
         return state_shapes(tuple(count * width for width in self.widths), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
-    def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
-        """Return the `Problem` of a call."""
-        odd = {"padded": padded, "resets": resets, "batch_major": batch_major, "keeps_states": keeps_states}
-        return self.problem_with(steps=steps, batch=batch, training=training, **odd)
-
-    def problem_with(self, **changes):
-        """Return the stack's `Problem` with other values of some fields."""
-        return replace(self._problem, **changes)
+    def problem(self, steps, batch, training, **fields):
+        """Return the `Problem` of a call: the stack's, with these fields."""
+        return replace(self._problem, steps=steps, batch=batch, training=training, **fields)
 
     def require_trust(self, problem):
         """Test the persistent kernels that run a problem, once per device; see `numbarnn.layers.self_check`."""

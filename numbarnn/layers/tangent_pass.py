@@ -44,11 +44,8 @@ class OpenedLayer:
         ]
 
     def load(self, flat, R, weights):
-        """Fill the flat weights.
-
-        Args:
-            R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases.
-        """
+        """Fill the flat weights. R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the
+        biases."""
         for d, constants in enumerate(weights):
             own = self.stack.space.pseudo_layer(flat, 0, d)
             for rows, place in self._rows:
@@ -61,11 +58,7 @@ class OpenedLayer:
 
     def unload(self, gradient, R, like, grads):
         """Add the gradients of biases to `grads`, and return the gradient of R, [direction] -> (A*H, width).
-
-        Args:
-            gradient: of the flat weights. R: as in `load`. like: [direction] -> weights. grads: [direction] -> their
-                gradients.
-        """
+        gradient: of the flat weights. R: as in `load`. like, grads: [direction] -> the weights, and their gradients."""
         found, xp = [], self.stack.engine.array_module
         for d, known in enumerate(like):
             own = self.stack.space.pseudo_layer(gradient, 0, d)
@@ -317,7 +310,7 @@ class Pass:
             yield d, self.xp.asarray(first * self.B + column), there
 
     def _of_empty(self, found, state):
-        """Add a state h to `found` for sequences of length 0, whose final state is the initial one. Both may be None."""
+        """Add an initial h (or None) to `found` for sequences of length 0, as their final state."""
         lengths = self.sequences.lengths
         if lengths is None or state is None or np.all(lengths):
             return found
@@ -334,10 +327,7 @@ class Pass:
 
     def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
         """Return the gradients of m and of its tangent, lists of rows by direction, and add the gradients of W_hr.
-
-        Args:
-            rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; entries may be None.
-        """
+        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; entries may be None."""
         found, t_found = [], []
         for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
             P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
@@ -426,11 +416,8 @@ class Pass:
 
     def _run_backward(self, recurrence, tape, gy, g_state, d_values, grads):
         """Run a recurrence's backward; return the gradients of its inputs (T*B, D*number*H), of its initial states, and
-        of R by direction. Add gradients of biases to `grads`.
-
-        Args:
-            d_values: gradients of the states but h of each step, (T*B, D*number*H); None is zero.
-        """
+        of R by direction. Add gradients of biases to `grads`. d_values: gradients of the states but h of each step, or
+        None for zero."""
         self._compute()
         stack, others = recurrence.stack, recurrence.others
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))

@@ -83,13 +83,9 @@ class Tangents:
     stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
 
     def forward(self, at, along, sequences=EVERY_STEP, draws=None, tape=True):
-        """Return the results, their tangents, and the tape for `backward`.
-
-        Args:
-            at: the `Point`. along: the direction, also a `Point`. sequences: of the call.
-            draws: (seed, number) of the training call whose random numbers to draw; None: inference, without any.
-            tape: whether backward may follow.
-        """
+        """Return the results, their tangents, and the tape for `backward`. at: the `Point`. along: the direction, also
+        a `Point`. draws: (seed, number) of the training call whose random numbers to draw; None: inference, without
+        any. tape: whether backward may follow."""
         stack, passes = self.stack, []
         draws = self._draws(at.x, sequences, draws)
         with stack.engine.activate():
@@ -107,11 +103,8 @@ class Tangents:
         return Point(x, final), Point(dx, d_final), (passes, draws, at.weights, along.weights)
 
     def backward(self, tape, d_results, d_tangents, of_along=True):
-        """Return the gradients of `at` and of `along`, each a `Point`, from those of results and of tangents.
-
-        Args:
-            of_along: whether the second is wanted, which is the backward pass of d_tangents; else it is unspecified.
-        """
+        """Return the gradients of `at` and of `along`, each a `Point`, from those of results and of tangents. Without
+        `of_along` the second is unspecified."""
         stack, (passes, draws, flat, direction) = self.stack, tape
         # A gradient of weights that are made of parameters, as of R W_hr, is made of both gradients.
         both = of_along or (direction is not None and bool(stack.space.derived_size or stack.proj_size))
@@ -189,10 +182,7 @@ def _masked(draws, layer, *arrays):
 # ----------------------------------------------------------------------------------------------------------- weights
 def weights_by_layer(stack, flat, direction, dtype):
     """Return [layer][direction] -> kind -> what kernels read, see `Pass`, for the weights and for their tangent.
-
-    Args:
-        flat, direction: flat buffers of the weights and of their tangent, or None.
-    """
+    flat, direction: flat buffers of the weights and of their tangent, or None."""
     known = stack.kernel_weights  # those that it finds are shared by threads
     read = ReadWeights(stack.engine, known.problem, known.no_bias, flat)
     read.derive()
@@ -212,10 +202,7 @@ def weights_by_layer(stack, flat, direction, dtype):
 
 def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
     """Return the flat gradients of the weights and of their tangents.
-
-    Args:
-        flat, direction: see `weights_by_layer`. grads, t_grads: [layer][direction] -> kind -> array.
-    """
+    flat, direction: see `weights_by_layer`. grads, t_grads: [layer][direction] -> kind -> array."""
     space, results = stack.space, []
     for by_layer in (grads, t_grads):
         made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))

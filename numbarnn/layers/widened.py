@@ -16,7 +16,8 @@ def widened(array):
 
 
 class Widened:
-    """Runs a stack's calls on an equal float32 stack; dtype: the name of the layer's dtype."""
+    """Runs a stack's calls on an equal float32 stack; dtype: the name of the layer's dtype. Its methods are those of
+    `Stack`."""
 
     def __init__(self, wide, dtype):
         self._wide, self._dtype = wide, known_dtype(dtype)
@@ -27,7 +28,6 @@ class Widened:
             return with_each(array, lambda part: part.astype(self._dtype))
 
     def forward(self, x, hx, cx, weights, training, batch_major, sequences):
-        """See `Stack.forward`; the tape is in float32."""
         known, wide = self._weights  # one read: another thread may change them
         if known is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
             wide = np.empty(weights.shape, np.float32)
@@ -38,7 +38,6 @@ class Widened:
         return *map(self._rounded, results), tape
 
     def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need, d_states):
-        """See `Stack.backward_data`."""
         wanted = dw is not None or not accumulate
         dy, dhy, dcy, d_states = map(widened, (dy, dhy, dcy, d_states))
         results = self._wide.backward_data(tape, dy, dhy, dcy, None, not wanted, need, d_states)
@@ -47,7 +46,6 @@ class Widened:
         return tuple(map(self._rounded, results))
 
     def backward_weights(self, tape, dw):
-        """See `Stack.backward_weights`."""
         wide = np.zeros(dw.shape, np.float32)
         self._wide.backward_weights(tape, wide)
         self._added(dw, wide, accumulate=True)

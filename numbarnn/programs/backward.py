@@ -256,7 +256,6 @@ class Backward(Builder):
         )
 
     def do_launch(self, task):
-        """Run all steps of several layers in a persistent kernel."""
         from numbarnn.programs import launches  # and with them Numba for GPUs, half a second
 
         self.emit("launch", launches.backward_arrays(self, task.launch))
@@ -318,11 +317,8 @@ class Backward(Builder):
             self.emit("each", kind, problem.batch, stacked(operands, last.operands, problem.batch), options)
 
     def _weight_gradients(self, task, dw, d_derived, rows, batch):
-        """Compute the gradients of parameters for some sequences.
-
-        Args:
-            rows: function that reshapes these sequences' part of a view (T, B, N) to (T*batch, N).
-        """
+        """Compute the gradients of parameters for some sequences; `rows` reshapes their part of a view (T, B, N) to
+        (T*batch, N)."""
         tape, place, direction, problem = self.tape, (task.layer, task.direction), task.direction, self.problem
         P, h, cell = problem.output_sizes[task.layer], tape.h[task.layer], problem.cell
         spec = self.spec.forward

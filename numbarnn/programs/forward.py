@@ -264,7 +264,6 @@ class Forward(Builder):
                 self.emit("copy", ax[:, first : first + x.shape[1]], x)
 
     def do_launch(self, task):
-        """Run all steps of several layers in a persistent kernel."""
         from numbarnn.programs import launches  # and with them Numba for GPUs, half a second
 
         self.emit("launch", launches.forward_arrays(self, task.launch))
@@ -362,11 +361,8 @@ class Forward(Builder):
                 self.emit("copy", part, columns)
 
     def _slots(self, states, other, numbers):
-        """Yield (slot, the direction's columns of it, that direction's part of `other`) for each layer's h or c.
-
-        Args:
-            numbers: the number of the slot for each direction. Launched layers are left out.
-        """
+        """Yield (slot, the direction's columns of it, that direction's part of `other`) for each layer's h or c, except
+        launched layers. numbers: the number of the slot for each direction."""
         directions = self.problem.directions
         for layer, slots in states.items():
             for direction, number in enumerate(numbers[:directions] if layer not in self.launched else ()):

@@ -105,11 +105,8 @@ def _launch_arrays(program, tape, launch, arrays, aligned, clears):
 
 
 def _states(problem, launch, first, last):
-    """Return a launch's `ends.States`, with arrays in lists.
-
-    Args:
-        first: the whole call's h and c at its start, None for zero. last: those at its end.
-    """
+    """Return a launch's `ends.States`, with arrays in lists. first: the whole call's h and c at its start, None for
+    zero. last: at its end."""
     each = any(type(state) is list for state in (*first, *last))  # an array for each layer, or one for all
 
     def arrays(state):

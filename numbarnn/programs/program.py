@@ -214,7 +214,6 @@ class Builder:
         self.first_copies()
 
     def _do(self, task):
-        """Emit a task's operations."""
         if task.kind != "steps":
             getattr(self, f"do_{task.kind}")(task)
             return

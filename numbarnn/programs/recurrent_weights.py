@@ -109,11 +109,8 @@ class RecurrentWeights:
 
 
 def drop_connect_masks(problem, seed, call, first_place):
-    """Return `RecurrentWeights.words` of a call, (L*D, A, 6) uint64.
-
-    Args:
-        first_place: number of the problem's first (layer, direction) in the whole call.
-    """
+    """Return `RecurrentWeights.words` of a call, (L*D, A, 6) uint64; first_place: number of the problem's first (layer,
+    direction) in the whole call."""
     rates = list(enumerate(problem.cell.drop_connect))
     return [
         [drop_connect_words(rate, seed, first_place + n, gate, call)[1:] for gate, rate in rates]
