@@ -165,8 +165,8 @@ def every_state(stack, dstates, problem, packing):
 
 
 def result_gradient(stack, value, name, width, sizes, packing):
-    """Return a checked gradient or tangent of all steps, shaped like a sequence of sizes (T, B, whether it is
-    batch-first), and packed with a packing; None stays None."""
+    """Return a checked gradient or tangent of all steps, packed with a packing; None stays None. sizes: (T, B,
+    batch_first)."""
     if packing is not None and value is not None:
         value = unpacked(stack, value, name, width, packing)[1]
     steps, batch, batch_first = sizes

@@ -93,7 +93,6 @@ class CheckpointedForward:
         return self.engine.empty(shape, known_dtype(self.problem.dtype))
 
     def empty_states(self):
-        """Allocate h and c of all layers; c is None without cell states."""
         p, privates = self.problem, tuple(self.problem.cell.num_private * H for H in self.problem.hidden_sizes)
         h, c = (state_shapes(sizes, p.directions, p.batch) for sizes in (p.output_sizes, privates))
         return self.empty(h), self.empty(c) if p.cell.num_private else None

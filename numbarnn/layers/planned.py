@@ -125,15 +125,16 @@ class PlannedCalls:
         self._kind = problem.x_shape, training, shape.batch_major, shape.from_zero
 
     def call(self, weights, seed=0, number=0, keeps=False):
-        """The `calls.Call` with these weights, a flat buffer; the others are its attributes."""
         read = self._weights.of(weights)
         return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
 
     def run(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY, keeps=False):
-        """The forward call `Done`; whoever is done with its `prepared` gives that back.
+        """Run a forward call and return its `Done`, whose `prepared` must be given back after use.
 
-        weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx). key: seed
-        and number of the call, for random numbers. keeps: see `Call`."""
+        Args:
+            weights: a flat buffer. x, sequences: see `Stack.forward`. state: (hx, cx), checked. key: seed and number of
+                the training call, for random numbers. keeps: see `Call`.
+        """
         prepared = self._prepared(weights, state, keeps) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
@@ -158,13 +159,12 @@ class PlannedCalls:
         return done.results, reserve
 
     def backward(self, weights, x, reserve, gradients, need=ALL, key=NO_KEY):
-        """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
+        """Compute dx, dhx, dcx and the flat dw. What `need` leaves out is None; so is dcx without cell states.
 
         Args:
-            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless it is needed again.
-            x: None will do without gradients of parameters, or if the reserve has a copy (`Problem.copies_x`), but
-                never
-                with checkpoints.
+            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless `need.again`.
+            x: may be None if there are no gradients of parameters or the reserve has a copy (`Problem.copies_x`), and
+                there are no checkpoints.
         """
         prepared = self._prepared(weights, (None, None)) if self._prepares_backward(need) else None
         if prepared is not None:  # which may overwrite its tape, a copy of the reserve
@@ -183,8 +183,8 @@ class PlannedCalls:
             return *work.results, work.dw
 
     def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
-        """Run the backward call of a tape, within `begun`: something with `results` and `dw`. dw: a buffer to which the
-        parameters' gradients are added. prepared: what made the tape, if a `PreparedForward` did."""
+        """Run the backward call of a tape, within `begun`, and return an object with `results` and `dw`. dw: a buffer
+        to which the parameters' gradients are added. prepared: the `PreparedForward` that made the tape, if one did."""
         if self.has_checkpoints:
             return CheckpointedBackward(tape, given, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):
@@ -193,12 +193,12 @@ class PlannedCalls:
         return BackwardCall(tape, self.plan(need), given, dw, need)
 
     def add_weights(self, backward, dw):
-        """Add the gradients of parameters to dw, after a `go_back` without them."""
+        """Add the gradients of parameters to dw, after a `go_back` that left them out."""
         with self.begun():
             backward.add_weights(None if self.has_checkpoints else self.schedule.plan_weights(self.problem), dw)
 
     def plan(self, need):
-        """The plan of a backward call with or without the gradients of x, and of the parameters but frozen ones."""
+        """Return the plan of a backward call for a `Need`."""
         key = need.x, need.weights, need.frozen
         plan = self._plans.get(key)
         if plan is None:
@@ -212,7 +212,7 @@ class PlannedCalls:
         return not need.by_sequence and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
     def _prepared(self, weights, state, keeps=False):
-        """A `PreparedForward`, found or made, to be given back; None if such calls are not prepared."""
+        """Find or make a `PreparedForward`, which must be given back; None if such calls are not prepared."""
         if self._pool is None:
             return None
         hx, cx = state
@@ -224,7 +224,7 @@ class PlannedCalls:
         return found
 
     def begun(self):
-        """A context for a call's work, in which its device is the current one."""
+        """Return a context for a call's work, in which the engine's device is the current one."""
         self.engine.raise_if_failed()
         with self.engine.activate():
             self.engine.require_no_capture()
@@ -232,7 +232,7 @@ class PlannedCalls:
 
 
 def reserve_size(stack, shape, dtype):
-    """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
+    """Return the bytes of the reserve in calls of a dtype (a name). T and B may be symbolic (PyTorch's SymInt)."""
     problem = stack.problem(training=True, dtype=dtype, **shape.fields())
     buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
     return Places(problem, buffers(problem)).size

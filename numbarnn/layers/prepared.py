@@ -174,7 +174,6 @@ class PreparedBackward:
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 
     def run(self, given):
-        """Compute (dx, dhx, dcx, dw)."""
         _fill(self._into, given)
         self._read.derive()
         for function in self._functions:
@@ -195,7 +194,6 @@ def _like(given, arrays):
 
 
 def _named(names, arrays):
-    """Return name of a program's buffer -> array."""
     return {buffer: part for pair in zip(names, arrays, strict=True) for buffer, part in named_arrays(*pair)}
 
 

@@ -1,4 +1,4 @@
-"""Define `Recurrent`, the base class of LSTM, GRU and RNN: parameters, calls, and PyTorch's state dict."""
+"""Define `Recurrent`, the base of LSTM, GRU and RNN: its parameters, forward and backward calls, and state dict."""
 
 from __future__ import annotations
 
@@ -431,8 +431,9 @@ class Recurrent:
         """Return the masks of dropped weights (`drop_connect`) of a training call.
 
         Returns:
-            A dict from the name of each R to a NumPy array, shaped like the matrix that a step multiplies. Each element
-            is 0 or 1 / (1 - p). The dict is empty if the cell drops no weights.
+            A dict, name of each R -> mask, a NumPy array with the shape of the matrix in a step's product. Each element
+                is 0 or
+            1 / (1 - p). The dict is empty if the cell drops no weights.
         """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)
@@ -449,14 +450,16 @@ class Recurrent:
         return drawn.noise(tape.forward.call)
 
     def explain(self, shape: Sequence[int]) -> str:
-        """Describe how a training call and its backward run: the schedule, the reason, launches and the plan.
+        """Describe how forward and backward of a training call run: the schedule and why it was chosen, the launches,
+        the plan.
 
         Args:
             shape: the shape of x.
 
         Returns:
-            text. With `checkpoint_every`, it also says how much memory that saves and how much time it costs, and
-            describes each kind of segment.
+            text. With `checkpoint_every`, it also states the memory saved and the time added, and describes each kind
+                of
+            segment (the steps from one checkpoint to the next).
 
         Raises:
             ValueError, TypeError: x cannot have this shape.
@@ -468,20 +471,21 @@ class Recurrent:
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:
-        """Copy all parameters: name -> NumPy array, with PyTorch's names, or with `named` those of the equations."""
+        """Return a copy of all parameters, name -> NumPy array. Names are PyTorch's; with `named=True` they are the
+        equations'."""
         views = self.named if named else self.parameters
         return {name: self.engine.to_host(view) for name, view in views.items()}
 
     def load_state_dict(self, state_dict: Arrays) -> None:
-        """Copy parameters in. An error changes nothing.
+        """Copy parameters into the layer. If it raises, no parameter has changed.
 
         Args:
             state_dict: a dict from names to arrays, as `state_dict()` or `state_dict(named=True)` returns it, or a
                 PyTorch state dict with tensors on the CPU.
 
         Raises:
-            ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
-                or a finite number is beyond the range of the layer's dtype.
+            ValueError, TypeError: a name is missing or unknown, a shape is wrong, or a value is no array of real
+                numbers. Or a finite number is beyond the range of the layer's dtype.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")

@@ -13,7 +13,7 @@ from numbarnn.layers.tangents import Point, Tangents
 
 @dataclass
 class TangentTape:
-    """What `jvp` keeps for one `hvp`.
+    """The tape of one `jvp`, for one `hvp`.
 
     Attributes:
         layer: the layer that made it. kept: the tape of `Tangents.backward`. steps, batch: T, B.

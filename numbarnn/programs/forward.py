@@ -195,7 +195,6 @@ class Forward(Builder):
         )
 
     def _make_options(self):
-        """Make the step mask and the inputs for random numbers."""
         p, cell = self.problem, self.problem.cell
         self.masks = self.noise = self.scale = self.lengths = self.resets = self.step_mask_given = None
         if p.masked and p.is_segment:

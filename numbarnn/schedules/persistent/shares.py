@@ -1,4 +1,4 @@
-"""Products of a block at each step, and how its warps share them."""
+"""List the products of a block at each step, and share them among its warps."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,14 +12,14 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 
 @dataclass(frozen=True)
 class Source:
-    """A matrix, and its operand at each step.
+    """A matrix and its operand at each step.
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
-        direction: backward, the direction of the layer above that had it as input; else 0.
-        columns: that a block multiplies. width: columns of the matrix.
+        direction: in backward, the direction of the layer above that read this layer's output; else 0.
+        columns: number of columns that a block multiplies. width: all columns of the matrix.
         start: the first of those columns, for a block with the layer's first units.
-        head: units of a head; columns of a block in the next head begin `head` further on, and so on.
+        head: units of a head; for a block in head k, the columns begin k times `head` further on.
     """
 
     kind: int

@@ -136,8 +136,10 @@ def _stage_warps(of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, forward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-    The exchanged arrays are in this order: h of each layer; h after dropout, if there is dropout; the first layer's
-    input, if it is given; v of each layer and direction, or m of each layer."""
+
+    The exchanged arrays are numbered in this order: each layer's h; each h after dropout, if there is dropout; the
+    first layer's input, if it is given; then v of each layer and direction, or m of each layer.
+    """
     if share is None:
         return Warp()
     source, first, count = share
