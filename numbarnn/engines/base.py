@@ -273,7 +273,7 @@ class Engine(ABC):
         """Return a function f(first, last) that runs steps [first, last) of the backward pass; its step 0 is forward's
         last."""
 
-    def launch(self, about):
+    def launch(self, launch_arrays):
         """Return a function without arguments that launches a persistent kernel; launch: a `LaunchArrays`."""
         raise NotImplementedError(f"{self.name} has no persistent kernels")
 

@@ -137,12 +137,12 @@ class BackwardCall:
 
     Args:
         tape: the `ForwardCall`. Backward overwrites what the cell saved, unless `need.again`.
-        plan, need: of the pass. given: the `Given` gradients of forward's results.
+        plan, need: of the pass. gradients: the `ResultGrads`.
         dw: a buffer to which the parameters' gradients are added; None: a new one, if the plan computes them.
     """
 
-    def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):
-        self.tape, self.need, self._given = tape, need, given
+    def __init__(self, tape, plan, gradients, dw=None, need=ALL, d_derived=None):
+        self.tape, self.need, self._gradients = tape, need, gradients
         run, program = self._run(plan, dw, d_derived, tape.arrays, after=False)
         self.results = tuple(run.result(result) for result in program.results)
         self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
@@ -152,11 +152,11 @@ class BackwardCall:
         self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
 
     def _run(self, plan, dw, d_derived, arrays, after):
-        tape, given, engine = self.tape, self._given, self.tape.engine
-        program = backward(backward_spec(tape.program.spec, plan, self.need, given, dw is not None, after))
+        tape, gradients, engine = self.tape, self._gradients, self.tape.engine
+        program = backward(backward_spec(tape.program.spec, plan, self.need, gradients, dw is not None, after))
         allocate = _allocator(tape.call, "backward")
         run = Run(engine, program.program, allocate, arrays)
-        for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):
+        for name, state in zip(("dy", "dhy", "dcy", "d_states"), gradients, strict=True):
             run.give(name, state)
         if dw is not None:
             run.arrays["dw"] = dw
@@ -173,6 +173,6 @@ class BackwardCall:
             if self.dw is None:  # kernels read no parameter as it is
                 self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
             pairs = zip(self.dw, d_derived, strict=True) if self.need.by_sequence else [(self.dw, d_derived)]
-            for own, of_derived in pairs:
-                tape.read.pull_back(own, of_derived, dw is not None)
+            for part, of_derived in pairs:
+                tape.read.pull_back(part, of_derived, dw is not None)
         return run, program

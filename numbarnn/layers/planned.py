@@ -4,7 +4,7 @@ A caller that keeps x, weights, seed and reserve, as PyTorch's modules do, can r
 
     calls = PlannedCalls(stack, Shape(steps, batch))
     (y, hy, cy), reserve = calls.forward(weights, x, (hx, cx))
-    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, Given(dy, dhy, dcy))
+    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, ResultGrads(dy, dhy, dcy))
 
 No array is kept between the two calls. The caller must pass the same x, weights and reserve to both. A layer's `Tape`
 keeps them instead.
@@ -17,7 +17,7 @@ from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
 from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small
 from numbarnn.layers.sequences import EVERY_STEP, Packing
-from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
 from numbarnn.programs.program import Places
@@ -162,7 +162,7 @@ class PlannedCalls:
         """Compute dx, dhx, dcx and the flat dw. What `need` leaves out is None; so is dcx without cell states.
 
         Args:
-            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless `need.again`.
+            weights, key: of the forward call. gradients: a `ResultGrads`. reserve: overwritten, unless `need.again`.
             x: may be None if there are no gradients of parameters or the reserve has a copy (`Problem.copies_x`), and
                 there are no checkpoints.
         """
@@ -179,18 +179,18 @@ class PlannedCalls:
                 tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
             else:
                 tape = ForwardCall.of_reserve(call, self.forward_plan, x, reserve)
-            work = self.go_back(tape, Given(*gradients), need)
+            work = self.go_back(tape, ResultGrads(*gradients), need)
             return *work.results, work.dw
 
-    def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
+    def go_back(self, tape, gradients, need=ALL, dw=None, prepared=None):
         """Run the backward call of a tape, within `begun`, and return an object with `results` and `dw`. dw: a buffer
         to which the parameters' gradients are added. prepared: the `PreparedForward` that made the tape, if one did."""
         if self.has_checkpoints:
-            return CheckpointedBackward(tape, given, dw, need)
+            return CheckpointedBackward(tape, gradients, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):
-            *results, dw = prepared.run_backward(self.plan(need), need, given)
+            *results, dw = prepared.run_backward(self.plan(need), need, gradients)
             return Done(results, dw=dw)
-        return BackwardCall(tape, self.plan(need), given, dw, need)
+        return BackwardCall(tape, self.plan(need), gradients, dw, need)
 
     def add_weights(self, backward, dw):
         """Add the gradients of parameters to dw, after a `go_back` that left them out."""
@@ -217,11 +217,11 @@ class PlannedCalls:
             return None
         hx, cx = state
         kind = *self._kind, type(hx), type(cx), self.engine.num_threads
-        found = self._pool.find(kind, weights)
-        if found is None and not (keeps and weights.nbytes > COPIED):
+        prepared = self._pool.find(kind, weights)
+        if prepared is None and not (keeps and weights.nbytes > COPIED):
             call = self.call(weights, keeps=keeps)
-            found = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
-        return found
+            prepared = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
+        return prepared
 
     def begun(self):
         """Return a context for a call's work, in which the engine's device is the current one."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn.engines.runs import Prepared
 from numbarnn.layers.calls import ForwardCall
-from numbarnn.programs.backward import Given, backward, backward_spec
+from numbarnn.programs.backward import ResultGrads, backward, backward_spec
 from numbarnn.programs.states import named_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
@@ -126,11 +126,11 @@ class PreparedForward:
 
     @state.setter
     def state(self, state):
-        for own, copy, given in zip(self._own[1:], self._into[1:], state, strict=True):
-            if given is not None:
-                copy(given)
+        for array, copy, value in zip(self._own[1:], self._into[1:], state, strict=True):
+            if value is not None:
+                copy(value)
             else:
-                with_each(own, lambda part: part.fill(0))
+                with_each(array, lambda part: part.fill(0))
 
     def give_back(self):
         """Return this call to its pool, if its stack still exists."""
@@ -145,27 +145,27 @@ class PreparedForward:
             self._into[0](x)
         self._into_reserve(reserve)
 
-    def run_backward(self, plan, need, given):
-        """Compute (dx, dhx, dcx, dw) from `Given` gradients, by a plan."""
-        form = plan, need, *map(type, given)
+    def run_backward(self, plan, need, gradients):
+        """Compute (dx, dhx, dcx, dw) from `ResultGrads`, by a plan."""
+        form = plan, need, *map(type, gradients)
         prepared = self._backward.get(form)
         if prepared is None:
-            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, given, self._arrays)
-        return prepared.run(given)
+            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, gradients, self._arrays)
+        return prepared.run(gradients)
 
 
 class PreparedBackward:
     """The backward call of a `PreparedForward`, also with its own arrays. Arguments as in `BackwardCall`."""
 
-    def __init__(self, tape, plan, need, given, arrays):
-        own = _like(given, arrays)
-        self._into = [_into(one, arrays.into) for one in own]
-        program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
-        own = _named(("dy", "dhy", "dcy", "d_states"), own)
+    def __init__(self, tape, plan, need, gradients, arrays):
+        inputs = _like(gradients, arrays)
+        self._into = [_into(one, arrays.into) for one in inputs]
+        program = backward(backward_spec(tape.program.spec, plan, need, ResultGrads(*inputs)))
+        inputs = _named(("dy", "dhy", "dcy", "d_states"), inputs)
         self._read, self._d_derived = tape.read, None
         if program.d_derived is not None:
-            own["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
-        prepared = Prepared(tape.engine, program.program, tape.arrays | own)
+            inputs["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
+        prepared = Prepared(tape.engine, program.program, tape.arrays | inputs)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
         none_read = self._dw is None and self._d_derived is not None  # kernels read no parameter as it is
         if none_read and program.has_weights:
@@ -173,8 +173,8 @@ class PreparedBackward:
         results = [with_each(result, prepared.at) for result in program.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 
-    def run(self, given):
-        _fill(self._into, given)
+    def run(self, gradients):
+        _fill(self._into, gradients)
         self._read.derive()
         for function in self._functions:
             function()
@@ -183,14 +183,14 @@ class PreparedBackward:
         return [copy() for copy in self._copiers]
 
 
-def _like(given, arrays):
+def _like(callers, arrays):
     """Make arrays of the shapes and dtypes of a caller's arrays, states or None."""
 
     def own(one):
         array = one if type(one) is np.ndarray else arrays.array(one)
         return np.empty(array.shape, array.dtype)
 
-    return with_each(tuple(given), own)
+    return with_each(tuple(callers), own)
 
 
 def _named(names, arrays):
@@ -209,11 +209,11 @@ def _into(own, into):
     return partial(_fill, [into(part) for part in own])
 
 
-def _fill(into, given):
+def _fill(into, sources):
     """Copy each of the caller's arrays by its function; skip functions that are None."""
-    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
+    for copy, source in zip(into, sources):  # noqa: B905 - strict takes a microsecond
         if copy is not None:
-            copy(other)
+            copy(source)
 
 
 def is_small(problem):

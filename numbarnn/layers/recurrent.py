@@ -231,18 +231,18 @@ class Recurrent:
         x, packing, lengths, batch_first = arguments.input_of(self.stack, x, lengths, self.batch_first)
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
         hx, cx = arguments.states(self.stack, state, "state", batch)
-        about = sequences.EVERY_STEP
+        ends = sequences.EVERY_STEP
         if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
-            about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
+            ends = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
         if output_states:
             checks.keeps_states(self.stack, checks.flag(output_states, "output_states"))
-            about = replace(about, every_state=True)
+            ends = replace(ends, every_state=True)
         if record != ():
             from numbarnn.layers import insides  # traces cells
 
             record = insides.checked(self.stack, record)
         key = (self.stack.seed, self.stack.calls) if training else None
-        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, about)
+        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, ends)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
             states = [private.steps_for_callers(states, self.stack, first=1) if self.stack.has_narrow else states]
@@ -254,7 +254,7 @@ class Recurrent:
             if training:
                 tape.packing = packing
         if record:
-            inside = insides.Insides(self, x, (hx, cx), about, (batch_first, packing), record, key)
+            inside = insides.Insides(self, x, (hx, cx), ends, (batch_first, packing), record, key)
             states = [*states, inside.values]
             if training:
                 tape.insides = inside
@@ -320,10 +320,10 @@ class Recurrent:
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
-        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
+        needs = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
         if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
-            what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
-            raise ValueError(f"per_sequence cannot go with {what}")
+            conflict = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
+            raise ValueError(f"per_sequence cannot go with {conflict}")
         problem, packing = tape.forward.problem, tape.packing
         width = self.stack.directions * self.stack.output_sizes[-1]
         sizes = problem.steps, problem.batch, problem.batch_major
@@ -336,10 +336,10 @@ class Recurrent:
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
         dy = arguments.output_gradient(self.stack, dy) if self.stack.has_narrow else dy
-        adds = accumulate or not asked.weights
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
+        adds = accumulate or not needs.weights
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, needs, dstates)
         states = tape.insides.backward(dy, dhy, dcy) if "states" in wanted else None
-        if not asked.again:
+        if not needs.again:
             tape.insides = None  # a tape that is used up takes no memory
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)

@@ -199,8 +199,8 @@ class Packing:
         if sorted(order.tolist()) != list(range(batch)):
             raise ValueError(f"sorted_indices must hold each of 0 to {batch - 1} once, but is {order}")
         ranks = np.argsort(order, kind="stable")
-        given = sequence.unsorted_indices
-        if given is not None and _host_ints(given, "unsorted_indices").tolist() != ranks.tolist():
+        unsorted = sequence.unsorted_indices
+        if unsorted is not None and _host_ints(unsorted, "unsorted_indices").tolist() != ranks.tolist():
             raise ValueError("unsorted_indices must be the reverse of sorted_indices, but is not")
         return cls(sizes, order, ranks)
 

@@ -37,7 +37,7 @@ class Need(NamedTuple):
 ALL = Need()
 
 
-class Given(NamedTuple):
+class ResultGrads(NamedTuple):
     """The gradients dL/d(result) that backward starts from; None is zero.
 
     Attributes:
@@ -75,9 +75,14 @@ class BackwardSpec(NamedTuple):
     after: bool = False
 
 
-def backward_spec(spec, plan, need, given, adds=False, after=False):
-    """Return the `BackwardSpec` that follows a call of a `ForwardSpec`, for these `Given` gradients."""
-    forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
+def backward_spec(spec, plan, need, gradients, adds=False, after=False):
+    """Return the `BackwardSpec` that follows a call of a `ForwardSpec`, for these `ResultGrads`."""
+    forms = (
+        gradients.y is not None,
+        form_of_state(gradients.h),
+        form_of_state(gradients.c),
+        gradients.states is not None,
+    )
     return BackwardSpec(spec.for_backward(), plan, need, *forms, adds, after)
 
 
@@ -414,9 +419,9 @@ class Backward(Builder):
 
     def result_arrays(self):
         dx, dhx, dcx = self.results
-        found = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
-        found += [self.dw, self.d_derived] if self.has_weights else []
-        return [one for one in found if one is not None]
+        arrays = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
+        arrays += [self.dw, self.d_derived] if self.has_weights else []
+        return [one for one in arrays if one is not None]
 
 
 backward = lru_cache(BUILDERS)(Backward)

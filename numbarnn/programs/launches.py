@@ -51,20 +51,20 @@ def forward_arrays(forward, launch):
     several, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
     dropped = [f.layer_input(layer) for layer in layers[1:]] if several and drops else []
-    given = [f.layer_input(layers[0])] if launch.tile.given else []
-    ax = [f.ax[layers[0], direction] for direction in range(0 if given else problem.directions)]
+    inputs = [f.layer_input(layers[0])] if launch.tile.given else []
+    ax = [f.ax[layers[0], direction] for direction in range(0 if inputs else problem.directions)]
     m = [f.m[layer] for layer in layers if problem.projection]
     v, words = [f.v[place] for place in launch.places if cell.num_products], _words(f, launch)
     arrays = (
         [f.h[layer] for layer in layers],
-        dropped + given,
+        dropped + inputs,
         [f.c[layer] for layer in layers if cell.num_private],
         [f.gates[place] for place in launch.places] if keeps else ax,
         WithinStep(words, [f.sums[place] for place in launch.places if keeps_sums], v, m),
         _states(problem, launch, (f.hx, f.cx), (f.hy, f.cy)),
     )
     f.exchanged += [*(f.h[layer] for layer in layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
-    return _launch_arrays(f, f, launch, arrays, given, clears=not problem.training)
+    return _launch_arrays(f, f, launch, arrays, inputs, clears=not problem.training)
 
 
 def backward_arrays(backward, launch):
@@ -114,15 +114,15 @@ def _states(problem, launch, first, last):
             return [state[launch.first * problem.directions : launch.last * problem.directions]]
         return [part_of_state(problem, state, layer) for layer in launch.layer_range]
 
-    given, found = 0, []
+    bits, states = 0, []
     for bit, state, other in zip((ends.HAS_H, ends.HAS_C), first, last, strict=True):
         if other is None:  # there are no private states
-            found.append(((), ()))
+            states.append(((), ()))
             continue
-        given |= 0 if state is None else bit
-        found.append((arrays(other if state is None else state), arrays(other)))
-    (first_h, last_h), (first_c, last_c) = found
-    return ends.States(first_h, first_c, last_h, last_c, np.int32(given))
+        bits |= 0 if state is None else bit
+        states.append((arrays(other if state is None else state), arrays(other)))
+    (first_h, last_h), (first_c, last_c) = states
+    return ends.States(first_h, first_c, last_h, last_c, np.int32(bits))
 
 
 def _words(program, launch):

@@ -87,16 +87,16 @@ class Program:
     @cached_property
     def last_uses(self):
         """Return, for each job, the names of allocated buffers that nothing needs after it."""
-        found = self._new_names(reversed(self._uses))
-        return [[name for name in names if name not in self.kept] for names in reversed(found)]
+        last_names = self._new_names(reversed(self._uses))
+        return [[name for name in names if name not in self.kept] for names in reversed(last_names)]
 
     def _new_names(self, uses):
         """Return, for each job, the names of allocated buffers that no job earlier in `uses` has."""
-        seen, found = set(self.given), []
+        seen, new_names = set(self.given), []
         for one in uses:
-            found.append([name for name in one if name not in seen])
+            new_names.append([name for name in one if name not in seen])
             seen.update(one)
-        return found
+        return new_names
 
     def __str__(self):
         lines = [str(self.plan).splitlines()[0], "buffers:"]

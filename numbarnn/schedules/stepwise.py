@@ -45,7 +45,7 @@ def forward_tasks(layers, directions, steps, dropout, products, blocks):
             inputs = [Task("input", layer, direction, *block) for block in blocks]
             needs = [covering(below, task.times(steps)) for task in inputs]
             if products is None or layer in products:
-                inputs = [replace(task, needs=own) for task, own in zip(inputs, needs, strict=True)]
+                inputs = [replace(task, needs=needs_of_task) for task, needs_of_task in zip(inputs, needs, strict=True)]
                 tasks, needs = tasks + inputs, [(task,) for task in inputs]
             recurrence = _recurrence(layer, direction, blocks, needs)
             tasks += recurrence
@@ -81,8 +81,8 @@ def backward_tasks(layers, directions, steps, dropout, weights, input_gradient, 
 def _recurrence(layer, direction, blocks, needs):
     """Return the "steps" tasks of a layer and direction, one per block, each after the previous one and its needs."""
     tasks = []
-    for block, others in zip(blocks, needs, strict=True):
-        tasks.append(Task("steps", layer, direction, *block, (*tasks[-1:], *others)))
+    for block, inputs in zip(blocks, needs, strict=True):
+        tasks.append(Task("steps", layer, direction, *block, (*tasks[-1:], *inputs)))
     return tasks
 
 

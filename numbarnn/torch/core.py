@@ -8,7 +8,7 @@ import torch
 from numbarnn.layers.checks import keeps_states
 from numbarnn.layers.planned import NO_KEY, PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
-from numbarnn.programs.backward import Given
+from numbarnn.programs.backward import ResultGrads
 from numbarnn.programs.states import with_each
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weights_of
 from numbarnn.torch.networks import computes_in
@@ -133,7 +133,7 @@ def backward_tensors(network, prepared, x, weights, reserve, gradients, need, ne
         x, gradients = with_each((x, gradients), torch.Tensor.float)
     with stream_of(reserve):
         flat = flat if weights is None else _flat(network, weights)
-        dx, *states, dw = map(tensor_of, calls.backward(flat, x, reserve, Given(*gradients), need, key))
+        dx, *states, dw = map(tensor_of, calls.backward(flat, x, reserve, ResultGrads(*gradients), need, key))
         dhx, dcx = (one if wanted else None for one, wanted in zip(states, need_states, strict=True))
         return _rounded((dx, dhx, dcx, dw), dtype)
 
