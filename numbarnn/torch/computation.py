@@ -102,20 +102,19 @@ class Computation:
             known[keep] = prepared if is_theirs else None
         if known[keep] is None:
             return form, None
-        y, h, c, _ = engine_call(network, known[keep], keep, x, h, c, weights)
+        y, h, c, _ = engine_call(known[keep], keep, x, h, c, weights)
         return form, (y.transpose(0, 1) if batch_first else y, (h, c) if network.private else h)
 
-    def run(self, module, x, state, about, drop=None, form=None):
+    def run(self, module, x, state, about, drop=None, form=None, batch_first=False):
         """Return (y, the final state, with `output_states` the cell states of every step).
 
         x: (T, B, I), or (B, T, I) with `batch_first`. state: of `numbarnn.torch.states.taken`, or None. about: the
         `core.About`. drop: f(y of a layer) -> the next layer's input, or None. form: of `again`."""
         # Steps are computed time first, and y is a view with batch first, as torch.nn returns it: random numbers that
         # are drawn in the form of y, for a Dropout after the module for instance, are the same then.
-        if about.batch_first:
+        if batch_first:
             resets = None if about.resets is None else torch.as_tensor(about.resets).transpose(0, 1)
-            about = about._replace(resets=resets, batch_first=False)
-            y, state, *more = self.run(module, time_first(x), state, about, drop, form)
+            y, state, *more = self.run(module, time_first(x), state, about._replace(resets=resets), drop, form)
             return y.transpose(0, 1), state, *(with_each(one, lambda value: value.transpose(0, 1)) for one in more)
         weights, stack = self.flat.of(module), self.stack
         first = weights[0][0]

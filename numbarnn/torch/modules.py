@@ -270,7 +270,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             return self._as_leaf(input, hx, lengths=lengths, resets=resets, **options)
         if output_states:
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
-        about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
+        about = About(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
             if torch.compiler.is_compiling():  # sizes are in tensors: as with torch.nn's modules the graph ends here
                 return torch.compiler.disable(self._packed)(input, hx, about)
@@ -281,7 +281,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             return self._of_one_sequence(input, hx, about)
         if hx is not None:
             hx = states.taken(self._computation.states, hx, batched=True)
-        return self._computation.run(self, input, hx, about, drop, form)
+        return self._computation.run(self, input, hx, about, drop, form, self.batch_first)
 
     def _of_one_sequence(self, input, hx, about):
         """Run `forward` of one sequence x (T, I) as a batch of one."""
@@ -292,7 +292,9 @@ class Recurrent(Computed, torch.nn.RNNBase):
             hx = states.taken(self._computation.states, hx, batched=False)
         if about.resets is not None:
             about = about._replace(resets=torch.as_tensor(about.resets).unsqueeze(axis))
-        output, state, *more = self._computation.run(self, input.unsqueeze(axis), hx, about, self._drop())
+        output, state, *more = self._computation.run(
+            self, input.unsqueeze(axis), hx, about, self._drop(), None, self.batch_first
+        )
         output, *more = with_each([output, *more], lambda value: value.squeeze(axis))
         return output, with_each(state, lambda one: one.squeeze(1)), *more
 
@@ -316,7 +318,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             hx = states.taken(self._computation.states, hx, batched=True)
             if order is not None:
                 hx = with_each(hx, lambda one: one.index_select(1, order))
-        about = about._replace(lengths=lengths, batch_first=False)
+        about = about._replace(lengths=lengths)
         if about.resets is not None and order is not None:
             about = about._replace(resets=torch.as_tensor(about.resets)[:, order])
         y, state, *more = self._computation.run(self, x, hx, about, drop and drop_packed)
