@@ -137,7 +137,8 @@ def _is_differentiated_inside():
 # `torch.compiler.assume_constant_result` does this too, but would load TorchDynamo.
 _is_differentiated_inside._dynamo_marked_constant = True
 
-# ------------------------------------------------------------------------------------------------ straight to the engine
+
+# ----------------------------------------------------------------------------------------------- straight to the engine
 _need = cache(Need)  # finding one takes less time than making one
 # In a backward pass: retain_graph. Other versions of PyTorch lack this function.
 graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)

@@ -76,8 +76,8 @@ def rnn_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
 
-    x: needed for dw, and for all with checkpoints. steps, batch, flags: the call's `planned.Shape`. need_weights: for each of the
-    weights, whether its gradient is read, see `Need.frozen`."""
+    x: needed for dw, and for all with checkpoints. steps, batch, flags: the call's `planned.Shape`.
+    need_weights: for each of the weights, whether its gradient is read, see `Need.frozen`."""
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
     every = net.stack.checkpoint_every

@@ -191,45 +191,6 @@ def by_operator(network, shape, need_x=True, need_weights=True):
         gradients, (x, *_, weights) = (dy, dhy, dcy, d_states), values
         return torch.ops.numbarnn.rnn_backward(*gradients, x, [weights], reserve, seed, *options)
 
-    return compute(*tensors)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.network, _, lengths, resets, seed, _, d_states, *tensors = inputs
-        ctx.has_states = d_states is not None
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(lengths, resets, seed, *tensors)
-        ctx.save_for_forward(lengths, resets, seed, *tensors)
-
-    @staticmethod
-    def backward(ctx, *direction):
-        ends, gradients, values = BackwardAgain.saved(ctx)
-        of_gradients, of_values, _ = second(ctx.network, ends, values, direction, gradients)
-        return *[None] * 7, *_there([*of_gradients, *of_values], (*gradients, *values))
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        ends, gradients, values = BackwardAgain.saved(ctx)
-        _, found, _ = second(ctx.network, ends, values, tangents[10:], gradients, tangents[7:10])
-        return _not_none(found, values[0])
-
-    @staticmethod
-    def saved(ctx):
-        """Return lengths, resets and seed; dy, dhy and dcy; x, hx, cx and the weights."""
-        if ctx.has_states:
-            raise NotImplementedError(core.NO_SECOND_OF_STATES)
-        saved = ctx.saved_tensors
-        return saved[:3], saved[3:6], saved[6:]
-
-
-def by_operator(network, shape, need_x=True, need_weights=True):
-    """Return a function for `BackwardAgain` that computes its results by `rnn_backward`."""
-    steps, batch, *flags = shape
-    options = network, steps, batch, flags, need_x, [need_weights]
-
-    def compute(seed, reserve, d_states, dy, dhy, dcy, x, hx, cx, weights):
-        return torch.ops.numbarnn.rnn_backward(dy, dhy, dcy, d_states, x, [weights], reserve, seed, *options)
-
     return compute
 
 
