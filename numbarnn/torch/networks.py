@@ -112,7 +112,7 @@ class Network:
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks = quiet, {}
-        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `Computation.again`
+        self.last_weights, self.last_call = None, (None, {})  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
         """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for
