@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
-from numbarnn.weights import described, keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer, of_parts, package
+from numbarnn.weights import keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
+from numbarnn.weights.network import OPTIONS, describe, described_cell, infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -298,7 +298,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 
 
 def _onnx_model(layer, state, lengths):
-    """Return the model of `to_onnx`, of nodes if there are such."""
+    """Return the model of `to_onnx`, with LSTM, GRU or RNN nodes where they can express the layer."""
     custom = _custom(layer)
     if custom or (_is_built_in(layer) and not (layer.proj_size or layer.cell_clip)):
         return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
@@ -306,8 +306,7 @@ def _onnx_model(layer, state, lengths):
         raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
     if layer.dtype == "bfloat16":
         raise ValueError("ONNX models of custom cells are float16, float32 or float64: convert the layer's weights")
-    told = layer.state_dict(), described.describe(layer)
-    return onnx_scan.write(layer.stack, *told, layer.batch_first, state, lengths)
+    return onnx_scan.write(layer.stack, layer.state_dict(), describe(layer), layer.batch_first, state, lengths)
 
 
 # ---------------------------------------------------------------- safetensors
@@ -323,8 +322,8 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
 
     >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
     """
-    if not _is_built_in(layer) or layer.input_mode == "given":  # of which arrays do not tell the sizes
-        safetensors.write(os.fspath(path), layer.state_dict(), described.describe(layer))
+    if not _is_built_in(layer) or layer.input_mode == "given":  # the arrays do not determine the sizes
+        safetensors.write(os.fspath(path), layer.state_dict(), describe(layer))
         return
     network = _network(layer)
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
@@ -361,27 +360,27 @@ def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Pref
 
 # ---------------------------------------------------------------- layers and networks
 def _is_built_in(layer):
-    """Return whether a layer has one of cuDNN's cells; raise TypeError unless it is a layer."""
+    """Return whether a layer has a built-in cell; raise TypeError unless it is a layer."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
     return isinstance(layer._cell, str) and layer.cell in _CLASSES
 
 
 def _network(layer):
-    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
+    """Return a layer's `NetworkData`, with copies of its parameters."""
     if not (_is_built_in(layer) or layer.cell in _CLASSES):
         raise ValueError(
             f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
             "such layer; write it by to_onnx or save_safetensors"
         )
     network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
-    if layer.input_mode == "given":  # arrays do not say so
+    if layer.input_mode == "given":  # cannot be inferred from the arrays
         network = replace(network, input_mode="given", input_size=layer.input_size)
     return network
 
 
 def _custom(layer):
-    """Return the `NetworkData` of a layer whose cell `from_onnx` made, or None."""
+    """Return the `NetworkData` of a layer whose cell `from_onnx` made, None for other cells."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
@@ -395,15 +394,19 @@ def _custom(layer):
     return of_parts(parts, kind)
 
 
-def _described(description, arrays, cell, source, options):
-    """Make a layer as `described.describe` told it. `options` override what the file says."""
-    cell = described.cell_of(description, cell, source)
-    own = {name: description[name] for name in described.OPTIONS if name in description}
-    sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+def _check_options(options, decides):
     if decided := [name for name in options if name in _FROM_WEIGHTS]:
-        raise TypeError(f"{', '.join(decided)} must be left out: {source} decides")
-    options = {"dtype": str(next(iter(arrays.values())).dtype)} | own | options
-    if cell.bias is not None:  # the equations say
+        raise TypeError(f"{', '.join(decided)} must be left out: {decides}")
+
+
+def _described(description, arrays, cell, source, options):
+    """Make a layer from `describe`'s description in a file. `options` override those of the description."""
+    cell = described_cell(description, cell, source)
+    described = {name: description[name] for name in OPTIONS if name in description}
+    sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+    _check_options(options, f"{source} decides")
+    options = {"dtype": str(next(iter(arrays.values())).dtype)} | described | options
+    if cell.bias is not None:  # the equations decide
         del options["bias"]
     if cells.CELLS.get(cell.name) is cell:
         make, kind = _CLASSES[cell.name]
@@ -415,9 +418,8 @@ def _described(description, arrays, cell, source, options):
 
 
 def _layer(network, found, options):
-    """Make a layer with the network's weights. `options` override those that came with the weights."""
-    if decided := [name for name in options if name in _FROM_WEIGHTS]:
-        raise TypeError(f"{', '.join(decided)} must be left out: the weights decide (for a state dict also cell=)")
+    """Make a layer with the network's weights. `options` override `found`, the options that came with the weights."""
+    _check_options(options, "the weights decide (for a state dict also cell=)")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype
