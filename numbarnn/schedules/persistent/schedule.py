@@ -69,7 +69,7 @@ class Persistent(Schedule):
         return self.plan_of(problem, self.launches(problem, True), True, weights, input_gradient)
 
     def plan_weights(self, problem):
-        plan = stepwise.plan_weights(problem.layers, problem.directions, problem.steps, problem.dropping)
+        plan = stepwise.SCHEDULE.plan_weights(problem)
         return replace(plan, schedule=NAME, reason="one product per matrix", concurrent=True)
 
 
