@@ -274,7 +274,7 @@ class Engine(ABC):
         last."""
 
     def launch(self, launch_arrays):
-        """Return a function without arguments that launches a persistent kernel; launch: a `LaunchArrays`."""
+        """Return a function without arguments that launches a persistent kernel, for a `LaunchArrays`."""
         raise NotImplementedError(f"{self.name} has no persistent kernels")
 
     def run_jobs(self, make_jobs, key, arrays):

@@ -7,7 +7,7 @@ from numbarnn.common.precision import known_dtype
 from numbarnn.layers.calls import BackwardCall, run_forward
 from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.programs.states import part_of_state
 from numbarnn.programs.views import View
 from numbarnn.schedules.problem import state_shapes
@@ -41,7 +41,7 @@ class CheckpointedForward:
 
     def _keep_in(self, reserve=None):
         """Place what is kept in this reserve, or in a new one."""
-        places = Places(self.problem, checkpoint_buffers(self.problem))
+        places = ReserveLayout(self.problem, checkpoint_buffers(self.problem))
         memory = View.of("reserve", (places.size,), known_dtype("uint8"))
         self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
         kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
@@ -234,7 +234,7 @@ class CheckpointedBackward:
         """Run backward through one segment; return the gradients of the states before it. All its arrays are then
         freed."""
         _, tape = self.tape.segment(chain, number)
-        # This tape is made again for each pass; layers have other numbers in it.
+        # The segment's tape was just recomputed, so it may be overwritten. `frozen` counts layers of the whole call.
         need = self.need._replace(x=self._dx is not None, again=False, frozen=frozenset())
         schedule = self.tape.schedule.pick(tape.problem)[0]
         plan = schedule.plan_backward(tape.problem, self.dw is not None, need.x)

@@ -20,7 +20,7 @@ from numbarnn.layers.sequences import EVERY_STEP, Packing
 from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.programs.states import with_each
 
 NO_KEY = 0, 0  # of random numbers that nobody draws
@@ -65,13 +65,13 @@ class Done(NamedTuple):
     prepared: PreparedForward | None = None
 
 
-# A tape has copies of the weights and of x, which backward reads again: changing either in between changes no gradient.
 @dataclass
 class Tape:
     """What a training forward call keeps for one backward call.
 
     Attributes:
-        stack: the `Stack` that made it. weights, x: the caller's arrays.
+        stack: the `Stack` that made it. weights, x: the caller's arrays; backward reads the copies in `forward.arrays`,
+            so that a change of these changes no gradient.
         calls: the `PlannedCalls`. forward: the `ForwardCall`. backward: the backward call, once it has run.
         used: whether backward has overwritten the saved gates. packing: the positions of a packed x's elements, or
             None.
@@ -183,8 +183,9 @@ class PlannedCalls:
             return *work.results, work.dw
 
     def go_back(self, tape, gradients, need=ALL, dw=None, prepared=None):
-        """Run the backward call of a tape, within `begun`, and return an object with `results` and `dw`. dw: a buffer
-        to which the parameters' gradients are added. prepared: the `PreparedForward` that made the tape, if one did."""
+        """Run a tape's backward call within the caller's `begun`; return an object with `results` and `dw`. dw: a
+        buffer to which the parameters' gradients are added. prepared: the `PreparedForward` that made the tape, if one
+        did."""
         if self.has_checkpoints:
             return CheckpointedBackward(tape, gradients, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):
@@ -235,4 +236,4 @@ def reserve_size(stack, shape, dtype):
     """Return the bytes of the reserve in calls of a dtype (a name). T and B may be symbolic (PyTorch's SymInt)."""
     problem = stack.problem(training=True, dtype=dtype, **shape.fields())
     buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
-    return Places(problem, buffers(problem)).size
+    return ReserveLayout(problem, buffers(problem)).size

@@ -24,7 +24,7 @@ KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
 
 class CallersArrays(NamedTuple):
-    """A kind of arrays that callers pass.
+    """A kind of arrays that callers pass. PyTorch's modules set another one than `NUMPY`.
 
     Attributes:
         array: function that makes a NumPy array of one. into: function that takes a NumPy array and returns the
@@ -77,12 +77,12 @@ class PreparedForward:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
         self._derived = read.derived
-        program = call.program(plan, *state)
-        prepared = Prepared(call.engine, program.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
-        self.tape = ForwardCall(call, program, read, prepared.arrays)
+        built = call.built(plan, *state)
+        prepared = Prepared(call.engine, built.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
+        self.tape = ForwardCall(call, built, read, prepared.arrays)
         self._functions, self._backward = prepared.functions, {}
         self.kind, self._pool = kind, None if pool is None else ref(pool)
-        self._results = [with_each(result, prepared.at) for result in program.results]
+        self._results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in self._results]
         if call.problem.training:
             self._into_reserve = arrays.into(prepared.arrays["reserve"])
@@ -140,7 +140,8 @@ class PreparedForward:
             del pool[:-KEPT]
 
     def remake(self, x, reserve):
-        """Become the tape of an earlier call with this x and reserve; x may be None as in `ForwardCall.of_reserve`."""
+        """Copy an earlier call's x and reserve into our arrays, so that `run_backward` goes back through that call. x
+        may be None as in `ForwardCall.of_reserve`."""
         if x is not None:
             self._into[0](x)
         self._into_reserve(reserve)
@@ -160,17 +161,17 @@ class PreparedBackward:
     def __init__(self, tape, plan, need, gradients, arrays):
         inputs = _like(gradients, arrays)
         self._into = [_into(one, arrays.into) for one in inputs]
-        program = backward(backward_spec(tape.program.spec, plan, need, ResultGrads(*inputs)))
+        built = backward(backward_spec(tape.built.spec, plan, need, ResultGrads(*inputs)))
         inputs = _named(("dy", "dhy", "dcy", "d_states"), inputs)
         self._read, self._d_derived = tape.read, None
-        if program.d_derived is not None:
-            inputs["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
-        prepared = Prepared(tape.engine, program.program, tape.arrays | inputs)
+        if built.d_derived is not None:
+            inputs["d_derived"] = self._d_derived = np.zeros(built.d_derived.shape, built.d_derived.dtype)
+        prepared = Prepared(tape.engine, built.program, tape.arrays | inputs)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
         none_read = self._dw is None and self._d_derived is not None  # kernels read no parameter as it is
-        if none_read and program.has_weights:
-            self._dw = np.empty(program.dw.shape, program.dw.dtype)
-        results = [with_each(result, prepared.at) for result in program.results]
+        if none_read and built.has_weights:
+            self._dw = np.empty(built.dw.shape, built.dw.dtype)
+        results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 
     def run(self, gradients):

@@ -87,9 +87,9 @@ class Stack:
         self.allow_tf32 = checks.allow_tf32(allow_tf32)
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
-        self._prepare()
+        self._derive()
 
-    def _prepare(self):
+    def _derive(self):
         """Set the attributes that follow from the arguments."""
         # The problem of calls, without the fields that `problem` sets.
         self._problem = Problem(
@@ -205,8 +205,8 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        if training and self.prepared is None:  # on the CPU nothing is refused
-            calls.begun()  # if it raises, no number is used up
+        if training and self.prepared is None:
+            calls.begun()  # a GPU may refuse the call: then no number of a training call is used up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
@@ -264,8 +264,8 @@ class Stack:
 
         Args:
             dy, dhy, dcy, d_states: checked gradients of forward's results; d_states: of the cell states of all steps.
-            dw: a flat buffer for the parameters' gradients. None: compute them later, or without `accumulate` in a new
-                buffer.
+            dw: a flat buffer for the parameters' gradients. None with `accumulate`: leave them to `backward_weights`.
+                None without it: a new buffer.
             accumulate: add to dw instead of overwriting it.
             need: a `Need`. Without its x, dx is None. With `again`, the tape stays valid.
         """

@@ -117,7 +117,7 @@ class Backward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_flag(self):
-        self.error_flag = self.tape.error_flag  # what is wrong there is wrong here
+        self.error_flag = self.tape.error_flag  # if forward failed, its backward fails
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
             if self.error_flag is None:
@@ -227,8 +227,8 @@ class Backward(Builder):
         return None if layer + 1 < self.problem.layers else self.d_states
 
     def state_gradients(self, layer, direction):
-        """Return dh (B, P) and dc (B, N*H) of a layer and direction: of the final state before the steps, of the
-        initial after."""
+        """Return dh (B, P) and dc (B, N*H) of a layer and direction. The same arrays hold the final state's gradients
+        before the steps and the initial state's after them."""
         dh = part_of_state(self.problem, self.dh, layer)[direction]
         if self.dc is None:
             return dh, self.new("no_dc", (self.problem.batch, 0), "state")

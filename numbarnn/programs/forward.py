@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_words
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Parameters, Saved, Scratch, States
-from numbarnn.programs.program import Builder, Places
+from numbarnn.programs.program import Builder, ReserveLayout
 from numbarnn.programs.recurrent_weights import RecurrentWeights
 from numbarnn.programs.states import part_of_state, rows, state_arrays
 from numbarnn.schedules.plan import Plan
@@ -100,7 +100,7 @@ class Forward(Builder):
         self._make_parameters()
         self.reserve, views = None, {}
         if problem.training:
-            places = Places(problem, tape_buffers(problem))
+            places = ReserveLayout(problem, tape_buffers(problem))
             self.reserve = self.new("reserve", (places.size,), "uint8")
             views = places.views(self.reserve)
         else:
@@ -340,7 +340,7 @@ class Forward(Builder):
                 self.put(self.x, caller_x)
         for states, caller_x in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
             for slot, columns, part in self._slots(states, caller_x, (0, problem.steps + 1)):
-                # Zeros in whole: other columns of a slot are the other direction's, which starts at zero too.
+                # Zero the whole slot: its other columns may be the other direction's initial state, also zero.
                 self.emit(*(("zero", slot) if part is None else ("copy", columns, part)))
 
     def last_copies(self):

@@ -9,7 +9,7 @@ from numbarnn.kernels.persistent import ends
 from numbarnn.kernels.persistent.context import WithinStep
 from numbarnn.programs.states import part_of_state
 from numbarnn.schedules.persistent.planner import variant
-from numbarnn.schedules.persistent.tables import Place
+from numbarnn.schedules.persistent.tables import WeightOffsets
 
 
 @dataclass
@@ -17,10 +17,10 @@ class LaunchArrays:
     """The arrays and settings of a launch.
 
     Attributes:
-        problem: of the call. launch: the `planner.Launch`. direction: "forward" or "backward".
+        problem: of the call. launch: the `persistent.launch.Launch`. direction: "forward" or "backward".
         arrays: the kernel's first arguments, in lists and tuples; weights and the rest follow.
         aligned: arrays that the kernel reads in vectors, so they must start at multiples of 16 bytes.
-        weights: the array with all weights. places: (layer, direction) -> its `Place` in that array.
+        weights: the array with all weights. places: (layer, direction) -> its `WeightOffsets` in that array.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
         error_flag, exits: (1,) int64: the error flag, and the number of blocks that have finished.
         caller: the layer's description, for error messages. tells: whether the launch reports a failed call to the
@@ -46,7 +46,7 @@ class LaunchArrays:
 
 
 def forward_arrays(forward, launch):
-    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.forward.Forward`."""
+    """Return the `LaunchArrays` of a `persistent.launch.Launch` in a `programs.forward.Forward`."""
     f, problem, layers, cell = forward, forward.problem, launch.layer_range, forward.problem.cell
     several, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
@@ -68,14 +68,14 @@ def forward_arrays(forward, launch):
 
 
 def backward_arrays(backward, launch):
-    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.backward.Backward`."""
+    """Return the `LaunchArrays` of a `persistent.launch.Launch` in a `programs.backward.Backward`."""
     b, tape, cell, layers, places = backward, backward.tape, backward.problem.cell, launch.layer_range, launch.places
     # Without those of a cell that has no ah; where both are the same, once.
     dah = [b.dah[place] for place in places if cell.num_ah]
     dax = [b.dax[place] for place in places if not cell.same_gradient]
     dht = [b.dht[place] for place in places if b.problem.projection]
     words = _words(b, launch)
-    h = tape.m if dht else tape.h  # what the cells' equations gave
+    h = tape.m if dht else tape.h  # with a projection, the cell's output is m
     arrays = (
         dah,
         dax,
@@ -131,7 +131,7 @@ def _words(program, launch):
 
 
 def _weights(tape):
-    """Return the array with all weights, and (layer, direction) -> its `Place` in it."""
+    """Return the array with all weights, and (layer, direction) -> its `WeightOffsets` in it."""
     array = tape.flat if tape.recurrent is None else tape.recurrent.array
 
     def offset(view):
@@ -139,11 +139,11 @@ def _weights(tape):
         return view.offset // view.itemsize if view is not None and view.buffer is tape.flat.buffer else -1
 
     places = {
-        (layer, direction): {kind: offset(getattr(part, kind)) for kind in Place.__annotations__}
+        (layer, direction): {kind: offset(getattr(part, kind)) for kind in WeightOffsets.__annotations__}
         for layer, parts in enumerate(tape.weights)
         for direction, part in enumerate(parts)
     }
     if tape.recurrent is not None:
         for place, offsets in places.items():
             offsets["R"] = tape.recurrent.start(place)
-    return array, {place: Place(**offsets) for place, offsets in places.items()}
+    return array, {place: WeightOffsets(**offsets) for place, offsets in places.items()}

@@ -23,10 +23,9 @@ class Task:
     Attributes:
         kind: one of `KINDS`. layer: 0 is the first. direction: 0, 1, or `BOTH`.
         first, last: steps [first, last), in the order in which the direction runs in this pass. For `BOTH`, these are
-            times.
+            times in 0 to T - 1, which run against the steps of the first direction in backward.
         needs: the tasks it waits for.
-        launch: the `persistent.planner.Launch` of a "launch": its layers, of which `layer` is the first, and its
-            blocks.
+        launch: the `persistent.launch.Launch` of a "launch": its layers, of which `layer` is the first, and its blocks.
     """
 
     kind: str
@@ -87,7 +86,8 @@ class Plan:
     Attributes:
         schedule: name of the schedule that made it. backward: whether it is for the backward pass.
         reason: why this schedule was chosen. tasks: each task once, after those it needs.
-        concurrent: whether tasks of different lanes may run at the same time.
+        concurrent: whether tasks of different lanes may run at the same time. Only other plans are prepared for small
+            calls (`numbarnn.layers.prepared`).
     """
 
     schedule: str
@@ -135,7 +135,7 @@ class Plan:
 
     @cached_property
     def final_launch(self):
-        """Return the last `persistent.planner.Launch`, or None."""
+        """Return the last `persistent.launch.Launch`, or None."""
         return next((task.launch for task in reversed(self.tasks) if task.launch is not None), None)
 
     def timeline(self, cost=lambda task: 1):

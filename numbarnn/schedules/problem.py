@@ -40,7 +40,7 @@ class Problem:
         checkpoint_every: k, if training keeps only the states of every k-th step; 0: it keeps all that backward reads.
         segment_of: number of steps of the call that contains this segment; 0 for a whole call. Segments pass cell
             states and gradients of states to each other in `state_dtype`.
-        flat_size: size of the buffer of all weights, if it also has other layers and directions; 0: it has only these.
+        flat_size: only for keys: size of the buffer of all weights if it has other layers too, else 0.
         copied: `copied_gates` of a segment that has only some of the layers; None: they follow from the other
             attributes.
     """

@@ -63,7 +63,7 @@ def steps_in_all(steps, layers, directions):
 
 
 def estimate_of(problem, profile, launch, columns):
-    """Return the Estimate of a step of a `planner.Launch`.
+    """Return the Estimate of a step of a `persistent.launch.Launch`.
     The step has `turns` through a block's sequences, each a chain of loads, products and sums. Padded rows are
     multiplied too."""
     tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences

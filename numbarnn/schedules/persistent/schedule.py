@@ -49,7 +49,7 @@ class Persistent(Schedule):
     name = NAME
 
     def launches(self, problem, backward):
-        """Return the `planner.Launch`es of a pass.
+        """Return the `persistent.launch.Launch`es of a pass.
 
         Raises:
             planner.DoesNotFit: with the numbers.
@@ -112,7 +112,7 @@ def _plan_backward(problem, launches, weights, input_gradient):
 
 
 def _launch_task(launch, needs):
-    """Return the task of a `planner.Launch`: all steps of its layers, in both directions."""
+    """Return the task of a `persistent.launch.Launch`: all steps of its layers, in both directions."""
     return Task("launch", launch.first, BOTH, 0, launch.steps, tuple(needs), launch=launch)
 
 

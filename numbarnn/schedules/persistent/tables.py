@@ -16,7 +16,7 @@ from numbarnn.schedules.persistent import planner, shares
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightOffsets:
     """Where the weights of a layer and direction begin in the flat buffer, in elements; -1 for absent ones."""
 
     W: int
@@ -43,7 +43,7 @@ def make_tables(problem, launch, places):
     """Return the tables of a launch.
 
     Args:
-        places: places[layer, direction], a `Place`.
+        places: places[layer, direction], a `WeightOffsets`.
 
     Returns:
         int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`), read-only. Calls of any T get
