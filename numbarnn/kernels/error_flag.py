@@ -40,16 +40,16 @@ def _explain_timeout(detail):
     place, step = divmod(detail, STEPS)
     layer, backward, direction, within, other = place // 16, place // 8 % 2, place // 4 % 2, place // 2 % 2, place % 2
     if within:
-        missing = "what other blocks of the layer compute in this very step"
+        missing = "numbers that other blocks of the layer compute in the same step"
     elif other:
         missing = f"the gradient from layer {layer + 1}" if backward else f"the output of layer {layer - 1}"
     else:
         missing = f"the {'gradient of the ' if backward else ''}state that other blocks of the layer compute"
     return (
-        f"a persistent kernel gave up: layer {layer}, direction {direction}, waited in vain for {missing} and that it "
-        f"needs at step {step} of the {'backward' if backward else 'forward'} pass",
-        "The device may be shared with work that stopped it for long: call again, or make the layer with "
-        "schedule='stepwise', which waits for nothing within a kernel. If it happens again, please report it",
+        f"a persistent kernel timed out: layer {layer}, direction {direction}, waited at step {step} of the "
+        f"{'backward' if backward else 'forward'} pass for {missing}",
+        "Other work on the device may have delayed it: call again, or make the layer with schedule='stepwise', in which "
+        "no kernel waits for another block. If it happens again, please report it",
     )
 
 
@@ -66,8 +66,8 @@ def explain(code, caller):
     kind, detail = divmod(code, KIND)
     what, cure = KINDS[kind](detail)
     return (
-        f"a call of {caller} failed: {what}. All of its results are NaN (with them a `dw` that it was to add to), and "
-        f"so is what was computed from them. {cure}"
+        f"a call of {caller} failed: {what}. All of its results are NaN (also a `dw` that it added to), and so are "
+        f"later results computed from them. {cure}"
     )
 
 
