@@ -142,7 +142,6 @@ class Instance:
 
 
 def layer_of(name):
-    """Return the number of the layer in a parameter's name."""
     return int(name.split("_l")[-1].split("_")[0])
 
 
@@ -257,7 +256,6 @@ def pack_states(states):
 
 
 def unpack_states(case, states):
-    """Undo `pack_states`."""
     if isinstance(states, (list, tuple)):
         return list(states)
     return [states[k * case.D : (k + 1) * case.D] for k in range(case.L)]

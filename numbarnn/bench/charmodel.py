@@ -40,7 +40,6 @@ class Vocabulary:
         return np.fromiter((self._numbers.get(character, UNKNOWN) for character in text), np.int64, len(text))
 
     def decode(self, numbers):
-        """Return the text of character numbers."""
         return "".join(UNKNOWN_SIGN if n == UNKNOWN else self.characters[n - 1] for n in numbers)
 
 
@@ -60,7 +59,6 @@ class Streams(NamedTuple):
         return cls(*(np.ascontiguousarray(part.T) for part in parts))
 
     def windows(self, seq):
-        """Return how many full windows of `seq` steps there are."""
         return len(self.inputs) // seq
 
     def window(self, index, seq):

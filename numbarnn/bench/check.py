@@ -123,7 +123,6 @@ def row_of(**known):
 
 
 def compared(row):
-    """Return whether a row compares a result, and is not a refusal."""
     return row["mode"] != REFUSED
 
 
@@ -290,7 +289,6 @@ def print_tables(rows):
 
 
 def print_summary(rows, seconds):
-    """Print refusals and the verdict."""
     refusals = {}
     for row in itertools.filterfalse(compared, rows):
         refusals.setdefault((row["schedule"], row["engine"]), []).append(row)

@@ -50,7 +50,6 @@ def figure(purpose, **options):
 
 # -------------------------------------------------------------------------------------------------------------- output
 def say(text="", error=False):
-    """Print a line of plain text."""
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
@@ -130,7 +129,6 @@ def write_json(path, data):
 
 
 def write_bytes(path, data):
-    """Write a file, or replace it in one step."""
     with files.replacing(path) as part:
         part.write_bytes(data)
 
@@ -173,7 +171,6 @@ def run_apart(arguments, timeout):
 
 # ----------------------------------------------------------------------------------------------------------- arguments
 def add_json_argument(parser, what):
-    """Add --json FILE."""
     parser.add_argument("--json", type=json_path, metavar="FILE", help=f"Also write {what} to FILE as JSON.")
 
 
@@ -215,5 +212,4 @@ def whole_numbers(text, expected, count=None):
 
 
 def at_least_1(text):
-    """Parse a whole number of at least 1 (an argparse type)."""
     return whole_numbers(text, "a whole number of at least 1,", 1)[0]

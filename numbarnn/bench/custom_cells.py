@@ -76,7 +76,6 @@ class CustomInstance:
         self.states = [random.uniform(0.25, 1, (shape.L, shape.B, width)).astype(numpy_dtype) for width in widths]
 
     def layer(self, device, schedule, dtype=None):
-        """Return a numbarnn layer with new parameters."""
         options = {"dtype": dtype or self.case.dtype, "device": device, "schedule": schedule, "seed": 0}
         return numbarnn.RNN(self.cell, self.shape.I, self.shape.H, self.shape.L, **options)
 

@@ -166,7 +166,6 @@ def sample(model, vocabulary, length, *, temperature=1.0, seed=0, prompt=""):
 
 
 def finish(args, trainer, interrupted):
-    """Print a sample and the results, and write them to a file."""
     trainer.evaluate()
     corpus, config, seconds, steps = trainer.corpus, trainer.config, trainer.seconds, trainer.step
     if args.sample:

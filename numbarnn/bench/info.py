@@ -61,7 +61,6 @@ def run(args):
 
 
 def how_to_install(name):
-    """Return the command that installs one of PACKAGES."""
     if name == "CuPy":
         return install.for_gpus()
     last = PACKAGES[name].split()[-1]
@@ -69,7 +68,6 @@ def how_to_install(name):
 
 
 def devices(facts):
-    """Return the rows of the table of devices."""
     cpu = facts["cpu"]
     core = f", OpenBLAS kernels for {cpu['openblas_core']}" if cpu["openblas_core"] else ""
     core += f" ({notice})" if (notice := forced_core_notice()) else ""
@@ -125,7 +123,6 @@ def run_tool(name, *arguments):
 
 
 def cpu_model():
-    """Return the processor's name."""
     with suppress(FileNotFoundError):
         if match := re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE):
             return match[1].strip()
@@ -133,7 +130,6 @@ def cpu_model():
 
 
 def core_count():
-    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -106,7 +106,6 @@ def compile_row(shipped, arch):
 
 # --------------------------------------------------------------------------------------------------- output
 def print_rows(rows):
-    """Print the table and the errors."""
     cells = []
     for row in rows:
         *shown, ok, _ = row.values()
@@ -120,7 +119,6 @@ def print_rows(rows):
 
 
 def print_machine_code(shipped, arch):
-    """Print a kernel's machine code for an arch."""
     compiled = shipped.compile(capability(arch))
     try:
         lines = listing(compiled)

@@ -120,7 +120,6 @@ def attempt(make, rows_of):
 
 
 def said(exception):
-    """Return an exception's type and message."""
     return f"{type(exception).__name__}: {exception}"
 
 

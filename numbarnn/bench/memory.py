@@ -60,7 +60,6 @@ def _on_cpu(make, engine):
 
 
 def _trim():
-    """Return free memory to the system, by glibc."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
