@@ -1,4 +1,4 @@
-"""Forward and backward calls of a stack of layers: their programs, run on the arrays of a caller."""
+"""Run the forward and backward programs of a stack on a caller's arrays."""
 
 from typing import Any, NamedTuple
 
@@ -18,11 +18,12 @@ class Call(NamedTuple):
     """The settings of a forward call, besides the caller's arrays.
 
     Attributes:
-        weights: the `kernel_weights.ReadWeights`. seed, number: key of its random numbers, number of the training call.
-        caller: who called, as text, for errors that are found out later.
-        keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
-        origin: where the steps stand in the call whose random numbers they draw. from_zero: see `ForwardSpec`.
-        step_mask, part: of a segment: (1, T + 2, B) or None; (whole, first_layer, direction), see `ForwardSpec`.
+        weights: the `kernel_weights.ReadWeights`. seed, number: the key of its random numbers: seed and number of the
+            training call.
+        caller: the layer's description, for errors that appear later.
+        keeps: whether to copy the weights and x, so that the caller may change them before backward.
+        origin: position of these steps in the call whose random numbers they draw. from_zero: see `ForwardSpec`.
+        step_mask: of a segment, (1, T + 2, B), or None. part: (whole, first_layer, direction), see `ForwardSpec`.
     """
 
     engine: Engine
@@ -38,7 +39,7 @@ class Call(NamedTuple):
     part: tuple = (None, 0, 0)
 
     def program(self, plan, hx=None, cx=None, fill=0.0):
-        """The `programs.forward.Forward` of this call with that plan and initial states."""
+        """Return the `programs.forward.Forward` of this call for a plan and the forms of initial states."""
         return forward(
             ForwardSpec(
                 self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.from_zero,
@@ -47,7 +48,7 @@ class Call(NamedTuple):
         )  # fmt: skip
 
     def drawn(self):
-        """(name of a buffer, NumPy array) of what the call's random numbers follow from."""
+        """Yield (name of a buffer, NumPy array) of the numbers from which kernels draw random numbers."""
         p, cell = self.problem, self.problem.cell
         if p.dropping:
             rows = self.origin.time * p.batch * p.directions
@@ -64,8 +65,8 @@ class ForwardCall:
     """A forward call; after training, the tape that a `BackwardCall` reads.
 
     Args:
-        call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it works with.
-        arrays: name of a buffer -> array, of what backward reads: the reserve, x, weights, what was drawn.
+        call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it used.
+        arrays: name of a buffer -> array that backward reads: the reserve, x, weights, the keys of random numbers.
     """
 
     def __init__(self, call, program, read, arrays):
@@ -76,8 +77,8 @@ class ForwardCall:
 
     @classmethod
     def of_reserve(cls, call, plan, x, reserve):
-        """The tape of a call that is over, made again; it is good for backward alone. x may be None where backward
-        needs no gradients of parameters, or the reserve has a copy of x (`Problem.copies_x`)."""
+        """Rebuild the tape of an earlier forward call from its reserve, for backward only. x may be None if backward
+        computes no gradients of parameters, or if the reserve has a copy of x (`Problem.copies_x`)."""
         program = call.program(plan)
         run = Run(call.engine, program.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
         if not call.problem.copies_x:
@@ -92,11 +93,9 @@ def _allocator(call, *kind):
 
 
 def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-    """Run a forward call; returns (y, hy, cy), and all private states where the problem keeps them, and the
-    `ForwardCall`.
-
-    x, hx, cx: the caller's, (T, B, I) or (B, T, I), and states as `problem.state_shapes`; None is zero. lengths,
-    resets: (B,) int32 and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
+    """Run a forward call and return (y, hy, cy[, cell states of all steps]) and the `ForwardCall`. x, hx, cx: the
+    caller's: x (T, B, I) or (B, T, I); states as in `problem.state_shapes`, None for zero. lengths, resets: (B,) int32
+    and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
     engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
     program = call.program(plan, hx, cx, fill)
     run = Run(engine, program.program, allocate)
@@ -134,12 +133,12 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
 
 
 class BackwardCall:
-    """A backward call, run when it is made; its attributes are results, (dx as x was given, or None; dhx, dcx), and dw.
+    """A backward call, which runs when it is made. Its attributes are results, (dx or None, dhx, dcx), and dw.
 
     Args:
-        tape: the `ForwardCall`; what the cell saved is overwritten, unless it is needed again.
-        plan, need: of the pass. given: the gradients of what forward returned, `Given`.
-        dw: a buffer to which the parameters' gradients are added; None: one is made where the plan has such.
+        tape: the `ForwardCall`. Backward overwrites what the cell saved, unless `need.again`.
+        plan, need: of the pass. given: the `Given` gradients of forward's results.
+        dw: a buffer to which the parameters' gradients are added; None: a new one, if the plan computes them.
     """
 
     def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):
@@ -149,7 +148,7 @@ class BackwardCall:
         self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
 
     def add_weights(self, plan, dw):
-        """Add the gradients of parameters to dw, after a call without them; plan: of these alone."""
+        """Add the parameters' gradients to dw, after a call without them; plan: for these alone."""
         self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
 
     def _run(self, plan, dw, d_derived, arrays, after):

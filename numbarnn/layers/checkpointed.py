@@ -1,11 +1,10 @@
-"""Calls with checkpoints, run segment by segment (`numbarnn.programs.checkpoints`)."""
+"""Run calls with checkpoints, segment by segment; `numbarnn.programs.checkpoints` explains them."""
 
 import numpy as np
 
 from numbarnn.common.philox import Origin, dropout_words
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers.calls import BackwardCall, run_forward
-from numbarnn.layers.kernel_weights import SegmentWeights
 from numbarnn.programs.backward import ALL, Given
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
 from numbarnn.programs.program import Places
@@ -15,12 +14,12 @@ from numbarnn.schedules.problem import state_shapes
 
 
 class CheckpointedForward:
-    """A forward call that keeps states alone; the tape that `CheckpointedBackward` reads.
+    """A forward call that keeps only the states before segments; the tape for `CheckpointedBackward`.
 
     Attributes:
-        h, c: [layer, direction] -> (segments, B, ...), states before each segment. outputs: [layer] -> the input of the
-            layer above, with two directions. step_mask: None if all steps are ordinary.
-        y, hy, cy, all_states: results. reserve: what is kept, in one array of bytes.
+        h, c: [layer, direction] -> states before each segment, (segments, B, ...). outputs: [layer] -> input of the
+            layer above; only with two directions. step_mask: None if all steps are ordinary.
+        y, hy, cy, all_states: results. reserve: the array of bytes that holds all that is kept.
     """
 
     reserve = y = hy = cy = all_states = None
@@ -34,14 +33,14 @@ class CheckpointedForward:
 
     @classmethod
     def of_reserve(cls, call, schedule, x, reserve):
-        """The tape of a forward call that is over, made again; x as it was."""
+        """Rebuild the tape of an earlier forward call from its reserve and x."""
         self = cls(call, schedule)
         self._keep_in(reserve)
         self.x = x
         return self
 
     def _keep_in(self, reserve=None):
-        """Have what is kept in this reserve, or a new one."""
+        """Place what is kept in this reserve, or in a new one."""
         places = Places(self.problem, checkpoint_buffers(self.problem))
         memory = View.of("reserve", (places.size,), known_dtype("uint8"))
         self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
@@ -52,8 +51,7 @@ class CheckpointedForward:
         self.step_mask = kept.get("step_mask")
 
     def run(self, x, state, sequences):
-        """All segments; returns (y, hy, cy), and all private states where the problem keeps them.
-        x, state: the caller's x and (hx, cx). sequences: what has lengths, resets and padding_value."""
+        """Run all segments for the caller's x and (hx, cx), and return (y, hy, cy[, cell states of all steps])."""
         p, engine = self.problem, self.engine
         if self.call.keeps:
             self.read = self.read.of_copy(self._copy(self.read.parameters))
@@ -89,13 +87,13 @@ class CheckpointedForward:
             self.all_states = self.empty((*outer, p.directions * p.cell.num_private * p.hidden_sizes[-1]))
 
     def empty(self, shape):
-        """An array of the call's dtype; of a list of shapes a list."""
+        """Allocate an array of the layer's dtype, or a list of arrays for a list of shapes."""
         if isinstance(shape, list):
             return [self.empty(part) for part in shape]
         return self.engine.empty(shape, known_dtype(self.problem.dtype))
 
     def empty_states(self):
-        """h and c of all layers; c is None without private states."""
+        """Allocate h and c of all layers; c is None without cell states."""
         p, privates = self.problem, tuple(self.problem.cell.num_private * H for H in self.problem.hidden_sizes)
         h, c = (state_shapes(sizes, p.directions, p.batch) for sizes in (p.output_sizes, privates))
         return self.empty(h), self.empty(c) if p.cell.num_private else None
@@ -108,14 +106,14 @@ class CheckpointedForward:
         engine.fill_step_mask(self.step_mask, *arrays)
 
     def segment(self, chain, number, fill=0.0):
-        """A chain's segment, run from the states that were kept: its results and its `ForwardCall`."""
+        """Run a segment of a chain from the kept states; return its results and its `ForwardCall`."""
         whole = self.problem
         time, end = chain.segments(whole)[number]
         problem, direction = segment_problem(whole, chain, end - time), chain.direction
         origin = Origin(end - 1 if direction else time, chain.first * whole.directions + direction, direction == 1)
         mask = self.turned(chain, self.step_mask[direction, time : end + 2])[None] if problem.masked else None
         call = self.call._replace(
-            problem=problem, weights=SegmentWeights(self.read), keeps=False, from_zero=False, origin=origin,
+            problem=problem, weights=self.read.fixed(), keeps=False, from_zero=False, origin=origin,
             step_mask=mask, part=(whole, chain.first, direction),
         )  # fmt: skip
         slot = slice(number, number + 1)
@@ -124,7 +122,7 @@ class CheckpointedForward:
         return run_forward(call, plan, self._input(chain, time, end), *states, fill=fill)
 
     def _input(self, chain, time, end):
-        """(k, B, I), what the chain's first layer reads in a segment."""
+        """Return the input of the chain's first layer in a segment, (k, B, I)."""
         if chain.first == 0:
             x = self.time_major(self.x)[time:end]
             if self.problem.directions == 2 and self.problem.input_mode == "given":
@@ -138,23 +136,23 @@ class CheckpointedForward:
         return self.turned(chain, x)
 
     def dropout(self, layer, out, x, position=0):
-        """out = dropout of a layer's input, of which x may be a part."""
+        """Compute out = dropout of x, which may be a part of the layer's input that begins at element `position`."""
         self.engine.dropout(out, x, self._masks[layer - 1], self._scale, position)
 
     def turned(self, chain, array):
-        """An array of times in the direction's order, contiguous."""
+        """Return an array of time steps in the direction's order, contiguous."""
         return self.contiguous(array[::-1] if chain.direction else array)
 
     def contiguous(self, array):
-        """An array, or a contiguous copy of it; None stays None."""
+        """Return the array, or a contiguous copy; None stays None."""
         return array if array is None or array.flags.c_contiguous else self._copy(array)
 
     def time_major(self, array):
-        """A view of the caller's array with time first; None stays None."""
+        """Return a view of the caller's array with time first; None stays None."""
         return array.transpose(1, 0, 2) if array is not None and self.problem.batch_major else array
 
     def of_segment(self, chain, number, array):
-        """A view of a segment's part of an array (T, B, D * N), in the direction's order; None stays None."""
+        """Return a view of a segment's part of an array (T, B, D*N), in the direction's order; None stays None."""
         if array is None:
             return None
         time, end = chain.segments(self.problem)[number]
@@ -162,7 +160,7 @@ class CheckpointedForward:
         return part[::-1] if chain.direction else part
 
     def _keep(self, chain, number, results, work):
-        """Keep the results of a segment that has run: states, y."""
+        """Keep a finished segment's results: states and y."""
         problem, engine = self.problem, self.engine
         segments, is_last = chain.segments(problem), chain.last == problem.layers
         y, h, c, *states = results
@@ -181,7 +179,7 @@ class CheckpointedForward:
 
 
 class CheckpointedBackward:
-    """A backward call, segment by segment, run when it is made. Arguments and attributes as of `BackwardCall`."""
+    """A backward call, segment by segment, which runs when it is made. Arguments and attributes: see `BackwardCall`."""
 
     def __init__(self, tape, given, dw=None, need=ALL):
         self.tape, self.given, self.need, self.engine, self.problem = tape, given, need, tape.engine, tape.problem
@@ -219,7 +217,7 @@ class CheckpointedBackward:
         return dx, self.dhx, self.dcx
 
     def _run_chain(self, chain, dy):
-        """Backward through all segments of a chain; dy: (T, B, D * P) of its last layer, or None."""
+        """Run backward through all segments of a chain; dy: gradient of its last layer's output, or None."""
         every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
         h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
         for number in reversed(range(len(chain.segments(self.problem)))):
@@ -232,7 +230,8 @@ class CheckpointedBackward:
                     self.engine.copy(part_of_state(self.problem, out, layer)[direction], own[0])
 
     def _run_segment(self, chain, number, given):
-        """Backward through one; returns the gradients of the states before it. Its arrays are gone afterwards."""
+        """Run backward through one segment; return the gradients of the states before it. All its arrays are then
+        freed."""
         _, tape = self.tape.segment(chain, number)
         # This tape is made again for each pass; layers have other numbers in it.
         need = self.need._replace(x=self._dx is not None, again=False, frozen=frozenset())
@@ -244,7 +243,8 @@ class CheckpointedBackward:
         return h, c
 
     def _of_final(self, chain, state):
-        """A chain's part of the gradient of a final state, as it accumulates: one (1, B, N) per layer, or None."""
+        """Copy a chain's part of the gradient of a final state to the accumulation dtype: one (1, B, N) per layer, or
+        None."""
         if state is None:
             return None
         found = []
@@ -255,7 +255,8 @@ class CheckpointedBackward:
         return found
 
     def _put_dx(self, chain, number, dx, found):
-        """A segment's gradient of its input to its place; that of a layer's second direction is added."""
+        """Write a segment's gradient of its input to dx; the second direction of a layer runs first, and the first adds
+        to it."""
         time, end = chain.segments(self.problem)[number]
         out, found = dx[time:end], self.tape.turned(chain, found)
         if self.problem.directions == 2 and self.problem.input_mode == "given" and chain.first == 0:
@@ -266,5 +267,5 @@ class CheckpointedBackward:
             self.engine.sum_gates(*(one.reshape(-1, one.shape[2]) for one in (out, found)), 1, True)
 
     def add_weights(self, plan, dw):
-        """Add the gradients of all parameters, which this call has, to a flat buffer."""
+        """Add the gradients of all parameters, which this call has computed, to a flat buffer."""
         self.engine.sum_gates(dw[None], self.dw[None], 1, True)

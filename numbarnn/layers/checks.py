@@ -1,5 +1,5 @@
-"""Checks of options that users pass in: each names the argument, what came, what was expected, and the cure if there is
-one. Those of arrays are in `array_checks`."""
+"""Check options that users pass in. Errors say what came, what was expected, and the cure. See `array_checks` for
+arrays."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -22,7 +22,7 @@ def _is_number(value):
 
 
 def positive_int(value, name):
-    """`value` as an int of at least 1."""
+    """Return `value` as an int of at least 1."""
     if not _is_int(value):
         raise TypeError(f"{name} must be a positive int, not {value!r}")
     if value < 1:
@@ -31,14 +31,14 @@ def positive_int(value, name):
 
 
 def natural(value, name):
-    """`value` as an int of at least 0."""
+    """Return `value` as an int of at least 0."""
     if not _is_int(value) or value < 0:
         raise ValueError(f"{name} must be an int of at least 0, not {value!r}")
     return int(value)
 
 
 def checkpoint_every(value):
-    """k, an int of at least 1, or None."""
+    """Return k, an int of at least 1, or None."""
     if value is None or (_is_int(value) and value >= 1):
         return value if value is None else int(value)
     raise (ValueError if _is_int(value) else TypeError)(
@@ -47,14 +47,14 @@ def checkpoint_every(value):
 
 
 def flag(value, name):
-    """`value` as a bool."""
+    """Return `value` as a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return value
 
 
 def allow_tf32(value):
-    """True, False or "3x"."""
+    """Return True, False or "3x"."""
     if isinstance(value, bool) or (isinstance(value, str) and value == "3x"):
         return value
     raise TypeError(
@@ -78,7 +78,8 @@ def hidden_sizes(hidden_size, num_layers):
 
 
 def bias_mode(value, cell):
-    """The name of a bias mode, of `BIAS_MODES`, from that or a bool; the cell's own, if it has one."""
+    """Return the name of a bias mode, one of `BIAS_MODES`, for a bool or a name; the cell's own if its equations
+    decide."""
     if cell.bias is not None:
         if value is not True:
             raise ValueError(f"bias must be left out: the equations of {cell.name} say which biases there are")
@@ -93,7 +94,7 @@ def bias_mode(value, cell):
 
 
 def proj_size(value, cell, sizes):
-    """P, or 0 for no projection."""
+    """Return P, or 0 without projection."""
     width = natural(value, "proj_size")
     if cell.projected:
         if not width and len(set(sizes)) > 1:
@@ -122,7 +123,7 @@ def proj_size(value, cell, sizes):
 
 
 def recurrent_matrix(cell, sizes, width):
-    """Raise ValueError unless R can be what the cell says. sizes: H of each layer. width: P, or 0 for no projection."""
+    """Raise ValueError unless R can have the cell's heads and dropped weights; width: P, or 0 without projection."""
     positive_int(cell.heads, f"heads of cell {cell.name}")
     for name, size in [("hidden_size", hidden) for hidden in sizes] + [("proj_size", width)]:
         if size % cell.heads:
@@ -137,8 +138,8 @@ def recurrent_matrix(cell, sizes, width):
 
 
 def larger_states(cell, sizes, widths, mode):
-    """Raise ValueError if a layer has a state of more units than h, and something else that cannot go with it.
-    sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode."""
+    """Raise ValueError if a layer has a state of more units than h and an option that excludes this.
+    sizes: H of each layer. widths: units of each layer's largest state. mode: the input mode."""
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
         what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"
@@ -151,7 +152,7 @@ def larger_states(cell, sizes, widths, mode):
 
 
 def side_inputs(cell, input_size, sizes, mode):
-    """Check that a layer of a cell with side inputs has columns of x for them, and one layer with a W."""
+    """Raise ValueError unless x has columns for the cell's side inputs, and the layer is a single one with a W."""
     side = cell.parameters.side
     if side and input_size <= (own := cell.parameters.side_width):
         listed = ", ".join(f"{name} ({width})" for name, width in side.items())
@@ -168,7 +169,7 @@ def side_inputs(cell, input_size, sizes, mode):
 
 
 def side_by_name(cell, value):
-    """Return name -> side input of a call in the order of the cell's; raise unless all are there."""
+    """Return name -> side input in the cell's order; raise unless exactly the cell's side inputs are there."""
     known = cell.parameters.side
     if not isinstance(value, Mapping):
         raise TypeError(f"side must map names to arrays, but is a {type(value).__qualname__}")
@@ -181,7 +182,7 @@ def side_by_name(cell, value):
 
 
 def input_mode(value, input_size, sizes, given):
-    """The input mode, of `INPUT_MODES`. given: numbers per sequence and step of W x, D*G*H of layer 0."""
+    """Return the input mode, one of `INPUT_MODES`; given: D*G*H of layer 0, the width of W x."""
     if value not in INPUT_MODES:
         raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
     if value == "skip" and input_size != sizes[0]:
@@ -198,7 +199,7 @@ def input_mode(value, input_size, sizes, given):
 
 
 def cell_clip(value, cell):
-    """(lclip, rclip) as floats; None stays None."""
+    """Return (lclip, rclip) as floats; None stays None."""
     if value is None:
         return None
     if cell is not lstm.LSTM:
@@ -213,13 +214,13 @@ def cell_clip(value, cell):
 
 
 def keeps_states(stack, asked):
-    """Raise ValueError if the private states of every step are asked for and the cell has none."""
+    """Raise ValueError if the cell states of every step are requested and the cell has none."""
     if asked and not stack.cell.num_private:
         raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, and y is h")
 
 
 def needed(need, names):
-    """`need` as a tuple of some of the names."""
+    """Return `need` as a tuple of allowed names."""
     wanted = f"need must be a tuple of some of {', '.join(map(repr, names))}"
     if not isinstance(need, tuple | list | set | frozenset):
         raise TypeError(f"{wanted}, not {need!r}")
@@ -229,7 +230,7 @@ def needed(need, names):
 
 
 def probability(value, name):
-    """`value` as a float in [0, 1]."""
+    """Return `value` as a float in [0, 1]."""
     if not _is_number(value):
         raise TypeError(f"{name} must be a number in [0, 1], not {value!r}")
     if not 0.0 <= value <= 1.0:  # NaN is not
@@ -238,7 +239,7 @@ def probability(value, name):
 
 
 def seed(value):
-    """`value` as an int in [0, 2^64), a random one for None."""
+    """Return `value` as an int in [0, 2^64), or a random one for None."""
     if value is None:
         return int(np.random.default_rng().integers(2**63))
     if not _is_int(value):
@@ -249,7 +250,7 @@ def seed(value):
 
 
 def dtype_name(dtype):
-    """The name of a dtype that layers have, one of DTYPES."""
+    """Return the name of a dtype that layers can have, one of `DTYPES`."""
     if dtype == "bfloat16":  # NumPy does not know it before ml_dtypes is imported
         return numpy_dtype(dtype).name
     try:
@@ -262,7 +263,7 @@ def dtype_name(dtype):
 
 
 def dtype_on(engine, dtype):
-    """Raise RuntimeError if the engine has no arrays of the dtype (a name), and say which upgrade helps."""
+    """Raise RuntimeError if the engine has no arrays of this dtype, with the upgrade that adds them."""
     if dtype == "bfloat16" and engine.name == "cuda":
         version = engine.array_module.__version__
         if int(version.split(".")[0]) < CUPY_WITH_BFLOAT16:

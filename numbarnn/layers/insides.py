@@ -28,15 +28,15 @@ def checked(stack, names):
 
 
 class Insides:
-    """What a call did inside.
+    """The recorded values of a call, and the gradients of its states.
 
     Args:
-        layer: the layer. x, state: the call's, checked, as its stack takes them; state is (hx, cx).
+        layer: the layer. x, state: the call's checked arguments; state is (hx, cx).
         sequences: of the call. form: (whether x is batch-first, the `Packing` of a packed x, or None).
-        names: of the values. key: (seed, number) of a training call; None: inference.
+        names: of the values to record. key: (seed, number) of a training call; None: inference.
 
     Attributes:
-        values: name -> [layer] -> (T, B, D*H), in the form of the call's y.
+        values: name -> [layer] -> (T, B, D*H), batch-first or packed if x is.
     """
 
     def __init__(self, layer, x, state, sequences, form, names, key):
@@ -61,10 +61,8 @@ class Insides:
                     self.values[name].append(self._for_callers(value, number, name))
 
     def backward(self, dy, dhy, dcy):
-        """Return name of a state -> [layer] -> the gradient of the state after each step, in the form of y.
-
-        Args: gradients of the call's results, checked, as `Stack.backward_data` takes them.
-        """
+        """Return name of a state -> [layer] -> gradient of the state after each step, batch-first or packed if x is.
+        dy, dhy, dcy: gradients of the call's results, see `Stack.backward_data`."""
         stack, (passes, *_) = self._stack, self._kept
         kept, self._kept = self._kept, None  # it is used up, and takes no memory
         with stack.engine.activate():
@@ -85,7 +83,7 @@ class Insides:
         return array.swapaxes(0, 1).copy() if self._form[0] else array
 
     def _for_callers(self, value, layer, name):
-        """Return a value (T, B, D*width) in the form of y, without units that callers do not see."""
+        """Return a value (T, B, D*width) batch-first or packed if x is, without the units that only engines have."""
         stack, (batch_first, packing) = self._stack, self._form
         sizes = dict(zip(stack.cell.states, stack.state_sizes, strict=True)).get(name, stack.hidden_sizes)
         value = first_columns(value, sizes[layer], stack.directions).astype(known_dtype(stack.dtype))

@@ -1,13 +1,13 @@
-"""Calls of a stack of layers of one shape: problem and plans are looked up once, for any number of them.
+"""Look up the problem and plans of calls of one shape once, for any number of calls.
 
-Whoever keeps a call's x, weights, seed and reserve can go backward later, as PyTorch's modules do:
+A caller that keeps x, weights, seed and reserve, as PyTorch's modules do, can run backward later:
 
     calls = PlannedCalls(stack, Shape(steps, batch))
     (y, hy, cy), reserve = calls.forward(weights, x, (hx, cx))
     dx, dhx, dcx, dw = calls.backward(weights, x, reserve, Given(dy, dhy, dcy))
 
-No array is kept between the two calls, and nothing is compared: that x, the weights and the reserve are what they were
-is the caller's to see to. A layer's `Tape` keeps them.
+No array is kept between the two calls. The caller must pass the same x, weights and reserve to both. A layer's `Tape`
+keeps them instead.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,13 @@ NO_KEY = 0, 0  # of random numbers that nobody draws
 
 
 class Shape(NamedTuple):
-    """The settings of a forward call that its backward call needs, besides arrays and the key of its random numbers.
+    """The settings of a forward call that its backward needs, besides arrays and the key of random numbers.
 
     Attributes:
         steps, batch: T, B. padded, resets: whether there were lengths, and resets.
-        batch_major: x, y, dy and dx are (B, T, ...). keeps_states: whether all private states were asked for.
-        from_zero: there is no initial h, see `ForwardSpec`.
+        batch_major: whether x, y, dy and dx are (B, T, ...). keeps_states: whether the cell states of all steps are
+            results.
+        from_zero: whether there is no initial h, see `ForwardSpec`.
     """
 
     steps: int
@@ -43,14 +44,19 @@ class Shape(NamedTuple):
     keeps_states: bool = False
     from_zero: bool = False
 
+    def fields(self):
+        """Return those that a `Problem` has."""
+        return {name: value for name, value in self._asdict().items() if name != "from_zero"}
+
 
 class Done(NamedTuple):
-    """A call that has run.
+    """The results of a call.
 
     Attributes:
-        results: of forward (y, hy, cy), and all private states if they were asked for; of backward (dx, dhx, dcx).
-        tape: of forward what `PlannedCalls.go_back` reads. dw: of backward the gradients of all parameters, or None.
-        prepared: the `PreparedForward` that did it, to be given back; or None.
+        results: of forward, (y, hy, cy[, cell states of all steps]); of backward, (dx, dhx, dcx).
+        tape: of forward, the argument of `PlannedCalls.go_back`. dw: of backward, the gradients of all parameters, or
+            None.
+        prepared: the `PreparedForward` that ran the call and must be given back; or None.
     """
 
     results: tuple
@@ -62,16 +68,16 @@ class Done(NamedTuple):
 # A tape has copies of the weights and of x, which backward reads again: changing either in between changes no gradient.
 @dataclass
 class Tape:
-    """The state that a training forward call keeps for backward. One backward pass consumes it.
+    """What a training forward call keeps for one backward call.
 
     Attributes:
-        stack: the `Stack` that made it. weights, x: what it was made with, which are the caller's.
-        calls: the `PlannedCalls` that made it. forward: the `ForwardCall`. backward: the backward call, once it was
-            run.
-        used: backward is done: the saved gates have been overwritten. packing: of a packed x, where its elements stand.
+        stack: the `Stack` that made it. weights, x: the caller's arrays.
+        calls: the `PlannedCalls`. forward: the `ForwardCall`. backward: the backward call, once it has run.
+        used: whether backward has overwritten the saved gates. packing: the positions of a packed x's elements, or
+            None.
         dw: the gradients of all parameters, after a backward that makes an array for them.
-        insides: the `Insides` of a call that recorded values. has_side: its side inputs were given by name.
-        prepared: the `PreparedForward` that did forward, if one did: given back when nobody has the tape any more.
+        insides: the `Insides` of a call that recorded values. has_side: whether side inputs were passed by name.
+        prepared: the `PreparedForward` that ran forward, or None. It is given back when the tape is freed.
     """
 
     stack: Any
@@ -96,19 +102,19 @@ class Tape:
 
 
 class PlannedCalls:
-    """Calls of a stack with one `Shape`, training calls or inference.
+    """Calls of a stack with one `Shape`, for training or for inference.
 
     Attributes:
-        arrays: the `CallersArrays` that x, states, reserves and gradients are.
-        has_checkpoints: backward reads x in any case, and y is no part of the reserve.
+        arrays: the `CallersArrays`: the kind of x, states, reserves and gradients.
+        has_checkpoints: whether calls run in segments. Backward then always needs x, and the reserve does not contain
+            y.
     """
 
     def __init__(self, stack, shape, training=True, arrays=NUMPY):
         self.shape, self.training, self.arrays, self.engine = shape, training, arrays, stack.engine
         self._weights, self._caller = stack.kernel_weights, stack.caller
         self._stack_schedule = stack.schedule  # not the stack itself, which holds this object
-        sizes = shape.padded, shape.resets, shape.batch_major, shape.keeps_states
-        self.problem = problem = stack.problem(shape.steps, shape.batch, training, *sizes)
+        self.problem = problem = stack.problem(training=training, **shape.fields())
         self.has_checkpoints = problem.has_checkpoints
         for one in segments_of(problem) if self.has_checkpoints else [problem]:
             stack.require_trust(one)
@@ -227,7 +233,6 @@ class PlannedCalls:
 
 def reserve_size(stack, shape, dtype):
     """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
-    sizes = {name: getattr(shape, name) for name in ("steps", "batch", "padded", "resets", "batch_major")}
-    problem = stack.problem_with(training=True, dtype=dtype, **sizes)
+    problem = stack.problem(training=True, dtype=dtype, **shape.fields())
     buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
     return Places(problem, buffers(problem)).size

@@ -228,13 +228,7 @@ class Recurrent:
         return results
 
     def _run(self, x, state, lengths, resets, padding_value, training, output_states, record=()):
-        packing, batch_first = None, self.batch_first
-        if type(x) is not self._array_type and sequences.is_packed(x):
-            packing, x = arguments.unpacked(self.stack, x, "x", self.input_size)
-            if lengths is not None:
-                raise ValueError("lengths must be None with a packed x, which has its own")
-            lengths, batch_first = packing.lengths, False
-        x = arguments.sequence(self.stack, x, "x", self.input_size, batch_first)
+        x, packing, lengths, batch_first = arguments.input_of(self.stack, x, lengths, self.batch_first)
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
         hx, cx = arguments.states(self.stack, state, "state", batch)
         about = sequences.EVERY_STEP
@@ -332,7 +326,8 @@ class Recurrent:
             raise ValueError(f"per_sequence cannot go with {what}")
         problem, packing = tape.forward.problem, tape.packing
         width = self.stack.directions * self.stack.output_sizes[-1]
-        dy = arguments.result_gradient(self.stack, dy, "dy", width, problem, packing)
+        sizes = problem.steps, problem.batch, problem.batch_major
+        dy = arguments.result_gradient(self.stack, dy, "dy", width, sizes, packing)
         dhy, dcy = arguments.states(self.stack, dstate, "dstate", problem.batch, gradients=True)
         dstates = arguments.every_state(self.stack, dstates, problem, packing)
         accumulate = dw is not None

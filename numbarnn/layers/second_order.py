@@ -1,4 +1,4 @@
-"""The calls of layers that go beyond backward: tangents (`jvp`) and Hessian-vector products (`hvp`)."""
+"""Compute tangents (`jvp`) and Hessian-vector products (`hvp`) of layers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class TangentTape:
     """What `jvp` keeps for one `hvp`.
 
     Attributes:
-        layer: whose it is. kept: what `Tangents.backward` reads. steps, batch: T, B.
-        packing: of a packed x. used: an `hvp` has been computed."""
+        layer: the layer that made it. kept: the tape of `Tangents.backward`. steps, batch: T, B.
+        packing: the `Packing` of a packed x, or None. used: whether an `hvp` has been computed.
+    """
 
     layer: Any
     kept: Any
@@ -31,19 +32,12 @@ class TangentTape:
 
 
 def jvp(layer, at, along, ends, training, tape):
-    """See `Recurrent.jvp`: at (x, state), along (dx, dstate, weights), ends (lengths, resets)."""
+    """Compute `Recurrent.jvp`; at: (x, state), along: (dx, dstate, weights), ends: (lengths, resets)."""
     (x, state), (dx, dstate, weights), (lengths, resets) = at, along, ends
-    stack, packing, batch_first = layer.stack, None, layer.batch_first
-    if sequences.is_packed(x):
-        if lengths is not None:
-            raise ValueError("lengths must be None with a packed x, which has its own")
-        packing, x = arguments.unpacked(stack, x, "x", layer.input_size)
-        dx = dx if dx is None else arguments.unpacked(stack, dx, "dx", layer.input_size, packing)[1]
-        lengths, batch_first = packing.lengths, False
-    x = arguments.sequence(stack, x, "x", layer.input_size, batch_first)
+    stack = layer.stack
+    x, packing, lengths, batch_first = arguments.input_of(stack, x, lengths, layer.batch_first)
     steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
-    if dx is not None:
-        dx = arguments.sequence(stack, dx, "dx", layer.input_size, batch_first, (steps, batch))
+    dx = arguments.result_gradient(stack, dx, "dx", layer.input_size, (steps, batch, batch_first), packing)
     of_x = [_exchanged(one, batch_first) for one in (x, dx)]
     states = [_checked_state(stack, one, name, batch) for one, name in ((state, "state"), (dstate, "dstate"))]
     if weights is not None:
@@ -68,21 +62,20 @@ def jvp(layer, at, along, ends, training, tape):
 
 
 def hvp(layer, tape, dy, dstate, ddy, ddstate):
-    """See `Recurrent.hvp`."""
+    """Compute `Recurrent.hvp`."""
     stack = layer.stack
     if not isinstance(tape, TangentTape):
         raise TypeError(f"tape must be what jvp(..., tape=True) returned last, not a {type(tape).__qualname__}")
     if tape.layer is not layer:
         raise ValueError("tape was made by another layer: call hvp on the layer whose jvp made it")
     if tape.used:
-        raise ValueError("tape was already used: each needs a jvp of its own, as hvp overwrites it")
+        raise ValueError("tape was already used, and hvp overwrites it: call jvp(..., tape=True) again")
     width, packed = stack.directions * stack.output_sizes[-1], tape.packing
     batch_first = layer.batch_first and packed is None
     of_y, of_states = [], []
     for value, name in ((dy, "dy"), (ddy, "ddy")):
+        value = arguments.result_gradient(stack, value, name, width, (tape.steps, tape.batch, batch_first), packed)
         if value is not None:
-            value = value if packed is None else arguments.unpacked(stack, value, name, width, packed)[1]
-            value = arguments.sequence(stack, value, name, width, batch_first, (tape.steps, tape.batch))
             value = _exchanged(arguments.output_gradient(stack, value), batch_first)
         of_y.append(value)
     for value, name in ((dstate, "dstate"), (ddstate, "ddstate")):

@@ -1,9 +1,9 @@
-"""Prove a persistent kernel before it is trusted: its blocks wait for each other, on a device we may never have seen.
+"""Test a persistent kernel before first use: its blocks wait for each other, on a device that nobody may have tried.
 
-The first time that a process runs a problem by persistent kernels on a device, a tiny problem with the same tiles runs
-by them and by `stepwise`. If the results differ by more than rounding, or the kernels time out, or their blocks do not
-fit on the device together, "auto" warns once and takes another schedule; where "persistent" was asked for by name, it
-is an error. What has passed is remembered on disk, beside the compiled kernels: it is asked once per device, driver and
+The first time a process runs a problem with persistent kernels on a device, a tiny problem with the same tiles runs
+with these kernels and with `stepwise`. The test fails if results differ by more than rounding, the kernels time out, or
+their blocks do not fit on the device together. "auto" then warns once and uses another schedule; if the user named
+"persistent", it is an error. Passed tests are stored on disk beside the compiled kernels, per device, driver and
 version of the kernels. NUMBARNN_SELF_CHECK=0 turns this off.
 """
 
@@ -53,9 +53,10 @@ class _Planned(Schedule):
 
 
 def require(stack, problem):
-    """Prove the persistent kernels that run a `Problem` of a stack, if any do.
+    """Test the persistent kernels that run a `Problem` of a stack, if any do.
 
-    RuntimeError: they do not agree with "stepwise", and the stack's schedule is "persistent" itself."""
+    RuntimeError: they disagree with "stepwise", and the stack's schedule is "persistent" itself.
+    """
     if os.environ.get(VARIABLE, "1") == "0" or stack.schedule.pick(problem)[0] is not PERSISTENT:
         return
     passes = (False, True) if problem.training else (False,)
@@ -74,7 +75,7 @@ def require(stack, problem):
 
 
 def _digest(stack, problem, launches):
-    """Return a text that identifies kernels on a device."""
+    """Return a text that identifies a problem's kernels on a device."""
     cell = problem.cell
     functions = [function for one in (cell, *cell.stages) for function in (one.forward, one.backward)]
     about = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
@@ -85,7 +86,7 @@ def _digest(stack, problem, launches):
 
 
 def _why_not(stack, problem, launches):
-    """Why the launches are not to be trusted: empty if a tiny problem's results are those of `stepwise`."""
+    """Run a tiny problem with the launches and with `stepwise`; return why the launches fail, or ""."""
     kernels = f"the persistent kernel of {stack.caller} on {stack.engine.identity}"
     short = {backward: tuple(replace(one, steps=STEPS) for one in some) for backward, some in launches.items()}
     try:
@@ -101,7 +102,7 @@ def _why_not(stack, problem, launches):
 
 
 def _results(stack, problem, schedule):
-    """Name -> result of the tiny problem, float64 arrays of the host."""
+    """Return name -> result of the tiny problem, as float64 NumPy arrays."""
     twin = stack.twin(schedule, problem)
     engine, batch, rng = twin.engine, problem.batch, np.random.default_rng(0)
 

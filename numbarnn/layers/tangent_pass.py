@@ -1,4 +1,4 @@
-"""One layer's part of a call of `numbarnn.layers.tangents`: its two recurrences, and the products around them."""
+"""Run one layer's part of a call of `numbarnn.layers.tangents`: its two recurrences, and the products around them."""
 
 from dataclasses import replace
 
@@ -10,15 +10,17 @@ from numbarnn.programs.backward import ALL
 
 
 class OpenedLayer:
-    """The primal or the tangent recurrence of a layer, and what its parameters and inputs stand for.
+    """The primal or the tangent recurrence of a layer, with the positions of its inputs and parameters.
 
-    stack: the `Stack` of the cell. names: of its inputs. opened: the `Opened`. cell: the layer's.
+    Args:
+        stack: a `Stack` of the recurrence's cell. names: of the cell's inputs. opened: the `Opened`. cell: the layer's.
 
     Attributes:
-        stack; others: how many states it has besides h.
-        of_x, of_h: [(first gate, first input, count)], to which inputs gates of W and of R are added.
-        of_operands: {number of an input: the same as `of_h`, of those gates that multiply this one}.
-        noise: [(number of an input, number of the random number that it is)]."""
+        others: number of states besides h.
+        of_x, of_h: [(first gate, first input, count)]: which gates of W, and of R, are added to which inputs.
+        of_operands: number of an input -> list like `of_h`, of the gates of R that multiply this input.
+        noise: [(number of an input, number of its random number)].
+    """
 
     def __init__(self, stack, names, opened, cell):
         self.stack, self.others, self.H = stack, stack.cell.num_private, stack.widths[0]
@@ -42,9 +44,8 @@ class OpenedLayer:
         ]
 
     def load(self, flat, R, weights):
-        """Fill the flat weights.
-
-        R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases."""
+        """Fill the flat weights. R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the
+        biases."""
         for d, constants in enumerate(weights):
             own = self.stack.space.pseudo_layer(flat, 0, d)
             for rows, place in self._rows:
@@ -56,9 +57,8 @@ class OpenedLayer:
                     bias[column : column + count] += constants[kind].reshape(-1, self.H)[first : first + count]
 
     def unload(self, gradient, R, like, grads):
-        """Add the gradients of biases to `grads`, and return that of R, [direction] -> (A*H, width).
-
-        gradient: of the flat weights. R: as of `load`. like: [direction] -> weights. grads: the same of gradients."""
+        """Add the gradients of biases to `grads`, and return the gradient of R, [direction] -> (A*H, width).
+        gradient: of the flat weights. R: as in `load`. like, grads: [direction] -> the weights, and their gradients."""
         found, xp = [], self.stack.engine.array_module
         for d, known in enumerate(like):
             own = self.stack.space.pseudo_layer(gradient, 0, d)
@@ -75,11 +75,14 @@ class OpenedLayer:
 
 
 class Pass:
-    """One layer's part of a call. Arrays of all steps have T*B rows, and parts of rows side by side.
+    """One layer's part of a call. Arrays of all steps have T*B rows; in a row, directions and inputs are side by side.
 
-    owner: the `Tangents`. layer: its number. weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H,
-    I), "R" (A*H, P / heads), "W_hr" (P, H), "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
-    draws: of `Tangents._draws`. sequences: of the call. tape: backward may follow."""
+    Args:
+        owner: the `Tangents`. layer: the layer's number.
+        weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P/heads), "W_hr" (P, H),
+            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,). What is missing is zero.
+        draws: see `Tangents._draws`. sequences: of the call. tape: whether backward may follow.
+    """
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
@@ -105,7 +108,8 @@ class Pass:
         ]
 
     def _recurring(self, weights, tangents):
-        """Return R as it multiplies what a step makes, and its tangent or None: with a projection R W_hr."""
+        """Return the effective R, which multiplies the state that steps carry, and its tangent or None: R W_hr with a
+        projection."""
         R, P, dR, dP = (one.get(kind) for one in (weights, tangents) for kind in ("R", "W_hr"))
         if P is None or R is None:
             return R, dR
@@ -113,17 +117,17 @@ class Pass:
 
     # ---------------------------------------------------------------- products
     def _multiply(self, out, a, b, **options):
-        """Note a product: several in a row are one call of the CPU engine, which wakes its threads once."""
+        """Queue a product. The CPU engine computes several products in one call, which wakes its threads once."""
         self.products.append(("multiply", (out, a, b), options | {"allow_tf32": self.tf32}))
 
     def _compute(self):
-        """Compute the products noted since the last time."""
+        """Compute the queued products."""
         products, self.products = self.products, []
         for function in self.engine.compile(products):
             function()
 
     def _times(self, a, b, transpose_a=False, transpose_b=False):
-        """Return a b, either transposed; None if one of them is."""
+        """Return a b, either transposed; None if a or b is None."""
         if a is None or b is None:
             return None
         out = self.engine.empty((a.shape[transpose_a], b.shape[not transpose_b]), self.dtype)
@@ -140,18 +144,19 @@ class Pass:
         return columns[:, d * count : (d + 1) * count]
 
     def _each(self, columns, runs, matrix):
-        """Yield (columns, rows of a matrix of gates) for each of `OpenedLayer.of_x` and the like."""
+        """Yield (columns, rows of a matrix of gates) for each entry of `OpenedLayer.of_x` or a list like it."""
         for gate, column, count in runs:
             yield self._part(columns, column, count), matrix[gate * self.H : (gate + count) * self.H]
 
     def _add_products(self, columns, vector, matrix, runs, accumulate=True):
-        """Add a matrix of gates times a vector (T*B, width) to columns, or write it there."""
+        """Add a matrix of gates times a vector (T*B, width) to columns; without `accumulate`, overwrite them."""
         if vector is not None and matrix is not None:
             for out, rows in self._each(columns, runs, matrix):
                 self._multiply(out, vector, rows, transpose_b=True, accumulate=accumulate)
 
     def _vector_gradient(self, columns, matrix, runs, out=None):
-        """Return the gradient of what a matrix of gates multiplied, added to `out`; None without a matrix."""
+        """Return the gradient of the vector that a matrix of gates multiplied, added to `out`; without a matrix, return
+        `out`."""
         if matrix is None:
             return out
         added = out is not None
@@ -172,8 +177,8 @@ class Pass:
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
-        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I).
-        Without a tangent recurrence tangents are None."""
+        """Return y, y', the final state and its tangent: lists of (D, B, ...), h first. x is (T, B, I). Tangents are
+        None without a tangent recurrence."""
         self.T, self.B = x.shape[:2]
         self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
@@ -193,7 +198,7 @@ class Pass:
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, recurrence, columns, weights, state):
-        """Run a recurrence: y, the final states, the states but h of each step if it is the primal one, the tape."""
+        """Run a recurrence and return y, the final states, the primal's other states of each step, and the tape."""
         self._compute()
         stack, others, is_primal = recurrence.stack, recurrence.others, recurrence is self.primal
         h, c = None if self.projects else state[0], self._side_by_side(state[1:], others)
@@ -217,12 +222,12 @@ class Pass:
         return y, states, more[0].reshape(len(columns), -1) if more else None, tape
 
     def _side_by_side(self, parts, count):
-        """Return states, and zero for further ones, as one (D, B, count*H); None: all zero."""
+        """Concatenate states, and zeros up to `count` states, to (D, B, count*H); None if all are zero."""
         parts = [*parts, *[None] * (count - len(parts))]
         return private.join(self.xp, parts, (self.D, self.B, self.H), self.dtype) if count else None
 
     def _inputs(self):
-        """Return the inputs of the primal cell, (T*B, D*number*H)."""
+        """Return the primal cell's inputs, (T*B, D*number*H)."""
         columns = self.engine.empty((self.T * self.B, self.D * self.primal.stack.cell.num_gates * self.H), self.dtype)
         for d, weights in enumerate(self.weights):
             own, W = self._direction(columns, d), weights.get("W")
@@ -235,7 +240,7 @@ class Pass:
         return columns
 
     def _add_tangents(self):
-        """Add to the inputs of the tangent cell what does not depend on earlier steps."""
+        """Add to the tangent cell's inputs what does not depend on earlier steps."""
         for d, (weights, tangents, dR) in enumerate(zip(self.weights, self.tangents, self.d_recurs, strict=True)):
             own = self._direction(self.values, d)
             self._add_x(own, d, self.dx, weights.get("W"), self.tangent)
@@ -247,7 +252,7 @@ class Pass:
             self._add_products(own, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
 
     def _add_x(self, columns, d, x, W, recurrence, accumulate=True):
-        """Add what stands for W x, or write it."""
+        """Add W x, or what replaces it; without `accumulate`, overwrite."""
         if self.mode == "linear" or x is None:
             self._add_products(columns, x, W, recurrence.of_x, accumulate)
             return
@@ -255,13 +260,14 @@ class Pass:
             self._part(columns, column)[...] += self._part(x, place)
 
     def _places_of_x(self, d, recurrence):
-        """Yield (number of a part of x, number of the input that it is added to) where x stands in place of W x."""
+        """Yield (number of a part of x, number of the input that it is added to) for input modes in which x replaces W
+        x."""
         for gate, column, count in recurrence.of_x:
             for n in range(count):
                 yield 0 if self.mode == "skip" else d * len(self.cell.gates) + gate + n, column + n
 
     def _dense(self, R):
-        """Return R with blocks on its diagonal as a whole matrix."""
+        """Return an R with blocks on its diagonal as a dense matrix."""
         if R is None or self.cell.heads == 1:
             return R
         heads, (rows, width) = self.cell.heads, R.shape
@@ -274,7 +280,7 @@ class Pass:
         return made.reshape(rows, self.H)
 
     def _blocks(self, dense):
-        """Return the blocks on the diagonal of what `_dense` made."""
+        """Return the diagonal blocks of a matrix from `_dense`."""
         if dense is None or self.cell.heads == 1:
             return dense
         heads, width = self.cell.heads, self.H // self.cell.heads
@@ -283,7 +289,8 @@ class Pass:
 
     # ---------------------------------------------------------------- projection: y = W_hr m
     def _first_steps(self, h):
-        """Return an initial h that is projected as [direction] -> (T*B, P), 0 but in first steps, for R to multiply."""
+        """Spread the initial state of a projected h to [direction] -> (T*B, P), zero except in first steps, as operand
+        of R."""
         if not self.projects or h is None:
             return None
         found = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
@@ -292,7 +299,7 @@ class Pass:
         return found
 
     def _first_places(self):
-        """Yield each direction, the numbers of its sequences' first steps, and 1 where the initial state is read."""
+        """Yield (direction, rows of its sequences' first steps, 1 where the initial state is read and 0 elsewhere)."""
         lengths, resets, column = self.sequences.lengths, self.sequences.resets, np.arange(self.B)
         lengths = np.full(self.B, self.T) if lengths is None else np.asarray(lengths)
         for d in range(self.D):
@@ -303,14 +310,14 @@ class Pass:
             yield d, self.xp.asarray(first * self.B + column), there
 
     def _of_empty(self, found, state):
-        """Add a state h to what is found for sequences without steps, which pass it on; either may be None."""
+        """Add an initial h (or None) to `found` for sequences of length 0, as their final state."""
         lengths = self.sequences.lengths
         if lengths is None or state is None or np.all(lengths):
             return found
         return _total(found, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
 
     def _projected(self, m, dm):
-        """Return W_hr m and its tangent, of lists of rows by direction."""
+        """Return W_hr m and its tangent, each a list of rows by direction."""
         y, dy = [], []
         for one, other, weights, tangents in zip(m, dm, self.weights, self.tangents, strict=True):
             P, dP = weights["W_hr"], tangents.get("W_hr")
@@ -319,9 +326,8 @@ class Pass:
         return y, dy
 
     def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
-        """Return the gradients of m and of its tangent, lists of rows by direction, and add those of W_hr.
-
-        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None."""
+        """Return the gradients of m and of its tangent, lists of rows by direction, and add the gradients of W_hr.
+        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; entries may be None."""
         found, t_found = [], []
         for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
             P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
@@ -347,11 +353,13 @@ class Pass:
 
     # ---------------------------------------------------------------- backward
     def backward(self, gy, g_state, gty, gt_state, wanted):
-        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
+        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind), then those of their
         tangents.
 
-        gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero. wanted:
-        whether those of the tangents of x, and of weights, are; else they are left out."""
+        Args:
+            gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
+            wanted: whether to compute the gradients of x's tangent, and of the weights' tangents.
+        """
         grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
         g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
         passed_on = g_state[0], gt_state[0]
@@ -407,10 +415,9 @@ class Pass:
         return gx, initial, grads, gtx, t_initial, t_grads
 
     def _run_backward(self, recurrence, tape, gy, g_state, d_values, grads):
-        """Return the gradients of a recurrence's inputs (T*B, D*number*H), of its own states at first, and [direction]
-        of R; add those of biases to `grads`.
-
-        d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero."""
+        """Run a recurrence's backward; return the gradients of its inputs (T*B, D*number*H), of its initial states, and
+        of R by direction. Add gradients of biases to `grads`. d_values: gradients of the states but h of each step, or
+        None for zero."""
         self._compute()
         stack, others = recurrence.stack, recurrence.others
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))
@@ -422,7 +429,7 @@ class Pass:
         return dx.reshape(self.T * self.B, -1), states, of_recurs
 
     def _to_x(self, gx, columns, d, W, recurrence):
-        """Return the gradient of x, (T*B, I), added to what there is."""
+        """Return the gradient of x, (T*B, I), added to `gx`."""
         if self.mode == "linear":
             return self._vector_gradient(columns, W, recurrence.of_x, gx)
         gx = self.xp.zeros(self.x.shape, self.dtype) if gx is None else gx
@@ -431,13 +438,13 @@ class Pass:
         return gx
 
     def _of_first_steps(self, first):
-        """Return the gradient of the initial h, (D, B, P), that `_first_steps` spread."""
+        """Return the gradient of the initial h, (D, B, P): the reverse of `_first_steps`."""
         if first[0] is None:
             return None
         return self.xp.stack([first[d][where] * there for d, where, there in self._first_places()])
 
     def _recurring_backward(self, grads, t_grads, d, g, tg):
-        """Add the gradients of R and its tangent for those of R as it multiplies, see `_recurring`."""
+        """Add the gradients of R and of its tangent, from those of the effective R, see `_recurring`."""
         if not self.projects:
             for where, one in ((grads, g), (t_grads, tg)):
                 if one is not None:
@@ -453,7 +460,7 @@ class Pass:
 
 # ---------------------------------------------------------------------------------------------------- small parts
 def _total(*parts):
-    """Return the sum of those that are not None; None without any."""
+    """Return the sum of the parts that are not None; None if there are none."""
     parts = [part for part in parts if part is not None]
     return sum(parts[1:], parts[0]) if parts else None
 
@@ -463,7 +470,7 @@ def _of(by_direction, d):
 
 
 def _runs(pairs):
-    """Return (first gate, first column, count) of consecutive (gate, column) pairs."""
+    """Return (first gate, first column, count) for each run of consecutive (gate, column) pairs."""
     found = []
     for gate, column in sorted(pairs):
         if found and (gate, column) == (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]):

@@ -1,16 +1,16 @@
-"""Derivatives of higher order of a stack of layers: values and their tangents forward, and backward through both.
+"""Compute derivatives of higher order of a stack: values and tangents forward, and backward through both.
 
-Each layer is two recurrences of cells that `numbarnn.cells.tracing.tangent` makes, on the engine and with the schedules
-of any other cell: the primal one, which also returns the factors of the tangent, and then the tangent one, whose inputs
-these are. What does not recur is products with matrices, once for all steps (`tangent_pass`):
+Each layer is two recurrences of cells that `numbarnn.cells.tracing.tangent` makes. They run on the engine and schedules
+of any other cell. The primal one also returns the factors S of the tangent, which are inputs of the tangent one.
+Products that do not recur are computed once for all steps (`tangent_pass`):
 
     a  = W x                            primal    a, h0, b       -> h, S, zeros
     a' = W x' + W' x + R' h_before      tangent   S, a', h0', b' -> h'
 
-The primal recurrence leaves room for a' behind S, and its backward reads the gradients of S where those of a' are too.
+The primal recurrence leaves room for a' behind S. Its backward reads the gradients of S, and of a', in the same place.
 
-Backward goes through the tangent, whose backward gives the gradients of S, and with these through the primal. As the
-tangent is linear, the gradient of <u, y'> is the derivative of backward with dy = u: a Hessian-vector product.
+Backward goes through the tangent recurrence, which gives the gradients of S, and then through the primal one. The
+tangent is linear, so the gradient of <u, y'> is the derivative of backward with dy = u: a Hessian-vector product.
 """
 
 import threading
@@ -32,11 +32,12 @@ from numbarnn.weights.derived import derived_tangents, pulled_back
 
 
 class Point(NamedTuple):
-    """What a call is a function of, or its results; or a direction there, or gradients. What is None is zero.
+    """Inputs of a call, its results, a direction, or gradients. None is zero.
 
     Attributes:
-        x: (T, B, I), an array of the engine; of results y. weights: the flat buffer; results have none.
-        states: [layer] -> [h (D, B, P), the other states (D, B, H)], as engines have them."""
+        x: (T, B, I), an array of the engine; for results, y. weights: the flat buffer; None for results.
+        states: [layer] -> [h (D, B, P), the other states (D, B, H)], with engines' widths.
+    """
 
     x: Any = None
     states: Any = None
@@ -47,7 +48,7 @@ class Tangents:
     """Derivatives of higher order of a `Stack`. Its cells are compiled when they first run.
 
     Args:
-        stack: the `Stack`. take_apart: function of its equations that returns the `Opened`.
+        stack: the `Stack`. take_apart: function that makes an `Opened` of the cell's equations.
 
     Raises:
         NotImplementedError: the stack's cell has no equations, or has heads and a projection.
@@ -82,10 +83,9 @@ class Tangents:
     stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
 
     def forward(self, at, along, sequences=EVERY_STEP, draws=None, tape=True):
-        """Return the results, their tangents, and what `backward` reads.
-
-        at: the `Point`. along: the direction, also a `Point`. sequences: of the call. draws: (seed, number) of the
-        training call whose random numbers are drawn; None: inference, without any. tape: backward may follow."""
+        """Return the results, their tangents, and the tape for `backward`. at: the `Point`. along: the direction, also
+        a `Point`. draws: (seed, number) of the training call whose random numbers to draw; None: inference, without
+        any. tape: whether backward may follow."""
         stack, passes = self.stack, []
         draws = self._draws(at.x, sequences, draws)
         with stack.engine.activate():
@@ -103,9 +103,8 @@ class Tangents:
         return Point(x, final), Point(dx, d_final), (passes, draws, at.weights, along.weights)
 
     def backward(self, tape, d_results, d_tangents, of_along=True):
-        """Return the gradients of `at` and of `along`, each a `Point`, for those of results and tangents.
-
-        of_along: the second is wanted: it is backward of d_tangents. Else it is not specified."""
+        """Return the gradients of `at` and of `along`, each a `Point`, from those of results and of tangents. Without
+        `of_along` the second is unspecified."""
         stack, (passes, draws, flat, direction) = self.stack, tape
         # A gradient of weights that are made of parameters, as of R W_hr, is made of both gradients.
         both = of_along or (direction is not None and bool(stack.space.derived_size or stack.proj_size))
@@ -134,7 +133,7 @@ class Tangents:
         return [part if part is None else part.astype(self.dtype, copy=False) for part in states[layer]]
 
     def _draws(self, x, sequences, key):
-        """Return the random numbers of a call: masks between layers, and by layer masks of R and noise."""
+        """Return a call's random numbers: dropout masks between layers, and masks of R and noise by layer."""
         stack, cell, training = self.stack, self.cell, key is not None
         found, (steps, batch) = {"masks": [], "R": [], "noise": []}, x.shape[:2]
         if not (stack.dropout or cell.noise or any(cell.drop_connect)):
@@ -163,7 +162,7 @@ class Tangents:
         return found
 
     def _ready(self, x, sequences):
-        """Return x in the compute dtype, and zero beyond sequences, where it may be anything."""
+        """Return x in the compute dtype, with zeros beyond sequences' lengths."""
         if x is None:
             return None
         x = x.astype(self.dtype, copy=False)
@@ -174,7 +173,7 @@ class Tangents:
 
 
 def _masked(draws, layer, *arrays):
-    """Return what lies between a layer and the one below, dropped out; None stays None."""
+    """Apply the dropout mask between a layer and the one below to arrays; None stays None."""
     if not layer or not draws["masks"]:
         return arrays
     return [one if one is None else one * draws["masks"][layer - 1] for one in arrays]
@@ -182,9 +181,8 @@ def _masked(draws, layer, *arrays):
 
 # ----------------------------------------------------------------------------------------------------------- weights
 def weights_by_layer(stack, flat, direction, dtype):
-    """Return [layer][direction] -> kind -> what kernels read, see `Pass`; and its tangent.
-
-    flat, direction: flat buffers, of the weights and of their tangent, or None."""
+    """Return [layer][direction] -> kind -> what kernels read, see `Pass`, for the weights and for their tangent.
+    flat, direction: flat buffers of the weights and of their tangent, or None."""
     known = stack.kernel_weights  # those that it finds are shared by threads
     read = ReadWeights(stack.engine, known.problem, known.no_bias, flat)
     read.derive()
@@ -203,9 +201,8 @@ def weights_by_layer(stack, flat, direction, dtype):
 
 
 def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
-    """Return the flat gradients of the weights and of their tangents, for [layer][direction] -> kind -> array.
-
-    flat, direction: as of `weights_by_layer`."""
+    """Return the flat gradients of the weights and of their tangents.
+    flat, direction: see `weights_by_layer`. grads, t_grads: [layer][direction] -> kind -> array."""
     space, results = stack.space, []
     for by_layer in (grads, t_grads):
         made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))

@@ -1,4 +1,4 @@
-"""Launches of persistent kernels on the arrays of a call: the task "launch" of the persistent schedule."""
+"""Launch persistent kernels on a call's arrays: the task "launch" of the persistent schedule."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,12 +18,14 @@ class LaunchArrays:
 
     Attributes:
         problem: of the call. launch: the `planner.Launch`. direction: "forward" or "backward".
-        arrays: the kernel's first arguments, in lists and tuples; then come weights and the rest.
-        aligned: arrays of which the tile expects that they begin at multiples of 16 bytes.
-        weights: the array that has all weights. places: (layer, direction) -> their `Place` in it.
+        arrays: the kernel's first arguments, in lists and tuples; weights and the rest follow.
+        aligned: arrays that the kernel reads in vectors, so they must start at multiples of 16 bytes.
+        weights: the array with all weights. places: (layer, direction) -> its `Place` in that array.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
-        error_flag, exits: (1,) int64, the error flag, and the number of blocks that have left.
-        caller: who calls, as text. tells: it tells the host that the call failed. clears: it clears the flag.
+        error_flag, exits: (1,) int64: the error flag, and the number of blocks that have finished.
+        caller: the layer's description, for error messages. tells: whether the launch reports a failed call to the
+            host.
+        clears: whether it then clears the flag.
     """
 
     has_views: ClassVar = True
@@ -44,7 +46,7 @@ class LaunchArrays:
 
 
 def forward_arrays(forward, launch):
-    """The `LaunchArrays` of a `planner.Launch` of a `programs.forward.Forward`."""
+    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.forward.Forward`."""
     f, problem, layers, cell = forward, forward.problem, launch.layer_range, forward.problem.cell
     several, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
@@ -66,7 +68,7 @@ def forward_arrays(forward, launch):
 
 
 def backward_arrays(backward, launch):
-    """Return the `LaunchArrays` of a launch of a `programs.backward.Backward`."""
+    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.backward.Backward`."""
     b, tape, cell, layers, places = backward, backward.tape, backward.problem.cell, launch.layer_range, launch.places
     # Without those of a cell that has no ah; where both are the same, once.
     dah = [b.dah[place] for place in places if cell.num_ah]
@@ -91,7 +93,7 @@ def backward_arrays(backward, launch):
 
 
 def _launch_arrays(program, tape, launch, arrays, aligned, clears):
-    """The `LaunchArrays` of a forward or backward program; tape: the `Forward`, with the weights."""
+    """Return the `LaunchArrays` of a forward or backward program; tape: the `Forward` with the weights."""
     weights, places = _weights(tape)
     options = tape.step_mask, tape.noise, tape.masks, tape.scale
     tells = launch is program.final_launch
@@ -103,11 +105,8 @@ def _launch_arrays(program, tape, launch, arrays, aligned, clears):
 
 
 def _states(problem, launch, first, last):
-    """The `ends.States` of a launch, with arrays in lists.
-
-    Args:
-        first, last: h and c of the whole call, with which it begins, or None, and which it leaves.
-    """
+    """Return a launch's `ends.States`, with arrays in lists. first: the whole call's h and c at its start, None for
+    zero. last: at its end."""
     each = any(type(state) is list for state in (*first, *last))  # an array for each layer, or one for all
 
     def arrays(state):
@@ -127,12 +126,12 @@ def _states(problem, launch, first, last):
 
 
 def _words(program, launch):
-    """The words of a launch's sums over units, by place."""
+    """Return the arrays through which blocks exchange sums over units, one per layer and direction."""
     return [program.words[place] for place in launch.places if program.problem.cell.num_sums]
 
 
 def _weights(tape):
-    """(view, places): the array that has all weights; (layer, direction) -> their `Place` in it."""
+    """Return the array with all weights, and (layer, direction) -> its `Place` in it."""
     array = tape.flat if tape.recurrent is None else tape.recurrent.array
 
     def offset(view):

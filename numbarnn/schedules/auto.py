@@ -1,4 +1,4 @@
-"""The schedule "auto": for each problem the one that is expected to be fastest, and why."""
+"""Choose a schedule: "auto" takes the one that is expected to be fastest, and says why."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +12,7 @@ _doubts = {}  # identifies a launch's kernel on a device -> why it is not truste
 
 
 def doubt(problem, launches, why):
-    """Take other schedules from now on in place of these launches of persistent kernels."""
+    """Stop using the persistent kernels of these launches; "auto" takes other schedules from now on."""
     _doubts.update({_kernel_of(problem, launch): why for launch in launches})
     _pick.cache_clear()
 

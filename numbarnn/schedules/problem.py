@@ -1,4 +1,4 @@
-"""The problem that a schedule runs: sizes and options, no arrays."""
+"""Describe the problem that a schedule runs: sizes and options, no arrays."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property

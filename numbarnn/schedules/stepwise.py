@@ -1,4 +1,4 @@
-"""The plain schedule: layer after layer; one input product over all steps, then each step's products and kernels.
+"""The plain schedule: layer after layer, with one input product over all steps, then each step's products and kernels.
 
 `wavefront` makes the same tasks for several blocks of steps.
 """

@@ -158,8 +158,8 @@ def run_at(typing_context, zero, function, record):
     """Call a compiled function by its address.
 
     Args:
-        zero: its first argument: a number, or None for a function of a cell, which has none.
-        record: its last argument, an address.
+        zero: the first argument, a number, or None for a cell's function, which takes only the record.
+        record: the last argument, an address.
     """
 
     def generate(context, builder, signature, arguments):

@@ -58,8 +58,8 @@ class Estimate:
 
 
 def steps_in_all(steps, layers, directions):
-    """Return the steps of a launch that follow each other.
-    A layer of two directions waits for the whole layer below: nothing overlaps."""
+    """Return how many steps of a launch run one after another. With one direction, layers overlap. With two, each layer
+    waits for the whole layer below."""
     return steps + layers - 1 if directions == 1 else steps * layers
 
 
