@@ -200,11 +200,11 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         name = "_".join([_name_of(function), *texts])
     counts = next((key for key, value in chosen.items() if value is step), None)
     if counts in states:
-        raise error(f"{counts} is a state, and the number of the step; take two names", source_lines.definition)
+        raise error(f"{counts} is a state, and the number of the step. Take two names", source_lines.definition)
     states += (counts,) * (counts is not None)
     side = {key: value.width for key, value in chosen.items() if isinstance(value, SideInput)}
     if clash := {"H", "I", "P"}.intersection(side):
-        raise error(f"a side input cannot be called {min(clash)}; take another name", source_lines.definition)
+        raise error(f"a side input cannot be called {min(clash)}. Take another name", source_lines.definition)
     structure = _traced(function, input_name, states, chosen, side, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
     # after `assemble`, which may reorder gates
@@ -289,7 +289,7 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
     if operations > MOST_OPERATIONS:
         raise error(
             f"the equations have {operations:,} operations per unit and step, but at most {MOST_OPERATIONS:,} are "
-            "compiled; use a matrix, or a sum over units",
+            "compiled. Use a matrix, or a sum over units",
             place,
         )
     if not structure.gates:
@@ -317,7 +317,7 @@ def _set_options(structure, options, place):
         )
     if structure.projection and options[structure.projection] != (1, 0.0):
         raise error(
-            f"p.{structure.projection} projects to the first state: leave out its heads and drop_connect", place
+            f"p.{structure.projection} projects to the first state. Leave out its heads and drop_connect", place
         )
     structure.heads = max(heads.values(), default=1)
     rates = tuple(options[name][1] for name in matrices)

@@ -27,7 +27,7 @@ def layout_of(structure, place, input_name, side=None):
         derived[kind] = tuple(term for term, _ in own)
         placed.update(plain)
     if unusual and structure.heads > 1:
-        raise error("numbarnn.heads cannot go with states of other sizes than H; use matrices without heads", place)
+        raise error("numbarnn.heads cannot go with states of other sizes than H. Use matrices without heads", place)
     vectors = {}  # name of a vector that is a separate array -> size
     for kind, biases in structure.biases.items():
         gates = structure.gates if kind == "b_w" else structure.all_recurrent
@@ -77,12 +77,12 @@ def check_names(names, place):
         flat = flat_name(name)
         if flat in STACKED.values():
             raise error(
-                f"a vector must not be named p.{name}, which is a parameter of every layer; use another name", place
+                f"a vector must not be named p.{name}, which is a parameter of every layer. Use another name", place
             )
         if flat.startswith("_") or not flat.isidentifier():
-            raise error(f"a vector must not be named p.{name}; use a plain Python name", place)
+            raise error(f"a vector must not be named p.{name}. Use a plain Python name", place)
         if found.setdefault(flat, name) != name:
-            raise error(f"p.{found[flat]} and p.{name} would both be called {flat}; rename one", place)
+            raise error(f"p.{found[flat]} and p.{name} would both be called {flat}. Rename one", place)
 
 
 class Sizes:
@@ -145,7 +145,7 @@ class Sizes:
             }
         for name in parameters_in([term for matrices in own.values() for term, *_ in matrices]):
             if not name.startswith(SCALARS) and None in self.of_matrix(name):
-                raise error(f"nothing says how many columns p.{name} has; say so: numbarnn.columns(p.{name}, 8)", place)
+                raise error(f"nothing says how many columns p.{name} has. Say so: numbarnn.columns(p.{name}, 8)", place)
 
     def of(self, item):
         """Return the size of an item, None if unknown; a size is returned unchanged."""
