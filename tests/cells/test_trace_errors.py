@@ -107,7 +107,7 @@ EQUATIONS = {
         "return where((h > 0) & (h < 1), h, 0)",
         "a comparison of traced values with .*&.*combine comparisons by where",
     ),
-    "condition_as_number": ("return h * (h > 0)", r"comparison cannot be .* of mul. Choose with where\(condition, a, b\)"),
+    "condition_as_number": ("return h * (h > 0)", r"comparison cannot be .*. Choose with where\(condition, a, b\)"),
     "number_as_condition": ("return where(h, h, 0)", "where's condition is no comparison"),
     "matrix_right": ("return h @ p.R.a", "the traced value 'h' @ the parameter p.R.a; left of @ stands a matrix"),
     "product_of_values": ("return h @ h", "left of @ stands a matrix: p.R.name @ vector"),

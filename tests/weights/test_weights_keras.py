@@ -140,7 +140,7 @@ def test_one_form_of_the_gru_is_not_taken_for_the_other(keras):
             ValueError, match=rf"\(15,\) for gru_reset_before, not \(2, 15\), .* of 'gru'\. .*\. {FORMS}"
         ):
             convert.from_keras(after[0].get_weights(), **asked)
-    with pytest.raises(ValueError, match="reset_after=False is cell 'gru_reset_before', but cell is 'gru'. Leave one"):
+    with pytest.raises(ValueError, match=r"reset_after=False is cell 'gru_reset_before', but cell is 'gru'. Leave one"):
         convert.from_keras(before, "gru", reset_after=False)
     with pytest.raises(ValueError, match="reset_after=True is cell 'gru', but cell is 'lstm'"):
         convert.from_keras(before, "lstm", reset_after=True)
@@ -301,7 +301,7 @@ def test_layers_without_counterpart(keras):
         convert.from_keras(keras.layers.Dense(5))
     with pytest.raises(TypeError, match=r"not keras.*Sequential\. Pass the model's recurrent layers one by one"):
         convert.from_keras(keras.Sequential([keras.layers.LSTM(5)]))
-    with pytest.raises(ValueError, match="has 0 arrays. Build the layer first"):
+    with pytest.raises(ValueError, match=r"has 0 arrays. Build the layer first"):
         convert.from_keras(keras.layers.LSTM(5))
     mixed = keras.layers.Bidirectional(
         keras.layers.LSTM(5, name="a"), backward_layer=keras.layers.GRU(5, go_backwards=True, name="b")
