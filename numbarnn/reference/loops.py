@@ -87,9 +87,8 @@ def forward(cell, x, parameters, h0=None, c0=None, **options):
             layers have the same H; c0 only for the LSTM. With a projection h0 has P in place of H.
         options: masks, lengths, resets, padding_value, cell_clip, clip_propagate_nan: see `Options`.
 
-    Work is done in float64, or in longdouble if all arrays are longdouble. The reverse direction goes from the last
-    step to 0. On its last axis, y[t] has the forward direction's h[t], then the reverse direction's. A final state is
-    the state after a direction's last step, which for the reverse direction is t = 0.
+    Work is done in float64, or in longdouble if all arrays are longdouble. On its last axis, y[t] has the forward
+    direction's h[t], then the reverse direction's. The reverse direction ends at t = 0 with its final state.
     """
     options = Options(**options)
     network = read_network(cell, parameters, options)

@@ -54,7 +54,7 @@ class TracedCell(Cell):
 
     def __call__(self, *_, **__):
         raise TypeError(
-            f"cell {self.name} is not a function: in other equations write {self.name}.function(x, h, ..., p); a layer "
+            f"cell {self.name} is not a function: in other equations write {self.name}.function(x, h, ..., p). A layer "
             f"is numbarnn.RNN({self.name}, input_size, hidden_size)"
         )
 
@@ -225,31 +225,23 @@ def _name_of(function):
     return name if name.isidentifier() else "cell"  # of a lambda
 
 
-def _signature(function, given, place):
+def _signature(function, hyperparameters, place):
     """Return (name of the input, names of states, hyperparameter -> value). place: the function's, for errors."""
-    called = _name_of(function)
-    takes = list(inspect.signature(function).parameters.values())
+    called, signature = _name_of(function), inspect.signature(function)
+    takes = list(signature.parameters.values())
     names = [parameter.name for parameter in takes]
-    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes):
-        raise error(f"{called} takes any arguments (*, **); {_FORM}", place)
-    where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), None)
-    if where_p is None or where_p < 2:
-        raise error(f"{called} takes ({', '.join(names)}); {_FORM}", place)
-    by_name = [parameter.name for parameter in takes[: where_p + 1] if parameter.kind is parameter.KEYWORD_ONLY]
-    if by_name:
-        raise error(f"{called} takes {', '.join(by_name)} by name alone (behind *); {_FORM}", place)
+    where_p = next((k for k, name in enumerate(names) if name in _PARAMETERS), 0)
+    by_name = [one for one in takes[: where_p + 1] if one.kind is one.KEYWORD_ONLY]
+    if where_p < 2 or by_name or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in takes):
+        raise error(f"{called} takes {signature}; {_FORM}", place)
     defaults = {parameter.name: parameter.default for parameter in takes[where_p + 1 :]}
-    unknown = given.keys() - defaults.keys()
-    if unknown:
+    if unknown := hyperparameters.keys() - defaults.keys():
+        known = ", ".join(defaults) or "none"
+        raise TypeError(f"{called} has no hyperparameter {', '.join(sorted(unknown))}; it has {known} (they follow p)")
+    chosen = defaults | hyperparameters
+    if missing := [name for name, value in chosen.items() if value is inspect.Parameter.empty]:
         raise TypeError(
-            f"{called} has no hyperparameter {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(defaults) or 'none'} (they stand after p)"
-        )
-    chosen = defaults | given
-    missing = [name for name, value in chosen.items() if value is inspect.Parameter.empty]
-    if missing:
-        raise TypeError(
-            f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default; an input of each "
+            f"{called} needs a value of {', '.join(missing)}: cell({missing[0]}=...), or a default. An input of each "
             f"step besides {names[0]} is {missing[0]}=numbarnn.side(width)"
         )
     return names[0], tuple(names[1:where_p]), chosen
