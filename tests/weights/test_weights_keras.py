@@ -136,9 +136,7 @@ def test_one_form_of_the_gru_is_not_taken_for_the_other(keras):
     for asked in ({"cell": "gru_reset_before"}, {"reset_after": False}):
         with pytest.raises(ValueError, match=f"the layer is of cell 'gru', not 'gru_reset_before' as.*{FORMS}"):
             convert.from_keras(after[0], **asked)
-        with pytest.raises(
-            ValueError, match=rf"\(15,\) for gru_reset_before, not \(2, 15\), .* of 'gru'\. .*\. {FORMS}"
-        ):
+        with pytest.raises(ValueError, match=rf"\(15,\) for gru_reset_before, not \(2, 15\), .* of 'gru'. .* {FORMS}"):
             convert.from_keras(after[0].get_weights(), **asked)
     with pytest.raises(ValueError, match=r"reset_after=False is cell 'gru_reset_before', but cell is 'gru'. Leave one"):
         convert.from_keras(before, "gru", reset_after=False)
