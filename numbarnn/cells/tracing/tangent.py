@@ -80,6 +80,7 @@ def opened(traced):
     new, primal = [tangents[node] for node in outputs], set(nodes)
     over_units = ("product", "row_sum", "row_max")
     constant = computable(nodes, lambda node: node.op in ("const", "units"), barriers=over_units)
+    # values of the primal cell that the tangents depend on, and the fewest values to compute them from
     needed = {node for node in reachable(new, stop=primal) if node in primal} - constant
     saved = smallest_cut(needed, constant, "gates", _COMPUTED_BEFORE)
     multiplied = {gate: node.args[0] for gate, node in recurrent.items()}
