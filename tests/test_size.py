@@ -15,7 +15,7 @@ ROOMS = {
     "bench": (("bench",), 5103),
     "cells": (("cells",), 5171),
     "kernels": (("kernels",), 5011),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14058),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14055),
     "cuda": (("cuda",), 2324),
     "torch": (("torch",), 2808),
     "weights and convert": (("weights", "convert.py"), 2966),
