@@ -109,6 +109,8 @@ def _set_indented_text_as_it_is(app, what, name, thing, options, lines):
                 block.append(rest.pop(0))
             result += [f"{' ' * before}.. code-block:: {_language(block)}", "", *block, ""]
             continue
+        if line.strip() == "Returns:" and not re.match(r" +[\w, ]+: ", rest[0]):
+            line = line.replace("Returns", "Return")  # one result without a name
         result.append(re.sub(r": ([A-Z])\.$", r": \1", line))  # or else "I." begins a numbered list
         before = indent if line.strip() else before
     lines[:] = result

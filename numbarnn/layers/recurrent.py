@@ -430,9 +430,8 @@ class Recurrent:
         """Return the masks of dropped weights (`drop_connect`) of a training call.
 
         Returns:
-            A dict, name of each R -> mask, a NumPy array with the shape of the matrix in a step's product. Each element
-                is 0 or
-            1 / (1 - p). The dict is empty if the cell drops no weights.
+            A dict, name of each R -> mask, a NumPy array with the shape of the matrix in a step's product. Each
+            element is 0 or 1 / (1 - p). The dict is empty if the cell drops no weights.
         """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)
@@ -456,9 +455,8 @@ class Recurrent:
             shape: the shape of x.
 
         Returns:
-            text. With `checkpoint_every`, it also states the memory saved and the time added, and describes each kind
-                of
-            segment (the steps from one checkpoint to the next).
+            text. With `checkpoint_every`, it also states the memory saved and the time added, and describes each
+            kind of segment (the steps from one checkpoint to the next).
 
         Raises:
             ValueError, TypeError: x cannot have this shape.
