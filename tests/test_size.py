@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "numbarnn"
 ROOMS = {
     "bench": (("bench",), 5178),
     "cells": (("cells",), 5358),
-    "kernels": (("kernels",), 5041),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14092),
+    "kernels": (("kernels",), 5011),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14090),
     "cuda": (("cuda",), 2324),
     "torch": (("torch",), 2960),
     "weights and convert": (("weights", "convert.py"), 3021),
