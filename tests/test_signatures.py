@@ -20,9 +20,8 @@ FOREIGN = {  # (file, function) -> who laid its arguments down
     ("torch/operators.py", "rnn_forward"): "torch.library: an operator's schema has no groups",
     ("torch/operators.py", "rnn_backward"): "torch.library: an operator's schema has no groups",
     ("torch/operators.py", "_"): "torch.library: fakes take what their operators take",
-    ("torch/second_order.py", "rnn_tangents"): "torch.library: an operator's schema has no groups",
-    ("torch/second_order.py", "_"): "torch.library: fakes take what their operators take",
-    ("torch/transformed.py", "forward"): "torch.autograd.Function: sees tensors that are arguments of their own alone",
+    ("torch/operators.py", "rnn_tangents"): "torch.library: an operator's schema has no groups",
+    ("torch/second_order.py", "forward"): "torch.autograd.Function: sees tensors that are arguments of their own alone",
 }  # fmt: skip
 TYPING = ("self", "cls", "typing_context")  # given by Python and by compilers, not by callers
 

@@ -1,4 +1,4 @@
-"""The interface of all engines: arrays, and a method for each kind of a program's operations."""
+"""Define the interface of all engines: arrays, and one method for each kind of operation in a program."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ class Job(NamedTuple):
     """A piece of work for `Engine.run_jobs`.
 
     Attributes:
-        lane: hashable; jobs of one lane run in the order of the list.
-        needs: positions in the list of the jobs that must be done before.
-        bind: gets everything ready (compiles, packs arguments; makes no arrays) and returns the function, without
-            arguments, that does the job.
+        lane: hashable; jobs with equal lanes run in the order of the list.
+        needs: positions in the list of the jobs that must finish first.
+        bind: function that prepares the job (compiles, packs arguments; allocates no arrays) and returns the function
+            without arguments that runs it.
     """
 
     lane: Any
@@ -33,20 +33,20 @@ class Job(NamedTuple):
 
 
 class Engine(ABC):
-    """Where arrays live and kernels run.
+    """A device on which arrays live and kernels run.
 
     Attributes:
         name: "cpu", "cuda" or "sim".
         array_module: numpy or cupy.
-        device: what the engine runs on, for people.
-        fuses_input: `forward_steps` multiplies x by W too, so that plans have no "input" tasks.
-        has_halves: it takes float16 and bfloat16.
-        records_jobs: `run_jobs` records the jobs of a call and replays them when it comes again, so every plan runs by
-            it, also one that is not concurrent.
-        prepares_calls: the functions that a program became may be called again, on the same arrays with other contents:
-            so small calls are prepared once (`numbarnn.engines.runs.Prepared`).
-        profile: what planners know of the device, hashable; None if there is nothing to know.
-        identity: a GPU, its compute capability and driver, as text; None where persistent kernels need no proof.
+        device: description of the device, for people.
+        fuses_input: whether `forward_steps` also multiplies x by W, so that plans have no "input" tasks.
+        has_halves: whether it has arrays of float16 and bfloat16.
+        records_jobs: whether `run_jobs` records a call's jobs and replays them. Every plan then runs through it, even
+            one that is not concurrent.
+        prepares_calls: whether the functions of a program can run again on the same arrays with new contents, so that
+            small calls are prepared once (`numbarnn.engines.runs.Prepared`).
+        profile: the planners' description of the device, hashable; None if planners need none.
+        identity: a GPU with its compute capability and driver, as text; None if persistent kernels need no test.
     """
 
     name: str
@@ -60,47 +60,47 @@ class Engine(ABC):
     identity: str | None = None
 
     def empty(self, shape, dtype):
-        """An array with unspecified contents."""
+        """Return an array with unspecified contents."""
         return self.array_module.empty(shape, dtype)
 
     def zeros(self, shape, dtype):
-        """An array of zeros."""
+        """Return an array of zeros."""
         return self.array_module.zeros(shape, dtype)
 
     def allocate(self, weights, *kind):
-        """A function (name, shape, dtype) that allocates the arrays of a call, with unspecified contents.
+        """Return a function (name, shape, dtype) that allocates a call's arrays, with unspecified contents.
 
         Args:
-            weights, kind: the array of all weights, and something hashable. In calls with the same two, an array of a
-                name has the same shape and dtype; an engine that records jobs gives it the memory that it had in an
-                earlier call, so that recordings can be replayed.
+            weights, kind: the array of all weights, and a hashable key. In calls with equal keys, an array of a name
+                always has the same shape and dtype. An engine that records jobs then reuses the memory of an earlier
+                call, so that recordings can be replayed.
         """
         empty = self.empty
         return lambda name, shape, dtype: empty(shape, dtype)
 
     @abstractmethod
     def array_at(self, view, array):
-        """Return the part of an array that a `numbarnn.programs.views.View` of its buffer is."""
+        """Return the part of an array that a `numbarnn.programs.views.View` describes."""
 
     def compile(self, operations):
-        """Functions without arguments that do operations one after another, perhaps fewer than these.
+        """Return functions without arguments that do the operations in order; one function may do several.
 
         Args:
-            operations: `numbarnn.programs.program.Operation`s with arrays in place of views; "call" is a function and
+            operations: `numbarnn.programs.program.Operation`s with arrays in place of views. "call" is a function and
                 its arguments.
         """
         return [self.function_of(*operation) for operation in operations]
 
     def function_of(self, kind, operands, options):
-        """The function that does an operation."""
+        """Return the function that does one operation."""
         if kind == "call":
             return partial(*operands)
         return partial(getattr(self, kind), *operands, **options)
 
     def constant(self, array):
-        """A copy of a NumPy array on this engine that nobody may change; one for all equal arrays, kept for good."""
+        """Copy a NumPy array to this engine, once for all equal arrays; it is kept forever and must not change."""
         key = (array.shape, array.dtype, array.tobytes())
-        with _lock:  # a second one would be forgotten, but recorded graphs know it
+        with _lock:  # recorded graphs may hold the address of an array: a second one must not replace it
             if key not in self._constants:
                 self._constants[key] = self.from_host(array)
                 self._arrived()
@@ -111,92 +111,89 @@ class Engine(ABC):
         return {}
 
     def _arrived(self):  # noqa: B027 - most engines copy at once
-        """Wait until copies from the host are there for every stream."""
+        """Wait until copies from the host are visible to every stream."""
 
     def from_host_into(self, allocate, name, array):
-        """A copy of a NumPy array on this engine, in memory of that name; `allocate` as the method returns it."""
+        """Copy a NumPy array to this engine, into memory of that name; `allocate` as returned by the method of that
+        name."""
         return self.from_host(array)
 
     def follow(self):  # noqa: B027 - most engines do one thing after another
-        """Let what this thread writes come after what an earlier call, of another thread or stream, still reads."""
+        """Order this thread's writes after the reads of earlier calls by other threads or streams."""
 
     def settled(self, allocate, name, array, own=False):
-        """A caller's array as a call's jobs work on it, asked for by engines that record jobs: a contiguous one.
+        """Return a caller's array in the form that recorded jobs need: contiguous, at an address that later calls
+        share.
 
-        An engine that records jobs returns a copy in memory of that name, so that no recording holds an address of the
-        caller's. Others return the array itself.
-
-        Args:
-            own: copy it even if it stands in that memory already, as it is read later than the caller may write to it.
+        An engine that records jobs copies it to memory of that name, because recordings must not hold callers'
+        addresses. Other engines return the array itself. own: copy it even if it is in that memory already, because it
+        is read after the caller may write to it.
         """
         return array
 
     def handed_over(self, allocate, name, array):
-        """A result, in memory of that name, as its caller gets it. It is a copy where callers keep so many results that
-        calls would hardly ever find memory of that name free, and so replay nothing."""
+        """Return a result for the caller. It is a copy if callers keep so many results that the memory of that name
+        would rarely be free, and recordings could not be replayed."""
         return array
 
     @abstractmethod
     def asarray(self, value, name):
-        """`value` as this engine's array, not copied; TypeError naming `name` if it lives elsewhere."""
+        """Return `value` as this engine's array, not copied; TypeError naming `name` if it is on another device."""
 
     @abstractmethod
     def from_host(self, array):
-        """A copy of a NumPy array on this engine."""
+        """Copy a NumPy array to this engine."""
 
     @abstractmethod
     def to_host(self, array):
-        """A NumPy copy of this engine's array."""
+        """Copy this engine's array to a NumPy array."""
 
     @abstractmethod
     def address(self, array):
-        """Where the array's first element stands in memory."""
+        """Return the memory address of the array's first element."""
 
     def activate(self):
-        """A context in which this engine's device is the current one."""
+        """Return a context in which this engine's device is the current one."""
         return nullcontext()
 
     def require_no_capture(self):  # noqa: B027 - most engines have nothing like it
-        """Raise RuntimeError if what a call does would become part of a CUDA graph of the caller's."""
+        """Raise RuntimeError if the caller is capturing a CUDA graph, which would include this call."""
 
     def synchronize(self):  # noqa: B027 - most engines have nothing to wait for
-        """Wait until all work that this stream was given is done; then as `raise_if_failed`."""
+        """Wait until all work on this stream is done, then `raise_if_failed`."""
 
     def give_back_memory(self):  # noqa: B027 - most engines keep nothing
-        """Give back the memory that is kept for later calls, and that no array uses now."""
+        """Free the memory that is kept for later calls and that no array uses."""
 
     def check(self):
-        """Wait until all work that the device was given is done, by any thread; then as `raise_if_failed`."""
+        """Wait until all work on the device is done, from any thread, then `raise_if_failed`."""
         self.raise_if_failed()
 
     def raise_if_failed(self):  # noqa: B027 - on the CPU calls fail where they are made
-        """Raise RuntimeError if a call that is over failed on the device, once for each; waits for none.
-
-        It names the layer that made the call, and what to do. Of several such calls that nobody asked about in between
-        the first is named.
-        """
+        """Raise RuntimeError, without waiting, if a finished call failed on the device; each failure raises once. The
+        message names the layer and the cure. If several calls failed since the last check, it names the first."""
 
     @abstractmethod
     def copy(self, out, x):
-        """out = x, arrays of one shape with up to 3 axes, any strides."""
+        """Compute out = x for arrays of one shape with up to 3 axes and any strides."""
 
     def zero(self, out):
-        """out = 0, a contiguous array."""
+        """Compute out = 0 for a contiguous array."""
         out[...] = 0
 
     @abstractmethod
     def dropout(self, out, x, mask, scale, position=0):
-        """out = dropout of x, contiguous, any shape.
+        """Compute out = dropout of x, contiguous arrays of any shape.
 
         Args:
-            mask, scale: a row of what `numbarnn.common.philox.dropout_masks` returns, as this engine's array;
-                its scale.
-            position: number of the first element in the whole array, of which x may be a part.
+            mask: one row of the words of `numbarnn.common.philox.dropout_masks`, as this engine's array. scale: its
+                scale.
+            position: index of the first element in the whole array, if x is a part of it.
         """
 
     @abstractmethod
     def fill_step_mask(self, step_mask, lengths, resets):
-        """step_mask (D, T + 2, B) = what each step is, see `numbarnn.common.order.mask_of_step`.
+        """Set step_mask (D, T + 2, B) to the kind of each step, see `numbarnn.common.order.mask_of_step`.
 
         Args:
             lengths: (B,) int32. resets: (T, B) uint8, any strides, or (0, B).
@@ -204,47 +201,48 @@ class Engine(ABC):
 
     @abstractmethod
     def select(self, out, x, step_mask, dropped, fill):
-        """out = x (X, Y, Z), any strides, but `fill` where step_mask (X, Y) has a bit of `dropped`."""
+        """Compute out = x (X, Y, Z), any strides, with `fill` where step_mask (X, Y) has a bit of `dropped`."""
 
     @abstractmethod
     def gather(self, out, x, index, fill):
-        """out (N, Z) = the rows of x (M, Z) that index (N,) int64 names; `fill` where it is negative."""
+        """Set out (N, Z) to the rows of x (M, Z) with indices (N,) int64; negative indices give `fill`."""
 
     @abstractmethod
     def spread(self, out, x, gates):
-        """out (M, G * H) = x (M, H) for each of G gates; rows at any stride."""
+        """Set out (M, G*H) to G copies of x (M, H) side by side; rows at any stride."""
 
     @abstractmethod
     def sum_gates(self, out, x, gates, accumulate):
-        """out (M, H) = the sum over G gates of x (M, G * H), rows at any stride, or += with `accumulate`."""
+        """Set out (M, H) to the sum over G gates of x (M, G*H), or add it with `accumulate`; rows at any stride."""
 
     @abstractmethod
     def spread_blocks(self, out, x, gates):
-        """out (G * H, P) = the dense matrix of x (G * H, P/n), contiguous: row g H + j of x stands in the columns of
-        head k = j div (H/n), which are k P/n to (k + 1) P/n - 1; the others are zero."""
+        """Set out (G*H, P) to the dense matrix of x (G*H, P/n), contiguous arrays. Row g H + j of x goes to the columns
+        of head k = j div (H/n), k P/n to (k + 1) P/n - 1. All other columns are zero."""
 
     @abstractmethod
     def multiply(self, out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-        """out = op(a) op(b), or +=: matrices as in `numbarnn.cuda.gemm.matmul`."""
+        """Compute out = op(a) op(b), or +=, for matrices as in `numbarnn.cuda.gemm.matmul`."""
 
     def each(self, kind, count, operands, options):
-        """Do an operation `count` times: on every entry along the first axes of its operands."""
+        """Do an operation `count` times, on each entry along its operands' first axes."""
         for number in range(count):
             getattr(self, kind)(*entry_of(operands, number), **options)
 
     @abstractmethod
     def add_column_sums(self, out, x):
-        """out (N,) += x.sum(axis=0), x (M, N) with rows at any stride; a fixed order of summation."""
+        """Add the column sums of x (M, N), rows at any stride, to out (N,), in a fixed order of summation."""
 
     def weight_gradients(self, dw, dax, dah, x, h_before, accumulate, allow_tf32=False, rows_of_h=EVERY_ROW):
-        """dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax, db_r (+)= Σ dah: those that dw has.
+        """Compute dW (+)= daxᵀ x, dR (+)= dahᵀ h_before, db_w (+)= Σ dax and db_r (+)= Σ dah for the entries of dw.
 
         Args:
-            dw: {"W": (G * H, I), "R": (A * H, H), "b_w": (G * H,), "b_r": (A * H,)}, some may be missing.
-            dax: (T * B, G * H). dah: (T * B, A * H), of which those that W and R have rows for are multiplied.
-            x: (T * B, I). h_before: (T * B, H). Rows at any stride.
-            accumulate: add to dw instead of writing over it.
-            rows_of_h: a slice, of the rows of h_before that are not zero.
+            dw: some of {"W": (G*H, I), "R": (A*H, H), "b_w": (G*H,), "b_r": (A*H,)}. W and R may have fewer rows n;
+                they then use only the first n columns of dax and dah.
+            dax, dah: gradients of the gates' inputs, (T*B, G*H) and (T*B, A*H).
+            x: (T*B, I). h_before: (T*B, H). Rows at any stride.
+            accumulate: add to dw instead of overwriting it.
+            rows_of_h: slice of the rows of h_before that can be nonzero.
         """
         options = {"transpose_a": True, "accumulate": accumulate, "allow_tf32": allow_tf32}
         if "W" in dw:
@@ -263,36 +261,37 @@ class Engine(ABC):
             self.copy(dw["b_r"], dw["b_w"])
 
     def _are_one(self, a, b):
-        """Whether two views are of the same elements."""
+        """Return whether two views cover the same elements."""
         return self.address(a) == self.address(b) and (a.shape, a.strides) == (b.shape, b.strides)
 
     @abstractmethod
     def forward_steps(self, buffers: ForwardBuffers):
-        """A function f(first, last) that runs steps [first, last) of a direction, in the order of the direction."""
+        """Return a function f(first, last) that runs steps [first, last) of a direction, in the direction's order."""
 
     @abstractmethod
     def backward_steps(self, buffers: BackwardBuffers):
-        """A function f(first, last) that runs steps [first, last) of the backward pass: step 0 is forward's last."""
+        """Return a function f(first, last) that runs steps [first, last) of the backward pass; its step 0 is forward's
+        last."""
 
-    def launch(self, about):
-        """A function without arguments that runs a persistent kernel, `numbarnn.programs.launches.LaunchArrays`."""
+    def launch(self, launch_arrays):
+        """Return a function without arguments that launches a persistent kernel, for a `LaunchArrays`."""
         raise NotImplementedError(f"{self.name} has no persistent kernels")
 
     def run_jobs(self, make_jobs, key, arrays):
-        """Do jobs, those that do not wait for each other at the same time where the engine can.
+        """Run jobs, concurrently where their needs and the engine allow.
 
         Args:
             make_jobs: function without arguments that makes the list of `Job`s, in an order in which they may run.
-            key: hashable; of two calls with equal keys whose arrays have the same addresses the second does the very
-                same work, so that an engine may replay what it recorded.
-            arrays: all that the jobs work on, made for the caller's stream; kept until their work is done.
+            key: hashable. Two calls with equal keys and equal addresses of arrays do the same work, so that the engine
+                may replay a recording.
+            arrays: all arrays that the jobs use, made for the caller's stream; kept until the work is done.
         """
         for job in make_jobs():
             job.bind()()
 
 
 def entry_of(operands, number):
-    """Return the operands of one operation of `Engine.each`: arrays without their first axis."""
+    """Return the operands of one entry in `Engine.each`: arrays without their first axis."""
     if isinstance(operands, dict):
         return {name: entry_of(one, number) for name, one in operands.items()}
     if isinstance(operands, tuple):
@@ -301,7 +300,7 @@ def entry_of(operands, number):
 
 
 def as_code(name):
-    """Return an argument as one would write it in code: state[0] of "state[0] (h)"."""
+    """Return the part of an argument's name that is code: state[0] of "state[0] (h)"."""
     return name.split(" (")[0]
 
 

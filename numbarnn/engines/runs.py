@@ -1,8 +1,8 @@
-"""Run programs: give their buffers memory, turn their views into arrays, and let an engine do the operations.
+"""Run programs: allocate their buffers, turn views into arrays, and let an engine do the operations.
 
-A `Run` is one call. It does a program's jobs one after another, each buffer from its first job to its last; or lets an
-engine that records (`Engine.records_jobs`) do all of them, on memory that it finds again. A `Prepared` program has
-arrays of its own and has become functions, which are called again and again.
+A `Run` is one call. It runs the jobs in order and frees each buffer after its last use. If the engine records jobs
+(`Engine.records_jobs`), it runs all of them at once on memory that later calls share. A `Prepared` program keeps its
+own arrays and is called again and again.
 """
 
 from functools import partial
@@ -14,10 +14,10 @@ from numbarnn.programs.views import with_views
 
 
 class Arrays:
-    """A program's buffers by name, and its operations on them.
+    """A program's operations on arrays.
 
     Args:
-        engine, program: of the call. arrays: name -> array, of buffers that there are already.
+        engine, program: of the call. arrays: name of a buffer -> array, for buffers that exist already.
 
     Attributes:
         arrays: name -> array.
@@ -32,12 +32,13 @@ class Arrays:
             self.arrays["flag"], self.arrays["exits"] = engine.launch_words()
 
     def at(self, view):
-        """A view's array."""
+        """Return a view's array."""
         array = self.arrays[view.name]
         return array if view.is_whole else self.engine.array_at(view, array)
 
     def on_arrays(self, operation):
-        """An operation with arrays in place of views; steps and launches with the function that is bound to them."""
+        """Replace an operation's views with arrays. Steps and launches become calls of the function that the engine
+        makes, once, for their group of arrays."""
         kind, operands, options = operation
         if kind not in BINDS:
             return Operation(kind, with_views(operands, self.at), with_views(options, self.at))
@@ -52,7 +53,7 @@ class Run(Arrays):
     """One call of a program.
 
     Args:
-        allocate: function (name, shape, dtype), see `Engine.allocate`. The others as those of `Arrays`.
+        allocate: function (name, shape, dtype), see `Engine.allocate`. For the others see `Arrays`.
     """
 
     def __init__(self, engine, program, allocate, arrays=()):
@@ -60,11 +61,8 @@ class Run(Arrays):
         self._allocate = allocate
 
     def give(self, name, state, own=False):
-        """Take an array or a state of the caller's for the buffers of that name, or a copy where recordings expect it.
-
-        Args:
-            own: copy it in any case, as it is read again when the caller may have written to it.
-        """
+        """Use a caller's array or state for the buffers of that name, or a copy if jobs are recorded. own: copy it in
+        any case, because it is read after the caller may write to it."""
         for full_name, array in named_arrays(name, state):
             if self.engine.records_jobs:
                 array = self.engine.settled(self._allocate, full_name, array, own)
@@ -75,11 +73,11 @@ class Run(Arrays):
             self.arrays[full_name] = array
 
     def give_from_host(self, name, array):
-        """Take a NumPy array of numbers that the host has worked out."""
+        """Copy a NumPy array of numbers that the host computed to the buffer of that name."""
         self.arrays[name] = self.engine.from_host_into(self._allocate, name, array)
 
     def execute(self):
-        """Do all jobs."""
+        """Run all jobs."""
         program, engine = self.program, self.engine
         if engine.records_jobs:
             self._make(program.made.values())
@@ -98,7 +96,7 @@ class Run(Arrays):
     def _do(self, operation):
         self.engine.function_of(*self.on_arrays(operation))()
         if operation.kind in BINDS and operation.operands[2:] in ((), (self.program.problem.steps,)):
-            del self._groups[id(operation.operands[0])]  # its last steps: it holds arrays
+            del self._groups[id(operation.operands[0])]  # these were its last steps: free the arrays that it holds
 
     def _make(self, buffers):
         for buffer in buffers:
@@ -112,7 +110,8 @@ class Run(Arrays):
         return functions[0] if len(functions) == 1 else partial(_one_after_another, functions)
 
     def result(self, state):
-        """A result of views as callers get it, see `Engine.handed_over`; a state in its form, None stays None."""
+        """Return a result, a view or a state of views, as arrays for the caller; None stays None. See
+        `Engine.handed_over`."""
         return with_each(state, self._result)
 
     def _result(self, view):
@@ -126,17 +125,16 @@ def _one_after_another(functions):
 
 
 class Prepared(Arrays):
-    """A program with arrays of its own, as functions that are called one after another.
+    """A program with its own arrays, as functions that are called one after another.
 
-    Args:
-        as those of `Arrays`; arrays: with all of the program's inputs.
+    Args: see `Arrays`; arrays must have all of the program's inputs.
     """
 
     def __init__(self, engine, program, arrays):
         super().__init__(engine, program, arrays)
         spare, operations = [], []
         for job, first, last in zip(program.jobs, program.first_uses, program.last_uses, strict=True):
-            for name, shape, dtype in first:  # in the memory of what earlier jobs are done with, as caches have that
+            for name, shape, dtype in first:  # reuse the memory of finished jobs, which is in the caches
                 alike = (n for n, one in enumerate(spare) if one.shape == shape and one.dtype == dtype)
                 number = next(alike, None)
                 self.arrays[name] = engine.empty(shape, dtype) if number is None else spare.pop(number)

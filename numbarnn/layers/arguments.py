@@ -1,7 +1,7 @@
-"""Arguments of a layer's calls, checked, in the forms that its `Stack` takes; and results as callers get them.
+"""Convert a layer's checked arguments to the form that its `Stack` takes, and results to the form that callers get.
 
-Callers give a state as h or as a tuple of h and private states, and sequences padded or packed. A stack takes h and one
-array (or list) of all private states, and padded sequences.
+Callers pass a state as h, or as a tuple of h and cell states, and sequences padded or packed. A stack takes h and one
+array (or list) with all cell states, and padded sequences.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from numbarnn.layers.sequences import PackedSequence
 
 # ---------------------------------------------------------------- sequences: x, y, dy, dx
 def sequence(stack, value, name, width, batch_first, sizes=("T", "B")):
-    """An argument as (T, B, width), or (B, T, width) with `batch_first`: checked, contiguous."""
+    """Return an argument as a checked, contiguous array (T, B, width), or (B, T, width) with `batch_first`."""
     shape = (*sizes[::-1], width) if batch_first else (*sizes, width)
     return array_checks.array(stack.engine, value, name, shape, stack.dtype)
 
 
 def with_side(stack, x, side, batch_first):
-    """x with its side inputs, name -> array, as the last columns."""
+    """Append side inputs, name -> array, to x as its last columns."""
     if sequences.is_packed(x):
         raise TypeError("x cannot be packed where side is given: pack it with the side inputs as its last columns")
     layout, side = stack.cell.parameters, checks.side_by_name(stack.cell, side)
@@ -34,7 +34,7 @@ def with_side(stack, x, side, batch_first):
 
 
 def steps_and_batch(stack, shape, batch_first):
-    """(T, B) of the shape of an x, as `explain` takes it."""
+    """Return (T, B) for the shape of an x, the argument of `explain`."""
     if np.shape(shape) != (3,):
         came = f"an array of shape {np.shape(shape)}" if hasattr(shape, "shape") else repr(shape)
         raise ValueError(f"shape must be the shape of x, three numbers, got {came}")
@@ -46,26 +46,37 @@ def steps_and_batch(stack, shape, batch_first):
 
 
 def unpacked(stack, value, name, width, packing=None):
-    """(Packing, padded array) of a packed argument; of dy, packed as x was, that must be so again."""
+    """Return (Packing, padded array) of a packed argument. A gradient must be packed like `packing`."""
     if not sequences.is_packed(value):
         raise TypeError(f"{name} must be a PackedSequence, as x was, not a {type(value).__qualname__}")
-    own = sequences.Packing.of(value)
-    if packing is not None and not own.equals(packing):
+    packed_as = sequences.Packing.of(value)
+    if packing is not None and not packed_as.equals(packing):
         raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
-    shape = int(own.batch_sizes.sum()), width
+    shape = int(packed_as.batch_sizes.sum()), width
     data = array_checks.array(stack.engine, value.data, f"{name}.data", shape, stack.dtype)
-    return own, own.pad(stack.engine, data)
+    return packed_as, packed_as.pad(stack.engine, data)
+
+
+def input_of(stack, x, lengths, batch_first):
+    """Return a call's x, checked and padded, its `Packing` or None, its lengths, and whether it is batch-first."""
+    packing = None
+    if sequences.is_packed(x):
+        packing, x = unpacked(stack, x, "x", stack.input_size)
+        if lengths is not None:
+            raise ValueError("lengths must be None with a packed x, which has its own")
+        lengths, batch_first = packing.lengths, False
+    return sequence(stack, x, "x", stack.input_size, batch_first), packing, lengths, batch_first
 
 
 def packed(engine, packing, array):
-    """A result (T, B, N), packed as x was."""
+    """Pack a result (T, B, N) like x."""
     data = packing.pack(engine, array)
     return PackedSequence(data, packing.batch_sizes, packing.order, packing.ranks)
 
 
 # ---------------------------------------------------------------- states
 def states(stack, state, name, batch, gradients=False):
-    """(h, private states) of an argument, None for zero: private states side by side, as wide as engines have them."""
+    """Return (h, cell states side by side with engines' widths) of an argument; None is zero."""
     if not stack.cell.num_private:
         return checked_state(stack, state, name, batch, stack.output_sizes), None
     if state is None:
@@ -74,16 +85,16 @@ def states(stack, state, name, batch, gradients=False):
     if not isinstance(state, tuple | list) or len(state) != len(names):
         raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {_came(state)}")
     parts = enumerate(zip(state, ("h", *names[1:]), stack.state_sizes, strict=True))
-    h, *others = (
+    h, *cell_states = (
         checked_state(stack, one, f"{name}[{n}] ({known_as})", batch, sizes) for n, (one, known_as, sizes) in parts
     )
-    if len(others) == 1 and not stack.has_narrow:
-        return h, others[0]
+    if len(cell_states) == 1 and not stack.has_narrow:
+        return h, cell_states[0]
     with stack.engine.activate():
         module = stack.engine.array_module
         if stack.has_narrow:
-            h, *others = private.for_engines(module, [h, *others], stack, gradients)
-        return h, private.join(module, others, stack.c_shapes(batch), known_dtype(stack.dtype))
+            h, *cell_states = private.for_engines(module, [h, *cell_states], stack, gradients)
+        return h, private.join(module, cell_states, stack.c_shapes(batch), known_dtype(stack.dtype))
 
 
 def _came(value):
@@ -91,8 +102,8 @@ def _came(value):
 
 
 def checked_state(stack, value, name, batch, sizes):
-    """`value` as a state of a stack of layers: an array (L*D, B, N), or a list of one (D, B, N) per layer where their
-    sizes differ, each as `array_checks.array` returns it; None stays None. sizes: N of each layer."""
+    """Check one state and return it: an array (L*D, B, N), or a list with one (D, B, N) per layer if sizes differ. None
+    stays None. sizes: N of each layer."""
     if value is None:
         return None
     engine, dtype, D, differ = stack.engine, stack.dtype, stack.directions, len(set(sizes)) > 1
@@ -109,7 +120,7 @@ def checked_state(stack, value, name, batch, sizes):
 
 
 def as_state(stack, h, c):
-    """The reverse of `states`: h, or a tuple of all states."""
+    """Undo `states`: return h, or a tuple of all states."""
     if not stack.cell.num_private:
         return h
     parts = (h, *private.split(c, stack.cell.num_private))
@@ -120,48 +131,51 @@ def as_state(stack, h, c):
 
 
 def output(stack, y):
-    """y as callers get it: a copy where engines have a wider one."""
+    """Return y for the caller, a narrower copy if engines use a wider y."""
     with stack.engine.activate():
         return stack.engine.array_module.ascontiguousarray(private.steps_for_callers([y], stack)[0])
 
 
 def output_gradient(stack, dy):
-    """dy as engines have it."""
+    """Return dy with engines' width."""
     with stack.engine.activate():
         return private.steps_for_engines(stack.engine.array_module, [dy], stack)[0]
 
 
 def every_state(stack, dstates, problem, packing):
-    """The gradients of all private states of every step, as one array; None for zero."""
+    """Return the gradients of the cell states of every step as one array; None is zero."""
     if dstates is None:
         return None
     names = stack.cell.states[1:]
     if not problem.keeps_states:
-        raise ValueError("dstates must be None: forward was not asked for output_states")
+        raise ValueError(
+            "dstates needs a forward with output_states=True, got a tape of one without it: pass dstates=None"
+        )
     if not isinstance(dstates, tuple | list) or len(dstates) != len(names):
         raise TypeError(
             f"dstates must be a tuple of gradients ({', '.join(names)},), one per state; got {type(dstates).__name__}"
         )
-    parts = []
+    parts, sizes = [], (problem.steps, problem.batch, problem.batch_major)
     for number, value in enumerate(dstates):
         width = stack.directions * stack.state_sizes[1 + number][-1]
-        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, problem, packing))
+        parts.append(result_gradient(stack, value, f"dstates[{number}]", width, sizes, packing))
     with stack.engine.activate():
         module = stack.engine.array_module
         return private.join_steps(module, private.steps_for_engines(module, parts, stack, first=1), stack.directions)
 
 
-def result_gradient(stack, value, name, width, problem, packing):
-    """The gradient of a result of all steps, (T, B, width) or (B, T, width) as x was; None stays None."""
+def result_gradient(stack, value, name, width, sizes, packing):
+    """Return a checked gradient or tangent of all steps, packed with a packing; None stays None. sizes: (T, B,
+    batch_first)."""
     if packing is not None and value is not None:
         value = unpacked(stack, value, name, width, packing)[1]
-    sizes = problem.steps, problem.batch
-    return value if value is None else sequence(stack, value, name, width, problem.batch_major, sizes)
+    steps, batch, batch_first = sizes
+    return value if value is None else sequence(stack, value, name, width, batch_first, (steps, batch))
 
 
 # ---------------------------------------------------------------- backward: the tape and dw
 def require_own(stack, tape, unused=False):
-    """Raise TypeError or ValueError unless it is a tape of this stack, which backward has not used up."""
+    """Raise TypeError or ValueError unless this is a tape of this stack and, with `unused`, no backward has used it."""
     if not isinstance(tape, Tape):
         raise TypeError(f"tape must be what forward returned, not a {type(tape).__qualname__}")
     if tape.stack is not stack:
@@ -174,7 +188,8 @@ def require_own(stack, tape, unused=False):
 
 
 def added_to(stack, dw, others):
-    """`dw`, checked: a flat buffer that shares no memory with the others, name -> array or tuple of arrays."""
+    """Check `dw`, a flat buffer that must share no memory with the arrays in `others`, name -> array or tuple of
+    arrays."""
     dw = array_checks.buffer(stack.engine, dw, "dw", (stack.space.size,), stack.dtype)
     zeros = "cupy.zeros_like" if stack.engine.name == "cuda" else "np.zeros_like"
     cure = f"pass dw={zeros}(layer.weights), or the weights of earlier Gradients"

@@ -1,5 +1,4 @@
-"""Checks of arrays that users pass in: each names the argument, what came, what was expected, and the cure if there is
-one. Those of options are in `checks`."""
+"""Check arrays that users pass in. Errors say what came, what was expected, and the cure. See `checks` for options."""
 
 import numpy as np
 
@@ -8,7 +7,7 @@ from numbarnn.engines.base import as_code
 
 
 def as_array(engine, value, name):
-    """`value` as the engine's array, not copied; TypeError for what is more than its numbers."""
+    """Return `value` as the engine's array, not copied; TypeError if it has a mask or requires a gradient."""
     if type(value) is not engine.array_module.ndarray:
         _require_plain(value, name)
     return engine.asarray(value, name)
@@ -30,8 +29,8 @@ def _require_plain(value, name):
 
 
 def array(engine, value, name, shape, dtype):
-    """`value` as a C-contiguous array of the engine, of the shape and dtype; copied only if it is not contiguous.
-    shape: one entry per axis: a size, or a str (the axis' letter) where any size of at least 1 will do."""
+    """Return `value` as a C-contiguous array of the engine with this shape and dtype, copied only if it is not
+    contiguous. shape: for each axis its size, or a letter if any size of at least 1 is allowed."""
     if type(value) is engine.array_module.ndarray and _fits(value.shape, shape) and value.dtype == known_dtype(dtype):
         result = engine.asarray(value, name)  # right, as most are, if it is not on another GPU: the rest takes longer
     else:
@@ -41,16 +40,17 @@ def array(engine, value, name, shape, dtype):
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 
 
-def _fits(found, shape):
-    """Whether `_check_array` would find nothing in a shape: the same for what is right already, in little time."""
-    for came, size in zip(found, shape, strict=False):
+def _fits(shape_of_array, shape):
+    """Return whether a shape passes `_check_array`, quickly."""
+    for came, size in zip(shape_of_array, shape, strict=False):
         if came != size and not (came > 0 and type(size) is str):
             return False
-    return len(found) == len(shape)
+    return len(shape_of_array) == len(shape)
 
 
 def _check_array(array, name, shape, dtype, written=False):
-    """Raise ValueError or TypeError unless an array has the shape and dtype; written: results are written into it."""
+    """Raise ValueError or TypeError unless an array has the shape and dtype; written: whether results are written into
+    it."""
     expected = "(" + ", ".join(str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
     if array.ndim != len(shape):
         raise ValueError(
@@ -65,21 +65,21 @@ def _check_array(array, name, shape, dtype, written=False):
         raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(array.dtype, as_code(name), dtype, written)}")
 
 
-def _why_not(found, code, dtype, written):
+def _why_not(dtype_of_array, code, dtype, written):
     """Describe a dtype that is not the layer's, with the cure."""
     if written:
         return f"but this layer computes in {dtype}: pass an array of that dtype, as results are written into it"
-    if found.newbyteorder("=") == dtype:
+    if dtype_of_array.newbyteorder("=") == dtype:
         return f"{dtype} with its bytes in the other order: pass {code}.astype({dtype!r})"
-    if found.kind == "c":
+    if dtype_of_array.kind == "c":
         return f"but this layer computes in {dtype}, which has no imaginary part: pass {code}.real.astype({dtype!r})"
     cure = f"but this layer computes in {dtype}: pass {code}.astype({dtype!r})"
-    runs = found.name in DTYPES and found.isnative
-    return f"{cure}, or make the layer with dtype={found.name!r}" if runs else cure
+    runs = dtype_of_array.name in DTYPES and dtype_of_array.isnative
+    return f"{cure}, or make the layer with dtype={dtype_of_array.name!r}" if runs else cure
 
 
 def buffer(engine, value, name, shape, dtype, strided=False):
-    """`value` as an array of the engine that results can be written into: never a copy; contiguous unless `strided`."""
+    """Return `value` as an array of the engine to write results into, never a copy; contiguous unless `strided`."""
     result = as_array(engine, value, name)
     _check_array(result, name, shape, dtype, written=True)
     if not (strided or result.flags.c_contiguous):
@@ -90,8 +90,8 @@ def buffer(engine, value, name, shape, dtype, strided=False):
 
 
 def apart(engine, out, name, others, cure):
-    """Raise ValueError if an array that is written shares memory with one of the others, (name, array, nested lists of
-    arrays, or None) pairs, that are read, or written too."""
+    """Raise ValueError if an array that is written shares memory with another one.
+    others: (name, array, nested lists of arrays, or None) pairs."""
     for other_name, other in others:
         if isinstance(other, list | tuple):
             apart(engine, out, name, [(other_name, part) for part in other], cure)
@@ -100,7 +100,7 @@ def apart(engine, out, name, others, cure):
 
 
 class _Place:
-    """Where an array stands in memory, in a form that NumPy takes for an array; nobody reads it."""
+    """Presents an array's memory to NumPy, which never reads it."""
 
     def __init__(self, engine, array):
         self.__array_interface__ = {
@@ -114,9 +114,8 @@ def _place(engine, array):
 
 
 def host_array(value, name, shape, dtype):
-    """`value` as a NumPy array of real numbers, of the shape, converted to the dtype.
-
-    A finite number beyond the dtype's range is refused; infinity and NaN stay what they are."""
+    """Return `value` as a NumPy array of real numbers with this shape, converted to the dtype. A finite number beyond
+    the dtype's range is an error; infinity and NaN pass."""
     _require_plain(value, name)
     try:
         result = np.asarray(value)

@@ -1,4 +1,4 @@
-"""Forward and backward calls of a stack of layers: their programs, run on the arrays of a caller."""
+"""Run the forward and backward programs of a stack on a caller's arrays."""
 
 from typing import Any, NamedTuple
 
@@ -18,11 +18,12 @@ class Call(NamedTuple):
     """The settings of a forward call, besides the caller's arrays.
 
     Attributes:
-        weights: the `kernel_weights.ReadWeights`. seed, number: key of its random numbers, number of the training call.
-        caller: who called, as text, for errors that are found out later.
-        keeps: work with copies of the weights and of x, which the caller may change before backward reads them again.
-        origin: where the steps stand in the call whose random numbers they draw. from_zero: see `ForwardSpec`.
-        step_mask, part: of a segment: (1, T + 2, B) or None; (whole, first_layer, direction), see `ForwardSpec`.
+        weights: the `kernel_weights.ReadWeights`. seed, number: the key of its random numbers: seed and number of the
+            training call.
+        caller: the layer's description, for errors that appear later.
+        keeps: whether to copy the weights and x, so that the caller may change them before backward.
+        origin: position of these steps in the call whose random numbers they draw. from_zero: see `ForwardSpec`.
+        step_mask: of a segment, (1, T + 2, B), or None. part: (whole, first_layer, direction), see `ForwardSpec`.
     """
 
     engine: Engine
@@ -37,8 +38,8 @@ class Call(NamedTuple):
     step_mask: Any = None
     part: tuple = (None, 0, 0)
 
-    def program(self, plan, hx=None, cx=None, fill=0.0):
-        """The `programs.forward.Forward` of this call with that plan and initial states."""
+    def built(self, plan, hx=None, cx=None, fill=0.0):
+        """Return the `programs.forward.Forward` of this call, the builder with its views and program, for a plan."""
         return forward(
             ForwardSpec(
                 self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.from_zero,
@@ -47,7 +48,7 @@ class Call(NamedTuple):
         )  # fmt: skip
 
     def drawn(self):
-        """(name of a buffer, NumPy array) of what the call's random numbers follow from."""
+        """Yield (name of a buffer, NumPy array) of the numbers from which kernels draw random numbers."""
         p, cell = self.problem, self.problem.cell
         if p.dropping:
             rows = self.origin.time * p.batch * p.directions
@@ -64,27 +65,27 @@ class ForwardCall:
     """A forward call; after training, the tape that a `BackwardCall` reads.
 
     Args:
-        call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it works with.
-        arrays: name of a buffer -> array, of what backward reads: the reserve, x, weights, what was drawn.
+        call: the `Call`. built: its `programs.forward.Forward`. read: the `ReadWeights` that it used.
+        arrays: name of a buffer -> array that backward reads: the reserve, x, weights, the keys of random numbers.
     """
 
-    def __init__(self, call, program, read, arrays):
-        self.call, self.program, self.read, self.arrays = call, program, read, arrays
+    def __init__(self, call, built, read, arrays):
+        self.call, self.built, self.read, self.arrays = call, built, read, arrays
         self.engine, self.problem = call.engine, call.problem
 
     reserve = property(lambda self: self.arrays["reserve"], doc="What backward reads besides x and the weights.")
 
     @classmethod
     def of_reserve(cls, call, plan, x, reserve):
-        """The tape of a call that is over, made again; it is good for backward alone. x may be None where backward
-        needs no gradients of parameters, or the reserve has a copy of x (`Problem.copies_x`)."""
-        program = call.program(plan)
-        run = Run(call.engine, program.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
+        """Rebuild the tape of an earlier forward call from its reserve, for backward only. x may be None if backward
+        computes no gradients of parameters, or if the reserve has a copy of x (`Problem.copies_x`)."""
+        built = call.built(plan)
+        run = Run(call.engine, built.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
         if not call.problem.copies_x:
             run.give("x", x, own=call.engine.records_jobs)
         for name, array in call.drawn():
             run.give_from_host(name, array)
-        return cls(call, program, call.weights, run.arrays)
+        return cls(call, built, call.weights, run.arrays)
 
 
 def _allocator(call, *kind):
@@ -92,14 +93,12 @@ def _allocator(call, *kind):
 
 
 def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill=0.0):
-    """Run a forward call; returns (y, hy, cy), and all private states where the problem keeps them, and the
-    `ForwardCall`.
-
-    x, hx, cx: the caller's, (T, B, I) or (B, T, I), and states as `problem.state_shapes`; None is zero. lengths,
-    resets: (B,) int32 and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
+    """Run a forward call and return (y, hy, cy[, cell states of all steps]) and the `ForwardCall`. x, hx, cx: the
+    caller's: x (T, B, I) or (B, T, I); states as in `problem.state_shapes`, None for zero. lengths, resets: (B,) int32
+    and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
     engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
-    program = call.program(plan, hx, cx, fill)
-    run = Run(engine, program.program, allocate)
+    built = call.built(plan, hx, cx, fill)
+    run = Run(engine, built.program, allocate)
     if call.keeps:
         run.give("weights", read.parameters, own=True)
         read = read.of_copy(run.arrays.pop("weights"), allocate)
@@ -120,50 +119,50 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
     read.derive()
     run.execute()
     results = []
-    for number, view in enumerate(program.results):
-        if not call.keeps or number in (1, 2) or program.rewrites:
+    for number, view in enumerate(built.results):
+        if not call.keeps or number in (1, 2) or built.rewrites:
             results.append(run.result(view))
         elif engine.records_jobs:  # backward reads h, and the states of each step, again
             results.append(engine.settled(allocate, f"result_{number}", run.at(view), own=True))
         else:
             results.append(run.at(view).copy())
-    arrays = {name: run.arrays[name] for name in (*program.given, "reserve") if name in run.arrays}
+    arrays = {name: run.arrays[name] for name in (*built.given, "reserve") if name in run.arrays}
     if problem.copies_x:
         del arrays["x"]
-    return results, ForwardCall(call, program, read, arrays if problem.training else {})
+    return results, ForwardCall(call, built, read, arrays if problem.training else {})
 
 
 class BackwardCall:
-    """A backward call, run when it is made; its attributes are results, (dx as x was given, or None; dhx, dcx), and dw.
+    """A backward call, which runs when it is made. Its attributes are results, (dx or None, dhx, dcx), and dw.
 
     Args:
-        tape: the `ForwardCall`; what the cell saved is overwritten, unless it is needed again.
-        plan, need: of the pass. given: the gradients of what forward returned, `Given`.
-        dw: a buffer to which the parameters' gradients are added; None: one is made where the plan has such.
+        tape: the `ForwardCall`. Backward overwrites what the cell saved, unless `need.again`.
+        plan, need: of the pass. gradients: the `ResultGrads`.
+        dw: a buffer to which the parameters' gradients are added; None: a new one, if the plan computes them.
     """
 
-    def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):
-        self.tape, self.need, self._given = tape, need, given
-        run, program = self._run(plan, dw, d_derived, tape.arrays, after=False)
-        self.results = tuple(run.result(result) for result in program.results)
+    def __init__(self, tape, plan, gradients, dw=None, need=ALL, d_derived=None):
+        self.tape, self.need, self._gradients = tape, need, gradients
+        run, built = self._run(plan, dw, d_derived, tape.arrays, after=False)
+        self.results = tuple(run.result(result) for result in built.results)
         self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
 
     def add_weights(self, plan, dw):
-        """Add the gradients of parameters to dw, after a call without them; plan: of these alone."""
+        """Add the parameters' gradients to dw, after a call without them; plan: for these alone."""
         self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
 
     def _run(self, plan, dw, d_derived, arrays, after):
-        tape, given, engine = self.tape, self._given, self.tape.engine
-        program = backward(backward_spec(tape.program.spec, plan, self.need, given, dw is not None, after))
+        tape, gradients, engine = self.tape, self._gradients, self.tape.engine
+        built = backward(backward_spec(tape.built.spec, plan, self.need, gradients, dw is not None, after))
         allocate = _allocator(tape.call, "backward")
-        run = Run(engine, program.program, allocate, arrays)
-        for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):
+        run = Run(engine, built.program, allocate, arrays)
+        for name, state in zip(("dy", "dhy", "dcy", "d_states"), gradients, strict=True):
             run.give(name, state)
         if dw is not None:
             run.arrays["dw"] = dw
-        pulls = program.d_derived is not None and program.has_weights and d_derived is None
+        pulls = built.d_derived is not None and built.has_weights and d_derived is None
         if pulls:
-            d_derived = allocate("d_derived", program.d_derived.shape, program.d_derived.dtype)
+            d_derived = allocate("d_derived", built.d_derived.shape, built.d_derived.dtype)
             engine.zero(d_derived)
         if d_derived is not None:
             run.arrays["d_derived"] = d_derived
@@ -172,8 +171,8 @@ class BackwardCall:
         self.dw = run.arrays.get("dw")
         if pulls:
             if self.dw is None:  # kernels read no parameter as it is
-                self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
+                self.dw = allocate("dw", built.dw.shape, built.dw.dtype)
             pairs = zip(self.dw, d_derived, strict=True) if self.need.by_sequence else [(self.dw, d_derived)]
-            for own, of_derived in pairs:
-                tape.read.pull_back(own, of_derived, dw is not None)
-        return run, program
+            for part, of_derived in pairs:
+                tape.read.pull_back(part, of_derived, dw is not None)
+        return run, built

@@ -1,5 +1,5 @@
-"""Checks of options that users pass in: each names the argument, what came, what was expected, and the cure if there is
-one. Those of arrays are in `array_checks`."""
+"""Check options that users pass in. Errors say what came, what was expected, and the cure. See `array_checks` for
+arrays."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -22,7 +22,7 @@ def _is_number(value):
 
 
 def positive_int(value, name):
-    """`value` as an int of at least 1."""
+    """Return `value` as an int of at least 1."""
     if not _is_int(value):
         raise TypeError(f"{name} must be a positive int, not {value!r}")
     if value < 1:
@@ -31,14 +31,14 @@ def positive_int(value, name):
 
 
 def natural(value, name):
-    """`value` as an int of at least 0."""
+    """Return `value` as an int of at least 0."""
     if not _is_int(value) or value < 0:
         raise ValueError(f"{name} must be an int of at least 0, not {value!r}")
     return int(value)
 
 
 def checkpoint_every(value):
-    """k, an int of at least 1, or None."""
+    """Return k, an int of at least 1, or None."""
     if value is None or (_is_int(value) and value >= 1):
         return value if value is None else int(value)
     raise (ValueError if _is_int(value) else TypeError)(
@@ -47,14 +47,14 @@ def checkpoint_every(value):
 
 
 def flag(value, name):
-    """`value` as a bool."""
+    """Return `value` as a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return value
 
 
 def allow_tf32(value):
-    """True, False or "3x"."""
+    """Return True, False or "3x"."""
     if isinstance(value, bool) or (isinstance(value, str) and value == "3x"):
         return value
     raise TypeError(
@@ -78,7 +78,8 @@ def hidden_sizes(hidden_size, num_layers):
 
 
 def bias_mode(value, cell):
-    """The name of a bias mode, of `BIAS_MODES`, from that or a bool; the cell's own, if it has one."""
+    """Return the name of a bias mode, one of `BIAS_MODES`, for a bool or a name; the cell's own if its equations
+    decide."""
     if cell.bias is not None:
         if value is not True:
             raise ValueError(f"bias must be left out: the equations of {cell.name} say which biases there are")
@@ -93,7 +94,7 @@ def bias_mode(value, cell):
 
 
 def proj_size(value, cell, sizes):
-    """P, or 0 for no projection."""
+    """Return P, or 0 without projection."""
     width = natural(value, "proj_size")
     if cell.projected:
         if not width and len(set(sizes)) > 1:
@@ -122,7 +123,7 @@ def proj_size(value, cell, sizes):
 
 
 def recurrent_matrix(cell, sizes, width):
-    """Raise ValueError unless R can be what the cell says. sizes: H of each layer. width: P, or 0 for no projection."""
+    """Raise ValueError unless R can have the cell's heads and dropped weights; width: P, or 0 without projection."""
     positive_int(cell.heads, f"heads of cell {cell.name}")
     for name, size in [("hidden_size", hidden) for hidden in sizes] + [("proj_size", width)]:
         if size % cell.heads:
@@ -137,27 +138,27 @@ def recurrent_matrix(cell, sizes, width):
 
 
 def larger_states(cell, sizes, widths, mode):
-    """Raise ValueError if a layer has a state of more units than h, and something else that cannot go with it.
-    sizes: H of each layer. widths: how many units the largest of h and the states has. mode: the input mode."""
+    """Raise ValueError if a layer has a state of more units than h and an option that excludes this.
+    sizes: H of each layer. widths: units of each layer's largest state. mode: the input mode."""
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
-        what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
+        problem = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"
         if width > hidden and cell.num_sums:
-            raise ValueError(f"{what} sums over units; {cure}")
+            raise ValueError(f"{problem} sums over units; {cure}")
         if width > hidden and cell.heads > 1:
-            raise ValueError(f"{what} matrices of {cell.heads} heads; {cure}")
+            raise ValueError(f"{problem} matrices of {cell.heads} heads; {cure}")
         if width > hidden and layer == 0 and mode != "linear":
-            raise ValueError(f"{what} input_mode {mode!r}; {cure}, or input_mode 'linear'")
+            raise ValueError(f"{problem} input_mode {mode!r}; {cure}, or input_mode 'linear'")
 
 
 def side_inputs(cell, input_size, sizes, mode):
-    """Check that a layer of a cell with side inputs has columns of x for them, and one layer with a W."""
+    """Raise ValueError unless x has columns for the cell's side inputs, and the layer is a single one with a W."""
     side = cell.parameters.side
-    if side and input_size <= (own := cell.parameters.side_width):
-        listed = ", ".join(f"{name} ({width})" for name, width in side.items())
+    if side and input_size <= (width := cell.parameters.side_width):
+        listed = ", ".join(f"{name} ({columns})" for name, columns in side.items())
         raise ValueError(
-            f"input_size counts side inputs, the last columns of x: it must be above {own} for cell {cell.name}, which "
-            f"has {listed}; got {input_size}"
+            f"input_size counts side inputs, the last columns of x: it must be above {width} for cell {cell.name}, "
+            f"which has {listed}; got {input_size}"
         )
     if side and (len(sizes) > 1 or mode != "linear"):
         came = f"num_layers={len(sizes)}" if len(sizes) > 1 else f"input_mode={mode!r}"
@@ -168,7 +169,7 @@ def side_inputs(cell, input_size, sizes, mode):
 
 
 def side_by_name(cell, value):
-    """Return name -> side input of a call in the order of the cell's; raise unless all are there."""
+    """Return name -> side input in the cell's order; raise unless exactly the cell's side inputs are there."""
     known = cell.parameters.side
     if not isinstance(value, Mapping):
         raise TypeError(f"side must map names to arrays, but is a {type(value).__qualname__}")
@@ -180,8 +181,8 @@ def side_by_name(cell, value):
     return {name: value[name] for name in known}
 
 
-def input_mode(value, input_size, sizes, given):
-    """The input mode, of `INPUT_MODES`. given: numbers per sequence and step of W x, D*G*H of layer 0."""
+def input_mode(value, input_size, sizes, width):
+    """Return the input mode, one of `INPUT_MODES`; given: D*G*H of layer 0, the width of W x."""
     if value not in INPUT_MODES:
         raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
     if value == "skip" and input_size != sizes[0]:
@@ -189,16 +190,16 @@ def input_mode(value, input_size, sizes, given):
             f"input_mode 'skip' adds x to each gate of layer 0: input_size must be its hidden size {sizes[0]}, not "
             f"{input_size}"
         )
-    if value == "given" and input_size != given:
+    if value == "given" and input_size != width:
         raise ValueError(
             f"input_mode 'given' takes W x of layer 0 as x: input_size must be its directions, gates and units "
-            f"multiplied, {given}, not {input_size}"
+            f"multiplied, {width}, not {input_size}"
         )
     return value
 
 
 def cell_clip(value, cell):
-    """(lclip, rclip) as floats; None stays None."""
+    """Return (lclip, rclip) as floats; None stays None."""
     if value is None:
         return None
     if cell is not lstm.LSTM:
@@ -212,14 +213,14 @@ def cell_clip(value, cell):
     return lclip, rclip
 
 
-def keeps_states(stack, asked):
-    """Raise ValueError if the private states of every step are asked for and the cell has none."""
-    if asked and not stack.cell.num_private:
+def keeps_states(stack, requested):
+    """Raise ValueError if the cell states of every step are requested and the cell has none."""
+    if requested and not stack.cell.num_private:
         raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, and y is h")
 
 
 def needed(need, names):
-    """`need` as a tuple of some of the names."""
+    """Return `need` as a tuple of allowed names."""
     wanted = f"need must be a tuple of some of {', '.join(map(repr, names))}"
     if not isinstance(need, tuple | list | set | frozenset):
         raise TypeError(f"{wanted}, not {need!r}")
@@ -229,7 +230,7 @@ def needed(need, names):
 
 
 def probability(value, name):
-    """`value` as a float in [0, 1]."""
+    """Return `value` as a float in [0, 1]."""
     if not _is_number(value):
         raise TypeError(f"{name} must be a number in [0, 1], not {value!r}")
     if not 0.0 <= value <= 1.0:  # NaN is not
@@ -238,7 +239,7 @@ def probability(value, name):
 
 
 def seed(value):
-    """`value` as an int in [0, 2^64), a random one for None."""
+    """Return `value` as an int in [0, 2^64), or a random one for None."""
     if value is None:
         return int(np.random.default_rng().integers(2**63))
     if not _is_int(value):
@@ -249,7 +250,7 @@ def seed(value):
 
 
 def dtype_name(dtype):
-    """The name of a dtype that layers have, one of DTYPES."""
+    """Return the name of a dtype that layers can have, one of `DTYPES`."""
     if dtype == "bfloat16":  # NumPy does not know it before ml_dtypes is imported
         return numpy_dtype(dtype).name
     try:
@@ -262,7 +263,7 @@ def dtype_name(dtype):
 
 
 def dtype_on(engine, dtype):
-    """Raise RuntimeError if the engine has no arrays of the dtype (a name), and say which upgrade helps."""
+    """Raise RuntimeError if the engine has no arrays of this dtype, with the upgrade that adds them."""
     if dtype == "bfloat16" and engine.name == "cuda":
         version = engine.array_module.__version__
         if int(version.split(".")[0]) < CUPY_WITH_BFLOAT16:

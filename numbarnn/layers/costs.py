@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.schedules.explain import explain, option_of, wider
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a call with checkpoints.
+    """The estimated costs of a training call with checkpoints.
 
     Attributes:
-        steps: k. segments: how many there are, of all layers and directions that are gone through one by one.
-        kept: bytes from forward to backward, besides x, y and the weights; kept_without: without checkpoints.
-        at_work: bytes of a segment, meanwhile. microseconds, microseconds_without: estimate for launches, or NaN.
+        steps: k. segments: number of segments that run one by one.
+        kept: bytes that the tape keeps besides x, y and the weights. kept_without: the same bytes without checkpoints.
+        at_work: bytes of the segment that is running.
+        microseconds, microseconds_without: estimated time of kernel launches with and without checkpoints, or NaN.
     """
 
     steps: int
@@ -39,22 +40,22 @@ class Costs:
 
 
 def costs_of(schedule, problem):
-    """The `Costs` of a call with checkpoints; RuntimeError, with the numbers, if the schedule cannot run it."""
+    """Return the `Costs` of a call. RuntimeError, with the numbers, if the schedule cannot run it."""
     without, parts = replace(problem, checkpoint_every=0), segments_of(problem)
     return Costs(
         problem.checkpoint_every,
         parts.total(),
-        Places(problem, checkpoint_buffers(problem)).size,
-        max(Places(part, tape_buffers(part)).size for part in parts),
-        Places(without, tape_buffers(without)).size,
+        ReserveLayout(problem, checkpoint_buffers(problem)).size,
+        max(ReserveLayout(part, tape_buffers(part)).size for part in parts),
+        ReserveLayout(without, tape_buffers(without)).size,
         sum(count * _microseconds(schedule, part, 2) for part, count in parts.items()),
         _microseconds(schedule, without, 1),
     )
 
 
 def lines_about(schedule, problem):
-    """Return the lines of `numbarnn.LSTM.explain` on a training call; with checkpoints also their costs, and the
-    lines of each kind of segment. RuntimeError, with the numbers, if the schedule cannot run it."""
+    """Return the lines of `numbarnn.LSTM.explain`; with checkpoints also the costs and each kind of segment.
+    RuntimeError, with the numbers, if the schedule cannot run the problem."""
     lines, parts = [], [problem]
     if problem.has_checkpoints:
         lines = [str(costs_of(schedule, problem))]

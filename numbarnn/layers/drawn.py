@@ -1,4 +1,4 @@
-"""Return the random numbers of a training call as NumPy arrays, to compare with."""
+"""Return the random numbers of a training call as NumPy arrays, for comparisons."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from numbarnn.weights import parameter_name
 
 
 def dropout_masks(work, dtype, sizes):
-    """A list of arrays (T, B, D*H), one per layer but the last; an element is 0 or 1 / (1 - p). work: the call's
-    `ForwardCall`. dtype: of the masks, a name. sizes: [layer] -> the width of h, as callers have it."""
+    """Return the dropout masks: one array (T, B, D*H) per layer but the last, with elements 0 or 1 / (1 - p).
+    work: the `Call` or `ForwardCall`. dtype: name of the masks' dtype. sizes: [layer] -> width of h for callers."""
     masks, problem = [], work.problem
     D = problem.directions
     for layer in range(problem.layers - 1):
@@ -26,8 +26,8 @@ def dropout_masks(work, dtype, sizes):
 
 
 def drop_connect_masks(work, dtype):
-    """Name of each R -> array of the shape that steps multiply with; an element is 0 or 1 / (1 - p). Empty where the
-    cell drops no weights. Arguments as of `dropout_masks`."""
+    """Return name of each R -> mask with the shape of the matrix in a step's product, with elements 0 or 1 / (1 - p).
+    The dict is empty if the cell drops no weights. Arguments: see `dropout_masks`."""
     problem, masks, engine = work.problem, {}, work.engine
     drawn = dict(work.drawn()).get("drop_words", ())
     with engine.activate():
@@ -36,28 +36,28 @@ def drop_connect_masks(work, dtype):
             H, P = problem.hidden_sizes[layer], problem.output_sizes[layer] // problem.cell.heads
             mask = engine.from_host(np.ones((problem.cell.num_ah * H, P), problem.dtype))
             for gate, (words, rate) in enumerate(zip(of_gates, problem.cell.drop_connect, strict=True)):
-                own = mask[gate * H : (gate + 1) * H]
-                engine.dropout(own, own, engine.from_host(words), drop_connect_words(rate, 0, 0, 0, 0)[0])
+                gate_mask = mask[gate * H : (gate + 1) * H]
+                engine.dropout(gate_mask, gate_mask, engine.from_host(words), drop_connect_words(rate, 0, 0, 0, 0)[0])
             masks[parameter_name("R", layer, direction)] = engine.to_host(mask).astype(dtype, copy=False)
     return masks
 
 
 def noise(work):
-    """Return the random numbers that a `ForwardCall` drew: one array (D, T, B, N, H) per layer, with N numbers per unit
-    and step."""
+    """Return the cell's random numbers in a `ForwardCall`: one array (D, T, B, N, H) per layer, N numbers per unit and
+    step."""
     problem = work.problem
     if not problem.cell.noise:
         return []
     places = problem.layers * problem.directions
     words = noise_words(work.seed, places, work.number).reshape(problem.layers, problem.directions, -1)
     return [
-        np.stack([_noise_of_place(work, H, one) for one in own])
-        for H, own in zip(problem.hidden_sizes, words, strict=True)
+        np.stack([_noise_of_place(work, H, one) for one in rows])
+        for H, rows in zip(problem.hidden_sizes, words, strict=True)
     ]
 
 
 def _noise_of_place(work, hidden, words):
-    """(T, B, N, H), of one layer and direction; words: (6,) uint64, see `numbarnn.common.philox.noise_words`."""
+    """Return the numbers of one layer and direction, (T, B, N, H); words: (6,) uint64, see `philox.noise_words`."""
     problem, steps, batch = work.problem, work.problem.steps, work.problem.batch
     kinds = problem.cell.noise
     position = np.arange(batch * hidden, dtype=np.uint64)

@@ -28,15 +28,15 @@ def checked(stack, names):
 
 
 class Insides:
-    """What a call did inside.
+    """The recorded values of a call, and the gradients of its states.
 
     Args:
-        layer: the layer. x, state: the call's, checked, as its stack takes them; state is (hx, cx).
+        layer: the layer. x, state: the call's checked arguments; state is (hx, cx).
         sequences: of the call. form: (whether x is batch-first, the `Packing` of a packed x, or None).
-        names: of the values. key: (seed, number) of a training call; None: inference.
+        names: of the values to record. key: (seed, number) of a training call; None: inference.
 
     Attributes:
-        values: name -> [layer] -> (T, B, D*H), in the form of the call's y.
+        values: name -> [layer] -> (T, B, D*H), batch-first or packed if x is.
     """
 
     def __init__(self, layer, x, state, sequences, form, names, key):
@@ -47,7 +47,7 @@ class Insides:
                 stack.insides.clear()
             self._known = stack.insides[names] = Tangents(stack, partial(looked_into, names=names))
         self._form = form
-        own, sequences = len(stack.cell.states), replace(sequences, padding_value=0.0, every_state=False)
+        num_states, sequences = len(stack.cell.states), replace(sequences, padding_value=0.0, every_state=False)
         with layer.engine.activate():
             weights = layer.weights.copy() if key else layer.weights  # which backward reads again
             at = Point(self._time_first(x), by_layer(stack, *state), weights)
@@ -55,29 +55,27 @@ class Insides:
             self.values = {name: [] for name in names}
             for number, one in enumerate(self._kept[0]):
                 shape, values = (one.T, one.B, -1), one.values.reshape(one.T * one.B, one.D, -1, one.H)
-                for place, name in enumerate(names, own - 1):
+                for place, name in enumerate(names, num_states - 1):
                     value = one.y if name == stack.cell.states[0] else values[:, :, place].reshape(shape)
                     value = self._known._ready(value, sequences)
                     self.values[name].append(self._for_callers(value, number, name))
 
     def backward(self, dy, dhy, dcy):
-        """Return name of a state -> [layer] -> the gradient of the state after each step, in the form of y.
-
-        Args: gradients of the call's results, checked, as `Stack.backward_data` takes them.
-        """
+        """Return name of a state -> [layer] -> gradient of the state after each step, batch-first or packed if x is.
+        dy, dhy, dcy: gradients of the call's results, see `Stack.backward_data`."""
         stack, (passes, *_) = self._stack, self._kept
         kept, self._kept = self._kept, None  # it is used up, and takes no memory
         with stack.engine.activate():
             dy = None if dy is None else self._time_first(dy)
             self._known.backward(kept, Point(dy, by_layer(stack, dhy, dcy)), Point(), of_along=False)
-            found = {name: [] for name in stack.cell.states}
+            gradients = {name: [] for name in stack.cell.states}
             for number, one in enumerate(passes):
                 inputs = one.d_inputs.reshape(one.T * one.B, one.D, -1, one.H)
-                for place, name in enumerate(found):
+                for place, name in enumerate(gradients):
                     column = self._known.opened.inputs.index(f"E.{place}")
                     value = self._known._ready(inputs[:, :, column].reshape(one.T, one.B, -1), one.sequences)
-                    found[name].append(self._for_callers(value, number, name))
-        return found
+                    gradients[name].append(self._for_callers(value, number, name))
+        return gradients
 
     used = property(lambda self: self._kept is None, doc="Whether `backward` was called.")
 
@@ -85,7 +83,7 @@ class Insides:
         return array.swapaxes(0, 1).copy() if self._form[0] else array
 
     def _for_callers(self, value, layer, name):
-        """Return a value (T, B, D*width) in the form of y, without units that callers do not see."""
+        """Return a value (T, B, D*width) batch-first or packed if x is, without the units that only engines have."""
         stack, (batch_first, packing) = self._stack, self._form
         sizes = dict(zip(stack.cell.states, stack.state_sizes, strict=True)).get(name, stack.hidden_sizes)
         value = first_columns(value, sizes[layer], stack.directions).astype(known_dtype(stack.dtype))

@@ -1,10 +1,12 @@
-"""The weights that kernels read: a stack's flat buffer of parameters, and arrays derived from it."""
+"""Provide the weights that kernels read: a stack's flat buffer of parameters, and weights derived from it."""
+
+import copy
 
 from numbarnn.weights.derived import DerivedWeights
 
 
 class KernelWeights:
-    """Finds the `ReadWeights` of a stack's flat buffers; problem: any `Problem` of the stack."""
+    """Finds the `ReadWeights` of a flat buffer; problem: any `Problem` of the stack."""
 
     def __init__(self, engine, problem):
         self.engine, self.problem = engine, problem
@@ -24,8 +26,8 @@ class ReadWeights:
     """The arrays that kernels read for one flat buffer of parameters.
 
     Attributes:
-        parameters: the flat buffer. derived: a `DerivedWeights`; None where kernels read nothing but the parameters.
-        flat: the buffer that kernels know weights by: the parameters, or that of `derived`.
+        parameters: the flat buffer. derived: a `DerivedWeights`; None if kernels read only the parameters.
+        flat: the buffer that kernels read weights from: the parameters, or the buffer of `derived`.
     """
 
     def __init__(self, engine, problem, no_bias, parameters, allocate=None):
@@ -36,30 +38,25 @@ class ReadWeights:
         self.flat = parameters if self.derived is None else self.derived.flat
 
     def arrays(self):
-        """Name of a program's buffer -> array, of all that it reads."""
+        """Return name of a program's buffer -> array."""
         apart = {} if self.derived is None else {"derived": self.derived.derived}
         return {"flat": self.flat, "no_bias": self._of_stack[-1]} | apart
 
     def derive(self):
-        """Before a program, make what kernels read in place of parameters; the host's array code does it, on the
-        caller's stream."""
+        """Compute the derived weights, before a program runs, on the caller's stream."""
         if self.derived is not None:
             self.derived.derive()
 
     def pull_back(self, dw, d_derived, accumulate):
-        """After a program, turn the gradients of what is derived into those of the parameters, see `DerivedWeights`."""
+        """Turn gradients of derived weights into gradients of the parameters, after a program; see `DerivedWeights`."""
         self.derived.pull_back(dw, d_derived, accumulate)
 
     def of_copy(self, parameters, allocate=None):
-        """Return the same of another flat buffer, which is one call's own."""
+        """Return the `ReadWeights` of another flat buffer, which belongs to one call."""
         return ReadWeights(*self._of_stack, parameters, allocate)
 
-
-class SegmentWeights:
-    """Weights of a stack that have been derived, for its segments."""
-
-    def __init__(self, read):
-        self.parameters, self.flat, self.derived, self.arrays = read.parameters, read.flat, read.derived, read.arrays
-
-    def derive(self):
-        """Once for all segments."""
+    def fixed(self):
+        """Return these weights for the segments of a call, which do not derive again."""
+        fixed = copy.copy(self)
+        fixed.derive = lambda: None
+        return fixed

@@ -1,8 +1,8 @@
-"""Prepared calls: small calls on the CPU, whose programs are bound to arrays once and run again and again.
+"""Prepare small calls on the CPU: bind a program to arrays once, then run it again and again.
 
-Python needs a tenth of a millisecond to bind operations to a call's arrays (views, addresses, records). A small call's
-computation takes less time than that. A prepared call has arrays of its own: it copies its arguments into them, calls
-the functions that the operations became, and copies the results out.
+Binding operations to a call's arrays (views, addresses, records) takes Python a tenth of a millisecond. A small call's
+computation takes less. A prepared call has its own arrays: it copies the arguments into them, calls the functions that
+the operations became, and copies the results out.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn.engines.runs import Prepared
 from numbarnn.layers.calls import ForwardCall
-from numbarnn.programs.backward import Given, backward, backward_spec
+from numbarnn.programs.backward import ResultGrads, backward, backward_spec
 from numbarnn.programs.states import named_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
@@ -24,8 +24,12 @@ KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
 
 class CallersArrays(NamedTuple):
-    """The kind of arrays that callers pass: a function that makes one of them NumPy's array, and one that makes, of an
-    array of NumPy, the function that copies one of them into it."""
+    """A kind of arrays that callers pass. PyTorch's modules set another one than `NUMPY`.
+
+    Attributes:
+        array: function that makes a NumPy array of one. into: function that takes a NumPy array and returns the
+            function that copies a caller's array into it.
+    """
 
     array: Callable
     into: Callable
@@ -35,15 +39,14 @@ NUMPY = CallersArrays(lambda array: array, lambda own: partial(np.copyto, own))
 
 
 class PreparedCalls(list):
-    """The prepared calls of a stack of layers that nobody uses now, the last used one last. They refer to this list
-    weakly, so that they are freed with their stack, and not only when Python's collector comes."""
+    """The prepared calls of a stack that are not in use, the most recently used last. They refer to this list weakly,
+    so that they are freed together with their stack, before a garbage collection."""
 
     __slots__ = ("__weakref__",)
     __hash__ = object.__hash__  # engines keep it in a weak set
 
     def find(self, kind, weights):
-        """Take out and return a `PreparedForward` with these weights, or None. Its kind tells a call from the stack's
-        others, but for its weights and what is in its arrays."""
+        """Take out and return a `PreparedForward` of this kind for these weights, or None."""
         for prepared in reversed(self):
             if prepared.weights is weights and prepared.kind == kind:
                 try:
@@ -55,15 +58,15 @@ class PreparedCalls(list):
 
 
 class PreparedForward:
-    """A forward call with arrays of its own.
+    """A forward call with its own arrays.
 
     Args:
-        call: the `Call`. plan: of the pass. state: (hx, cx) like those that it will get. arrays: the `CallersArrays`.
-        pool, kind: the `PreparedCalls` to give it back to, and how it is found there.
+        call: the `Call`. plan: of the pass. state: (hx, cx) in the form of later calls. arrays: the `CallersArrays`.
+        pool: the `PreparedCalls` to return it to. kind: a hashable key that distinguishes it there from other calls.
 
     Attributes:
-        tape: the `ForwardCall`. weights: the flat buffer that it reads, or copies in each run where the call keeps
-            them.
+        tape: the `ForwardCall`. weights: the flat buffer that it reads, or copies in each run if the call keeps
+            weights.
     """
 
     def __init__(self, call, plan, state, arrays=NUMPY, pool=None, kind=None):
@@ -74,18 +77,18 @@ class PreparedForward:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
         self._derived = read.derived
-        program = call.program(plan, *state)
-        prepared = Prepared(call.engine, program.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
-        self.tape = ForwardCall(call, program, read, prepared.arrays)
+        built = call.built(plan, *state)
+        prepared = Prepared(call.engine, built.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
+        self.tape = ForwardCall(call, built, read, prepared.arrays)
         self._functions, self._backward = prepared.functions, {}
         self.kind, self._pool = kind, None if pool is None else ref(pool)
-        self._results = [with_each(result, prepared.at) for result in program.results]
+        self._results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in self._results]
         if call.problem.training:
             self._into_reserve = arrays.into(prepared.arrays["reserve"])
 
     def run(self, *arrays):
-        """(y, hy, cy) of x, hx and cx."""
+        """Compute (y, hy, cy) of x, hx and cx."""
         if self._kept is not None:
             np.copyto(self._kept, self.weights)
         _fill(self._into, arrays)
@@ -93,7 +96,7 @@ class PreparedForward:
         return [copy() for copy in self._copiers]
 
     def takes(self, x, hx, cx):
-        """Whether an x of the right shape, and states, are what it gets: NumPy arrays of its dtype, or None."""
+        """Return whether x, of the right shape, and the states have the form that this call was prepared for."""
         for one, like in ((hx, self._own[1]), (cx, self._own[2])):
             if one is not None and not (
                 type(one) is type(like) is np.ndarray and one.shape == like.shape and one.dtype == like.dtype
@@ -108,7 +111,8 @@ class PreparedForward:
             function()
 
     def step(self, x):
-        """y (B, D*H) of one step with x (B, I), from the state that the last one left; good until the next step."""
+        """Compute y (B, D*H) of one step for x (B, I), from the state after the previous step. The next step overwrites
+        y."""
         y, *new_state = self._results
         np.copyto(self._own[0][0], x)
         self._run()
@@ -117,61 +121,61 @@ class PreparedForward:
 
     @property
     def state(self):
-        """A copy of h and c of `step`."""
+        """Return a copy of h and c after the last `step`."""
         return with_each(self._own[1:], np.ndarray.copy)
 
     @state.setter
     def state(self, state):
-        for own, copy, given in zip(self._own[1:], self._into[1:], state, strict=True):
-            if given is not None:
-                copy(given)
+        for array, copy, value in zip(self._own[1:], self._into[1:], state, strict=True):
+            if value is not None:
+                copy(value)
             else:
-                with_each(own, lambda part: part.fill(0))
+                with_each(array, lambda part: part.fill(0))
 
     def give_back(self):
-        """Let others use it, if there is still a stack of layers that can."""
+        """Return this call to its pool, if its stack still exists."""
         pool = self._pool()
         if pool is not None:
             pool.append(self)
             del pool[:-KEPT]
 
     def remake(self, x, reserve):
-        """Be the tape of a call with this x, which may be None as in `ForwardCall.of_reserve`, and this reserve."""
+        """Copy an earlier call's x and reserve into our arrays, so that `run_backward` goes back through that call. x
+        may be None as in `ForwardCall.of_reserve`."""
         if x is not None:
             self._into[0](x)
         self._into_reserve(reserve)
 
-    def run_backward(self, plan, need, given):
-        """(dx, dhx, dcx, dw) of what is `Given`, by a plan."""
-        form = plan, need, *map(type, given)
+    def run_backward(self, plan, need, gradients):
+        """Compute (dx, dhx, dcx, dw) from `ResultGrads`, by a plan."""
+        form = plan, need, *map(type, gradients)
         prepared = self._backward.get(form)
         if prepared is None:
-            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, given, self._arrays)
-        return prepared.run(given)
+            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, gradients, self._arrays)
+        return prepared.run(gradients)
 
 
 class PreparedBackward:
-    """The backward call of a `PreparedForward`, with arrays of its own too. Arguments as of `BackwardCall`."""
+    """The backward call of a `PreparedForward`, also with its own arrays. Arguments as in `BackwardCall`."""
 
-    def __init__(self, tape, plan, need, given, arrays):
-        own = _like(given, arrays)
-        self._into = [_into(one, arrays.into) for one in own]
-        program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
-        own = _named(("dy", "dhy", "dcy", "d_states"), own)
+    def __init__(self, tape, plan, need, gradients, arrays):
+        inputs = _like(gradients, arrays)
+        self._into = [_into(one, arrays.into) for one in inputs]
+        built = backward(backward_spec(tape.built.spec, plan, need, ResultGrads(*inputs)))
+        inputs = _named(("dy", "dhy", "dcy", "d_states"), inputs)
         self._read, self._d_derived = tape.read, None
-        if program.d_derived is not None:
-            own["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
-        prepared = Prepared(tape.engine, program.program, tape.arrays | own)
+        if built.d_derived is not None:
+            inputs["d_derived"] = self._d_derived = np.zeros(built.d_derived.shape, built.d_derived.dtype)
+        prepared = Prepared(tape.engine, built.program, tape.arrays | inputs)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
         none_read = self._dw is None and self._d_derived is not None  # kernels read no parameter as it is
-        if none_read and program.has_weights:
-            self._dw = np.empty(program.dw.shape, program.dw.dtype)
-        results = [with_each(result, prepared.at) for result in program.results]
+        if none_read and built.has_weights:
+            self._dw = np.empty(built.dw.shape, built.dw.dtype)
+        results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 
-    def run(self, given):
-        """(dx, dhx, dcx, dw)."""
-        _fill(self._into, given)
+    def run(self, gradients):
+        _fill(self._into, gradients)
         self._read.derive()
         for function in self._functions:
             function()
@@ -180,43 +184,42 @@ class PreparedBackward:
         return [copy() for copy in self._copiers]
 
 
-def _like(given, arrays):
-    """Arrays of our own of the shapes and dtypes of what a caller gives: arrays, states of them, or None."""
+def _like(callers, arrays):
+    """Make arrays of the shapes and dtypes of a caller's arrays, states or None."""
 
     def own(one):
         array = one if type(one) is np.ndarray else arrays.array(one)
         return np.empty(array.shape, array.dtype)
 
-    return with_each(tuple(given), own)
+    return with_each(tuple(callers), own)
 
 
 def _named(names, arrays):
-    """Name of a program's buffer -> array."""
     return {buffer: part for pair in zip(names, arrays, strict=True) for buffer, part in named_arrays(*pair)}
 
 
 def _copier(result):
-    """A function without arguments: a copy of an array or a state; None of None."""
+    """Return a function without arguments that copies a result: an array, a state, or None."""
     return result.copy if type(result) is np.ndarray else partial(with_each, result, np.ndarray.copy)
 
 
 def _into(own, into):
-    """The function that copies what a caller gives into an array or a state; None of None."""
+    """Return the function that copies a caller's array or state into ours; None for None."""
     if not isinstance(own, list):
         return None if own is None else into(own)
     return partial(_fill, [into(part) for part in own])
 
 
-def _fill(into, given):
-    """Copy what the caller gave into arrays of our own."""
-    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
+def _fill(into, sources):
+    """Copy each of the caller's arrays by its function; skip functions that are None."""
+    for copy, source in zip(into, sources):  # noqa: B905 - strict takes a microsecond
         if copy is not None:
-            copy(other)
+            copy(source)
 
 
 def is_small(problem):
-    """Whether calls of a problem are prepared: they are short, and nothing in them changes from call to call but the
-    callers' arrays."""
+    """Return whether calls of a problem are prepared: they are short, and only the callers' arrays change between
+    calls."""
     cell, rows = problem.cell, problem.steps * problem.batch
     values = max(cell.num_gates, cell.num_saved) + cell.num_private + 2  # per unit; h, and what it is made of
     widths = problem.input_size + problem.directions * values * sum(problem.hidden_sizes)

@@ -1,14 +1,14 @@
-"""States besides h: callers see one array per state, engines one array with all of them side by side.
+"""Convert states besides h: callers see one array per state, engines one array with all of them side by side.
 
-A state of another size than h's (`numbarnn.sized`, and x of the step before) has its own width for callers; for engines
-h and all states are as wide as the widest of them. What the further units compute reaches nothing: matrices have
-columns of zeros for them, and their gradients are zero. `module` is numpy, cupy or torch.
+A state may have another size than h (`numbarnn.sized`, or x of the previous step). Callers see it with its own width.
+On engines, h and all states are as wide as the widest of them. The additional units have no effect: matrices have zero
+columns for them, and their gradients are zero. `module` is numpy, cupy or torch.
 """
 
 
 def join(module, parts, shapes, dtype):
-    """The private states, each an array (L*D, B, H) or a list of one (D, B, H) per layer, or None, as one state with
-    N H in place of H; None if all are None. shapes: of one state, in its form."""
+    """Concatenate cell states, each an array (L*D, B, H), a list with one (D, B, H) per layer, or None, for which zeros
+    of these shapes stand. Return None if all are None."""
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0]
     if isinstance(shapes, list):
@@ -18,7 +18,7 @@ def join(module, parts, shapes, dtype):
 
 
 def split(state, count):
-    """The `count` private states of what `join` returned: views."""
+    """Return views of the `count` cell states that `join` concatenated."""
     if count == 1:
         return (state,)
     if isinstance(state, list):
@@ -29,8 +29,7 @@ def split(state, count):
 
 # --------------------------------------------------------------------------------------- of every step: (.., .., D*N*H)
 def join_steps(module, parts, directions):
-    """The private states of every step, each an array (T, B, D*H) or None, as one (T, B, D*N*H) as engines have them;
-    None if all are None."""
+    """Concatenate the cell states of every step, each (T, B, D*H) or None, to (T, B, D*N*H); None if all are None."""
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0]
     like = next(part for part in parts if part is not None)
@@ -40,7 +39,7 @@ def join_steps(module, parts, directions):
 
 
 def split_steps(states, count, directions):
-    """The `count` private states of every step, each (T, B, D*H), of what engines have."""
+    """Return the `count` cell states of every step, each (T, B, D*H), from (T, B, D*N*H)."""
     if count == 1:
         return (states,)
     outer = states.shape[:2]
@@ -50,10 +49,8 @@ def split_steps(states, count, directions):
 
 # ----------------------------------------------------------------------------- states of other widths than engines have
 def for_engines(module, parts, stack, gradients=False):
-    """[state, h first] of callers -> of engines' widths; None stays None.
-
-    Units beyond are as the last one, so that they compute what it does, and are finite where it is; of gradients zero.
-    """
+    """Widen [state, h first] to engines' widths; None stays None. Additional units repeat the last one, so they stay
+    finite if it does; in gradients they are zero."""
 
     def wide(part, width):
         last = module.zeros_like(part[..., -1:]) if gradients else part[..., -1:]
@@ -63,14 +60,14 @@ def for_engines(module, parts, stack, gradients=False):
 
 
 def for_callers(module, parts, stack):
-    """[state, h first] of engines -> as callers get them."""
+    """Narrow [state, h first] from engines' widths to callers'."""
     return _resized(module, parts, stack, stack.state_widths, stack.state_sizes, lambda part, size: part[..., :size])
 
 
 def _resized(module, parts, stack, before, after, function):
-    """A tuple of states, each layer's part (D, B, N) of which becomes `function(part, its size after)`: one array,
-    (L*D, B, size), if the sizes are equal, else a list of one (D, B, size) per layer."""
-    made, D = [], stack.directions
+    """Apply `function(part, its new size)` to each layer's part (D, B, N) of each state whose sizes change. Return one
+    array (L*D, B, size) if the new sizes are equal, else a list with one (D, B, size) per layer."""
+    resized, D = [], stack.directions
     for state, old, sizes in zip(parts, before, after, strict=True):
         if state is not None and old != sizes:
             several, equal = isinstance(state, list | tuple), len(set(sizes)) == 1
@@ -80,30 +77,30 @@ def _resized(module, parts, stack, before, after, function):
                 layers = state if several else [state[n * D : (n + 1) * D] for n in range(stack.num_layers)]
                 layers = [function(*one) for one in zip(layers, sizes, strict=True)]
                 state = module.concatenate(layers, 0) if equal else layers
-        made.append(state)
-    return tuple(made)
+        resized.append(state)
+    return tuple(resized)
 
 
 def steps_for_engines(module, parts, stack, first=0):
-    """The gradients of y and private states of every step, each (T, B, D*N) or None, of engines' width: zero beyond.
-    first: the number of the first part's state: 0 is y's, h."""
-    made, D = [], stack.directions
-    for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
-        if part is not None and own[-1] != widths[-1]:
+    """Widen gradients of y and of cell states of every step, each (T, B, D*N) or None, to engines' widths, with zeros.
+    `first` is the index of the first part's state; 0 is h, whose steps are y."""
+    widened, D = [], stack.directions
+    for part, sizes, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
+        if part is not None and sizes[-1] != widths[-1]:
             wide = module.zeros((*part.shape[:2], D, widths[-1]), dtype=part.dtype)
-            wide[..., : own[-1]] = part.reshape(*part.shape[:2], D, -1)
+            wide[..., : sizes[-1]] = part.reshape(*part.shape[:2], D, -1)
             part = wide.reshape(*part.shape[:2], -1)
-        made.append(part)
-    return made
+        widened.append(part)
+    return widened
 
 
 def steps_for_callers(parts, stack, first=0):
-    """y and private states of every step of engines' width, as callers get them; `first` as in `steps_for_engines`."""
+    """Narrow y and cell states of every step to callers' widths; `first` as in `steps_for_engines`."""
     sizes = zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False)
     return tuple(part if a[-1] == b[-1] else first_columns(part, a[-1], stack.directions) for part, a, b in sizes)
 
 
 def first_columns(array, width, directions):
-    """(T, B, D*N) -> (T, B, D*width): the first columns of each direction; of a tensor too."""
-    *outer, own = array.shape
-    return array.reshape(*outer, directions, own // directions)[..., :width].reshape(*outer, directions * width)
+    """Return the first `width` columns of each direction of (T, B, D*N), an array or tensor, as (T, B, D*width)."""
+    *outer, columns = array.shape
+    return array.reshape(*outer, directions, columns // directions)[..., :width].reshape(*outer, directions * width)

@@ -1,9 +1,9 @@
-"""Prove a persistent kernel before it is trusted: its blocks wait for each other, on a device we may never have seen.
+"""Test a persistent kernel before first use: its blocks wait for each other, on a device that nobody may have tried.
 
-The first time that a process runs a problem by persistent kernels on a device, a tiny problem with the same tiles runs
-by them and by `stepwise`. If the results differ by more than rounding, or the kernels time out, or their blocks do not
-fit on the device together, "auto" warns once and takes another schedule; where "persistent" was asked for by name, it
-is an error. What has passed is remembered on disk, beside the compiled kernels: it is asked once per device, driver and
+The first time a process runs a problem with persistent kernels on a device, a tiny problem with the same tiles runs
+with these kernels and with `stepwise`. The test fails if results differ by more than rounding, the kernels time out, or
+their blocks do not fit on the device together. "auto" then warns once and uses another schedule; if the user named
+"persistent", it is an error. Passed tests are stored on disk beside the compiled kernels, per device, driver and
 version of the kernels. NUMBARNN_SELF_CHECK=0 turns this off.
 """
 
@@ -53,9 +53,10 @@ class _Planned(Schedule):
 
 
 def require(stack, problem):
-    """Prove the persistent kernels that run a `Problem` of a stack, if any do.
+    """Test the persistent kernels that run a `Problem` of a stack, if any do.
 
-    RuntimeError: they do not agree with "stepwise", and the stack's schedule is "persistent" itself."""
+    RuntimeError: they disagree with "stepwise", and the stack's schedule is "persistent" itself.
+    """
     if os.environ.get(VARIABLE, "1") == "0" or stack.schedule.pick(problem)[0] is not PERSISTENT:
         return
     passes = (False, True) if problem.training else (False,)
@@ -74,34 +75,34 @@ def require(stack, problem):
 
 
 def _digest(stack, problem, launches):
-    """Return a text that identifies kernels on a device."""
+    """Return a text that identifies a problem's kernels on a device."""
     cell = problem.cell
     functions = [function for one in (cell, *cell.stages) for function in (one.forward, one.backward)]
-    about = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
-    about += [str(problem.training), *map(code_cache.fingerprint, functions)]
+    identity = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
+    identity += [str(problem.training), *map(code_cache.fingerprint, functions)]
     for some in launches.values():
-        about += [f"{one.tile} {one.blocks} {planner.variant(problem, one)} {one.last - one.first}" for one in some]
-    return hashlib.sha256("\0".join(about).encode()).hexdigest()
+        identity += [f"{one.tile} {one.blocks} {planner.variant(problem, one)} {one.last - one.first}" for one in some]
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
 
 def _why_not(stack, problem, launches):
-    """Why the launches are not to be trusted: empty if a tiny problem's results are those of `stepwise`."""
+    """Run a tiny problem with the launches and with `stepwise`; return why the launches fail, or ""."""
     kernels = f"the persistent kernel of {stack.caller} on {stack.engine.identity}"
     short = {backward: tuple(replace(one, steps=STEPS) for one in some) for backward, some in launches.items()}
     try:
-        found = _results(stack, problem, _Planned(short))
+        results = _results(stack, problem, _Planned(short))
     except RuntimeError as error:
         return f"{kernels} does not work: {error}"
     largest = LARGEST["TF32" if problem.allow_tf32 and problem.dtype == "float32" else problem.dtype]
     for name, value in _results(stack, problem, stepwise.SCHEDULE).items():
-        difference = np.max(np.abs(found[name] - value), initial=0.0) / max(1.0, np.max(np.abs(value), initial=0.0))
+        difference = np.max(np.abs(results[name] - value), initial=0.0) / max(1.0, np.max(np.abs(value), initial=0.0))
         if not difference <= largest:  # NaN is not
             return f"{kernels} disagrees with 'stepwise': {name} differs by {difference:.1e}, more than {largest:.0e}"
     return ""
 
 
 def _results(stack, problem, schedule):
-    """Name -> result of the tiny problem, float64 arrays of the host."""
+    """Return name -> result of the tiny problem, as float64 NumPy arrays."""
     twin = stack.twin(schedule, problem)
     engine, batch, rng = twin.engine, problem.batch, np.random.default_rng(0)
 
@@ -117,10 +118,10 @@ def _results(stack, problem, schedule):
     weights = numbers((twin.space.size,), max(problem.hidden_sizes) ** -0.5)
     x = numbers((STEPS, batch, problem.input_size), 1.0)
     y, hy, cy, *_, tape = twin.forward(x, None, None, weights, problem.training, sequences=sequences)
-    found = {"y": y, "hy": hy, "cy": cy}
+    results = {"y": y, "hy": hy, "cy": cy}
     if problem.training:
         dx, dhx, dcx = twin.backward_data(tape, numbers(y.shape, 1.0), None, None, need=Need(weights=False))[:3]
-        found |= {"dx": dx, "dhx": dhx, "dcx": dcx}
-    parts = [(f"{name}[{number}]" if isinstance(value, list) else name, part) for name, value in found.items()
+        results |= {"dx": dx, "dhx": dhx, "dcx": dcx}
+    parts = [(f"{name}[{number}]" if isinstance(value, list) else name, part) for name, value in results.items()
              for number, part in enumerate(state_arrays(value))]  # fmt: skip
     return {name: engine.to_host(part).astype(np.float64) for name, part in parts}

@@ -1,4 +1,4 @@
-"""Sequences of different lengths and sequences that begin anew: arguments of calls, checked; packed sequences."""
+"""Check lengths and resets of a call's sequences, and convert packed sequences."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sequences:
     """Lengths, resets and padding of a call's sequences.
 
     Attributes:
-        lengths: (B,) int32, NumPy, or None: all are T long.
-        resets: (T, B) uint8, NumPy or the engine's, true where a sequence begins anew; or None: none does.
-        padding_value: what stands in y beyond a sequence's length.
-        every_state: the private states of every step of the last layer are asked for too.
+        lengths: (B,) int32, NumPy; None: all are T.
+        resets: (T, B) uint8, NumPy or the engine's, nonzero where a sequence restarts; None: nowhere.
+        padding_value: value of y beyond a sequence's length.
+        every_state: whether the last layer's cell states of every step are results too.
     """
 
     lengths: Any = None
@@ -31,14 +31,14 @@ class Sequences:
 
 
 NO_PADDING_VALUE = 0.0
-EVERY_STEP = Sequences()  # of every sequence is there, none begins anew
+EVERY_STEP = Sequences()  # all sequences have T steps, and none restarts
 
 
 def checked(
     engine, lengths, resets, padding_value, steps, batch, batch_first=False, names=("lengths", "padding_value")
 ):
-    """The `Sequences` of a call's arguments; `EVERY_STEP` itself where they say nothing.
-    batch_first: resets are (B, T). names: what the caller's arguments are called."""
+    """Return the `Sequences` of a call's arguments; `EVERY_STEP` itself if there are neither lengths nor resets.
+    batch_first: whether resets are (B, T). names: the caller's names of lengths and padding_value, for messages."""
     if isinstance(padding_value, bool) or not isinstance(padding_value, Real):
         raise TypeError(f"{names[1]} must be a number, not {padding_value!r}")
     if lengths is None and resets is None:  # nothing is padded: no step gets the padding value
@@ -49,7 +49,6 @@ def checked(
 
 
 def _checked_lengths(lengths, steps, batch, name):
-    """(B,) int32 of T or less."""
     if hasattr(lengths, "__cuda_array_interface__"):
         raise TypeError(f"{name} must be on the host, a list or a NumPy array, but is on a GPU: copy it ({name}.get())")
     result = _host_array(lengths, name, f"{batch} ints, one per sequence")
@@ -73,7 +72,6 @@ def _host_array(value, name, wanted):
 
 
 def _checked_resets(engine, resets, steps, batch, batch_first):
-    """(T, B) uint8, contiguous."""
     shape = (batch, steps) if batch_first else (steps, batch)
     on_host = isinstance(resets, np.ndarray | list | tuple)
     wanted = f"{shape[0]} by {shape[1]} bools"
@@ -134,7 +132,10 @@ def pack_padded_sequence(
     x = x.swapaxes(0, 1) if batch_first else x
     lengths = _checked_lengths(lengths, *x.shape[:2], "lengths")
     if lengths.min(initial=1) < 1:
-        raise ValueError("lengths must be at least 1 to be packed: pass x and lengths to the layer, which takes 0")
+        raise ValueError(
+            "lengths must be at least 1 in a packed sequence, got 0: to include empty sequences, pass x and lengths to "
+            "the layer instead"
+        )
     if enforce_sorted and (np.diff(lengths) > 0).any():
         raise ValueError(
             f"lengths must not increase with enforce_sorted=True, got {lengths.tolist()}: use enforce_sorted=False"
@@ -176,8 +177,8 @@ def pad_packed_sequence(
 
 @dataclass(frozen=True)
 class Packing:
-    """The positions of packed elements in padded sequences, and the reverse. NumPy: batch_sizes (T,), order (B,), that
-    is sorted_indices, and ranks (B,), unsorted_indices."""
+    """Positions of packed elements in padded sequences, and the reverse. NumPy arrays: batch_sizes (T,), order (B,),
+    which is sorted_indices, and ranks (B,), which is unsorted_indices."""
 
     batch_sizes: np.ndarray
     order: np.ndarray
@@ -198,41 +199,41 @@ class Packing:
         if sorted(order.tolist()) != list(range(batch)):
             raise ValueError(f"sorted_indices must hold each of 0 to {batch - 1} once, but is {order}")
         ranks = np.argsort(order, kind="stable")
-        given = sequence.unsorted_indices
-        if given is not None and _host_ints(given, "unsorted_indices").tolist() != ranks.tolist():
+        unsorted = sequence.unsorted_indices
+        if unsorted is not None and _host_ints(unsorted, "unsorted_indices").tolist() != ranks.tolist():
             raise ValueError("unsorted_indices must be the reverse of sorted_indices, but is not")
         return cls(sizes, order, ranks)
 
     @cached_property
     def lengths(self):
-        """(B,) int32, in the first order."""
+        """Return the lengths in the original order, (B,) int32."""
         return (self.batch_sizes[None] > self.ranks[:, None]).sum(axis=1).astype(np.int32)
 
     @cached_property
     def rows(self):
-        """(T, B) int64: the row of data of each padded element; -1 for padding."""
+        """Return the row of data for each padded element, (T, B) int64; -1 for padding."""
         starts = np.cumsum(self.batch_sizes) - self.batch_sizes
         rows = starts[:, None] + self.ranks[None]
         return np.where(np.arange(len(starts))[:, None] < self.lengths[None], rows, -1)
 
     def equals(self, other):
-        """Whether both put the same elements in the same places."""
+        """Return whether both map the same elements to the same positions."""
         return np.array_equal(self.batch_sizes, other.batch_sizes) and np.array_equal(self.order, other.order)
 
     @cached_property
     def places(self):
-        """(sum of lengths,) int64: the row of padded elements (T * B, I) of each row of data."""
+        """Return the row of padded elements (T*B, I) for each row of data, (sum of lengths,) int64."""
         rows = self.rows.reshape(-1)
         places = np.empty(self.batch_sizes.sum(), np.int64)
         places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return places
 
     def pad(self, engine, data, fill=0.0):
-        """(T, B, N), an engine's array, of data (sum of lengths, N)."""
+        """Return data (sum of lengths, N), an engine's array, padded to (T, B, N)."""
         return self._gather(engine, data, self.rows.reshape(-1), fill).reshape(*self.rows.shape, data.shape[1])
 
     def pack(self, engine, padded):
-        """(sum of lengths, N) of an engine's array (T, B, N)."""
+        """Return an engine's array (T, B, N) packed to (sum of lengths, N)."""
         return self._gather(engine, padded.reshape(-1, padded.shape[2]), self.places, 0.0)
 
     @staticmethod
@@ -244,7 +245,7 @@ class Packing:
 
 
 def is_packed(x):
-    """Whether x is a packed sequence, numbarnn's or PyTorch's."""
+    """Return whether x is a packed sequence, numbarnn's or PyTorch's."""
     return isinstance(x, PackedSequence) or (hasattr(x, "batch_sizes") and hasattr(x, "sorted_indices"))
 
 

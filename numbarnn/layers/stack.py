@@ -1,7 +1,5 @@
-"""A stack of recurrent layers as a computation: sizes and options, without parameters of its own.
-
-Layers (`numbarnn.LSTM`, ...) give it their weights; `numbarnn.functional` those of its caller.
-"""
+"""Define `Stack`: a stack of recurrent layers without parameters, which computes forward and backward for given
+weights. Layers (`numbarnn.LSTM`, ...) pass their own weights, and `numbarnn.functional` passes its caller's."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from numbarnn.layers.planned import PlannedCalls, Shape, Tape
 from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.widened import Widened
-from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
@@ -32,21 +30,22 @@ if TYPE_CHECKING:
     from numbarnn.common.typing import AllowTF32, Bias, Sizes
 
 PLANNED = 256  # `PlannedCalls` that a stack remembers
-_lock = freed_in_forks(threading.RLock())  # of all stacks' numbers of calls
+_lock = freed_in_forks(threading.RLock())  # guards the counters of training calls
 
 
 class Stack:
-    """Sizes and options of a stack of recurrent layers on an engine; forward and backward for given weights.
+    """A stack of recurrent layers on an engine, which computes forward and backward for the weights it is passed.
 
-    Arguments are those of `numbarnn.LSTM`, but bias is also "double", "none", "input" or "recurrent", and seed a
-    non-negative int below 2^64.
+    The arguments are those of `numbarnn.LSTM`, but bias may also be "double", "none", "input" or "recurrent", and seed
+    is a non-negative int below 2^64.
 
     Attributes:
-        hidden_sizes, output_sizes: of each layer H, and the width of its h: H, or P.
-        widths, output_widths: the same as engines have them: where a state has more units than h, as many as it.
-        equal_sizes, equal_widths: whether `hidden_sizes`, `widths` are the same for all layers.
-        state_sizes, state_widths: [state, h first] -> its width in each layer, as callers have it and as engines do.
-        has_narrow: whether these differ, so that states and y are made narrower, or wider, on their way.
+        hidden_sizes, output_sizes: for each layer, H, and the width of its h (H, or P with projection).
+        widths, output_widths: for each layer, the same sizes on engines. They are larger if another state has more
+            units than h: engines give h and all states of a layer the width of the widest.
+        equal_sizes, equal_widths: whether all layers have equal `hidden_sizes`, or equal `widths`.
+        state_sizes, state_widths: [state, h first][layer] -> its width for callers, and on engines.
+        has_narrow: whether these two differ, so that states and y must be cut or padded on their way.
     """
 
     def __init__(
@@ -88,11 +87,19 @@ class Stack:
         self.allow_tf32 = checks.allow_tf32(allow_tf32)
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
-        self._prepare()
+        self._derive()
 
-    def _prepare(self):
-        """Make what follows from the arguments."""
-        self._problem = self._problem_without_steps()
+    def _derive(self):
+        """Set the attributes that follow from the arguments."""
+        # The problem of calls, without the fields that `problem` sets.
+        self._problem = Problem(
+            engine=self.engine.name, profile=self.engine.profile, fuses_input=self.engine.fuses_input, cell=self.cell,
+            dtype=self.dtype, input_size=self.input_size, hidden_sizes=self.widths, directions=self.directions,
+            units=self.hidden_sizes if self.widths != self.hidden_sizes else (), projection=self.proj_size,
+            bias=self.bias_mode, input_mode=self.input_mode, dropout=self.dropout, steps=0, batch=0, training=False,
+            allow_tf32=self.allow_tf32 is True, splits_tf32=self.allow_tf32 == "3x",
+            checkpoint_every=self.checkpoint_every or 0,
+        )  # fmt: skip
         self.space = self._problem.space
         self.state_sizes = [self.output_sizes, *self._private_sizes()]
         self.state_widths = [self.output_widths, *[self.widths] * self.cell.num_private]
@@ -117,22 +124,11 @@ class Stack:
             wide._next_call, wide.caller = lambda: this()._next_call(), self.caller  # it draws the same numbers
             self._widened = Widened(wide, self.dtype)
 
-    def _problem_without_steps(self):
-        """The `Problem` of calls, whose sizes `problem_with` puts in."""
-        return Problem(
-            engine=self.engine.name, profile=self.engine.profile, fuses_input=self.engine.fuses_input, cell=self.cell,
-            dtype=self.dtype, input_size=self.input_size, hidden_sizes=self.widths, directions=self.directions,
-            units=self.hidden_sizes if self.widths != self.hidden_sizes else (), projection=self.proj_size,
-            bias=self.bias_mode, input_mode=self.input_mode, dropout=self.dropout, steps=0, batch=0, training=False,
-            allow_tf32=self.allow_tf32 is True, splits_tf32=self.allow_tf32 == "3x",
-            checkpoint_every=self.checkpoint_every or 0,
-        )  # fmt: skip
-
     def __getstate__(self):  # the arguments that make it again, and what is drawn next
         return self._arguments_here() | {"calls": self.calls}
 
     def _arguments_here(self):
-        """The arguments, with the device by name."""
+        """Return the arguments, with the device as a name."""
         engine = self.engine
         return self._arguments | {"device": f"cuda:{engine.ordinal}" if engine.name == "cuda" else engine.name}
 
@@ -142,7 +138,7 @@ class Stack:
 
     @contextmanager
     def allocating_weights(self):
-        """Around what makes the weights: a MemoryError with the numbers if they are too many."""
+        """Raise MemoryError with the sizes if allocating the weights fails within this context."""
         try:
             yield
         except (MemoryError, OverflowError, ValueError) as error:
@@ -155,31 +151,26 @@ class Stack:
 
     # ---------------------------------------------------------------- states: (L*D, B, H), or one (D, B, H) per layer
     def _private_sizes(self):
-        """[private state] -> the number of its units in each layer."""
+        """Return [state but h][layer] -> number of units."""
         sizes = [self.space.sizes[layer, 0] for layer in range(self.num_layers)]
         letters = self.cell.parameters.states or ("H",) * self.cell.num_private
-        return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
+        return [tuple(size_of.get(letter, letter) for size_of in sizes) for letter in letters]
 
     def shapes_of_states(self, batch):
-        """[state, h first] -> its shape as callers have it: (L*D, B, H), or a list of one (D, B, H) per layer."""
+        """Return [state, h first] -> its shape for callers: (L*D, B, H), or a list with one (D, B, H) per layer."""
         return [state_shapes(sizes, self.directions, batch) for sizes in self.state_sizes]
 
     def c_shapes(self, batch, count=1):
-        """Return the shape of a private state as engines have it, or of `count` of them side by side."""
+        """Return the shape of one cell state on engines, or of `count` of them side by side."""
         return state_shapes(tuple(count * width for width in self.widths), self.directions, batch)
 
     # ---------------------------------------------------------------- forward
-    def problem(self, steps, batch, training, padded=False, resets=False, batch_major=False, keeps_states=False):
-        """The `Problem` of a call, for schedules."""
-        odd = {"padded": padded, "resets": resets, "batch_major": batch_major, "keeps_states": keeps_states}
-        return self.problem_with(steps=steps, batch=batch, training=training, **odd)
-
-    def problem_with(self, **changes):
-        """The `Problem` of calls with other fields."""
-        return replace(self._problem, **changes)
+    def problem(self, steps, batch, training, **fields):
+        """Return the `Problem` of a call: the stack's, with these fields."""
+        return replace(self._problem, steps=steps, batch=batch, training=training, **fields)
 
     def require_trust(self, problem):
-        """Prove the persistent kernels that run a problem, once on each device; see `numbarnn.layers.self_check`."""
+        """Test the persistent kernels that run a problem, once per device; see `numbarnn.layers.self_check`."""
         if self.engine.identity is not None and problem not in self._trusted:
             from numbarnn.layers import self_check  # and with it what compiles for GPUs
 
@@ -187,7 +178,7 @@ class Stack:
             self._trusted.add(problem)
 
     def twin(self, schedule, problem):
-        """Make a stack that computes a problem of this one, or one of its segments, by another `Schedule`."""
+        """Make a stack that computes one of this stack's problems, or a segment of one, with another `Schedule`."""
         changed = dict(
             input_size=problem.input_size, hidden_size=problem.units or problem.hidden_sizes,
             bidirectional=problem.directions == 2, dropout=problem.dropout, input_mode=problem.input_mode,
@@ -198,12 +189,14 @@ class Stack:
         return twin
 
     def forward(self, x, hx, cx, weights, training, batch_major=False, sequences=EVERY_STEP):
-        """y (T, B, D*H), hy, cy (None without private states), all private states (T, B, D*N*H) if they were asked for,
-        and, in training, the tape (else None).
+        """Return y (T, B, D*H), hy, cy (None without cell states), the cell states of all steps (T, B, D*N*H) if
+        requested, and the tape (None in inference).
 
-        x, hx, cx, weights: checked: (T, B, I), states as `arguments.states` returns them, the flat buffer. batch_major:
-        x, y, and in backward dy and dx, have the axes of batch and time exchanged. sequences: lengths, resets and what
-        stands in y beyond a sequence."""
+        Args:
+            x, hx, cx, weights: checked arrays: x (T, B, I), states as `arguments.states` returns them, the flat buffer.
+            batch_major: x, y, and in backward dy and dx, are (B, T, ...).
+            sequences: lengths, resets and the padding value, a `sequences.Sequences`.
+        """
         if self._widened is not None:
             *results, tape = self._widened.forward(x, hx, cx, weights, training, batch_major, sequences)
             if training:
@@ -212,8 +205,8 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        if training and self.prepared is None:  # on the CPU nothing is refused
-            calls.begun()  # what it raises uses no number up
+        if training and self.prepared is None:
+            calls.begun()  # a GPU may refuse the call: then no number of a training call is used up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
@@ -223,7 +216,7 @@ class Stack:
         return *done.results, None
 
     def planned(self, shape, training):
-        """The `PlannedCalls` of a `Shape`; the same object for the same one."""
+        """Return the `PlannedCalls` of a `Shape`, the same object each time."""
         calls = self._calls.get((shape, training))
         if calls is None:
             with self.engine.activate():
@@ -233,8 +226,8 @@ class Stack:
         return calls
 
     def infer_again(self, x, hx, cx, weights, batch_major):
-        """[y, hy, cy] of an inference call whose arguments are like those of an earlier, checked one; or None.
-        Checks take as long as a small call computes."""
+        """Return [y, hy, cy] if an earlier call with arguments of the same form was prepared, else None. This skips the
+        checks of arguments, which take as long as a small call."""
         kind = x.shape, False, batch_major, hx is None, type(hx), type(cx), self.engine.num_threads
         prepared = self.prepared.find(kind, weights)
         if prepared is None:
@@ -244,36 +237,37 @@ class Stack:
         return results
 
     def prepared_step(self, weights, batch):
-        """A `PreparedForward` of one step, for its `step`; None on an engine that prepares no calls."""
+        """Return a `PreparedForward` of one step, for its `step`; None if the engine prepares no calls."""
         if self.prepared is None or self._widened is not None:
             return None
         calls = self.planned(Shape(1, batch), training=False)
         return PreparedForward(calls.call(weights), calls.forward_plan, self.zero_state(batch))
 
     def zero_state(self, batch):
-        """h and c (None without private states) of zeros, as engines have them."""
-        private, made = self.cell.num_private, partial(self.engine.zeros, dtype=self.dtype)
+        """Return zeros for h and c (None without cell states), with the widths that engines use."""
+        private, zeros = self.cell.num_private, partial(self.engine.zeros, dtype=self.dtype)
         shapes = state_shapes(self.output_widths, self.directions, batch), self.c_shapes(batch, private)
         with self.engine.activate():
-            h, c = ([made(one) for one in shape] if isinstance(shape, list) else made(shape) for shape in shapes)
+            h, c = ([zeros(one) for one in shape] if isinstance(shape, list) else zeros(shape) for shape in shapes)
             return h, c if private else None
 
     def _next_call(self):
-        """The number of a training call."""
-        with _lock:  # two threads do not draw the same
+        """Return the number of the next training call."""
+        with _lock:  # no two threads may draw the same random numbers
             number = self.calls
             self.calls += 1
         return number
 
     # ---------------------------------------------------------------- backward
     def backward_data(self, tape, dy, dhy, dcy, dw=None, accumulate=True, need=ALL, d_states=None):
-        """dx (T, B, I), dhx, dcx (None without private states); the parameters' gradients stay in `tape.dw`.
+        """Return dx (T, B, I), dhx and dcx (None without cell states); leave the parameters' gradients in `tape.dw`.
 
         Args:
-            dy, dhy, dcy, d_states: gradients of forward's results, checked; d_states that of all private states.
-            dw: a flat buffer for the parameters' gradients; None leaves them out, or without `accumulate` makes one.
-            accumulate: add to dw; without it dw is overwritten.
-            need: a `Need`; without its x dx is None, and where the tape is needed again it is good for further passes.
+            dy, dhy, dcy, d_states: checked gradients of forward's results; d_states: of the cell states of all steps.
+            dw: a flat buffer for the parameters' gradients. None with `accumulate`: leave them to `backward_weights`.
+                None without it: a new buffer.
+            accumulate: add to dw instead of overwriting it.
+            need: a `Need`. Without its x, dx is None. With `again`, the tape stays valid.
         """
         if self._widened is not None:
             return self._widened.backward_data(tape, dy, dhy, dcy, dw, accumulate, need, d_states)
@@ -283,7 +277,7 @@ class Stack:
             need, prepared = need._replace(weights=False), None
         with calls.begun():
             tape.used = not need.again
-            work = calls.go_back(tape.forward, Given(dy, dhy, dcy, d_states), need, dw, prepared)
+            work = calls.go_back(tape.forward, ResultGrads(dy, dhy, dcy, d_states), need, dw, prepared)
         if prepared is not None or later or need.again or calls.has_checkpoints:
             tape.backward = work
         else:
@@ -292,13 +286,13 @@ class Stack:
         return work.results
 
     def backward_weights(self, tape, dw):
-        """Add the parameters' gradients to the flat buffer dw, after `backward_data` without them."""
+        """Add the parameters' gradients to the flat buffer dw, after a `backward_data` that left them out."""
         if self._widened is not None:
             self._widened.backward_weights(tape, dw)
         else:
             tape.calls.add_weights(tape.backward, dw)
 
     def check(self):
-        """Wait for the device; raise RuntimeError if a call on it failed. See `numbarnn.LSTM.check`."""
+        """Wait for the device, and raise RuntimeError if a call on it failed; see `numbarnn.LSTM.check`."""
         with self.engine.activate():
             self.engine.check()

@@ -1,4 +1,4 @@
-"""One layer's part of a call of `numbarnn.layers.tangents`: its two recurrences, and the products around them."""
+"""Run one layer's part of a call of `numbarnn.layers.tangents`: its two recurrences, and the products around them."""
 
 from dataclasses import replace
 
@@ -10,15 +10,17 @@ from numbarnn.programs.backward import ALL
 
 
 class OpenedLayer:
-    """The primal or the tangent recurrence of a layer, and what its parameters and inputs stand for.
+    """The primal or the tangent recurrence of a layer, with the positions of its inputs and parameters.
 
-    stack: the `Stack` of the cell. names: of its inputs. opened: the `Opened`. cell: the layer's.
+    Args:
+        stack: a `Stack` of the recurrence's cell. names: of the cell's inputs. opened: the `Opened`. cell: the layer's.
 
     Attributes:
-        stack; others: how many states it has besides h.
-        of_x, of_h: [(first gate, first input, count)], to which inputs gates of W and of R are added.
-        of_operands: {number of an input: the same as `of_h`, of those gates that multiply this one}.
-        noise: [(number of an input, number of the random number that it is)]."""
+        others: number of states besides h.
+        of_x, of_h: [(first gate, first input, count)]: which gates of W, and of R, are added to which inputs.
+        of_operands: number of an input -> list like `of_h`, of the gates of R that multiply this input.
+        noise: [(number of an input, number of its random number)].
+    """
 
     def __init__(self, stack, names, opened, cell):
         self.stack, self.others, self.H = stack, stack.cell.num_private, stack.widths[0]
@@ -35,51 +37,52 @@ class OpenedLayer:
             for operand in opened.operands.values()
         }
         self.noise = [(column, int(name[3:])) for name, column in column_of.items() if name[0] == "N"]
-        own = enumerate(stack.cell.gates_of_ah)
+        gates_of_stack = enumerate(stack.cell.gates_of_ah)
         self._rows = [
             (slice(first * self.H, (first + count) * self.H), slice(place * self.H, (place + count) * self.H))
-            for first, place, count in _runs((recurrent.index(gate), place) for place, gate in own)
+            for first, place, count in _runs((recurrent.index(gate), place) for place, gate in gates_of_stack)
         ]
 
     def load(self, flat, R, weights):
-        """Fill the flat weights.
-
-        R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the biases."""
+        """Fill the flat weights. R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the
+        biases."""
         for d, constants in enumerate(weights):
-            own = self.stack.space.pseudo_layer(flat, 0, d)
+            parts = self.stack.space.pseudo_layer(flat, 0, d)
             for rows, place in self._rows:
-                own["R"][place] = R[d][rows]
-            own["b_w"][...] = 0
-            bias = own["b_w"].reshape(-1, self.H)
+                parts["R"][place] = R[d][rows]
+            parts["b_w"][...] = 0
+            bias = parts["b_w"].reshape(-1, self.H)
             for kind, runs in self._biases.items():
                 for first, column, count in runs if kind in constants else ():
                     bias[column : column + count] += constants[kind].reshape(-1, self.H)[first : first + count]
 
     def unload(self, gradient, R, like, grads):
-        """Add the gradients of biases to `grads`, and return that of R, [direction] -> (A*H, width).
-
-        gradient: of the flat weights. R: as of `load`. like: [direction] -> weights. grads: the same of gradients."""
-        found, xp = [], self.stack.engine.array_module
-        for d, known in enumerate(like):
-            own = self.stack.space.pseudo_layer(gradient, 0, d)
-            found.append(None if R[d] is None else xp.zeros_like(R[d]))
+        """Add the gradients of biases to `grads`, and return the gradient of R, [direction] -> (A*H, width).
+        gradient: of the flat weights. R: as in `load`. like, grads: [direction] -> the weights, and their gradients."""
+        of_R, xp = [], self.stack.engine.array_module
+        for d, weights in enumerate(like):
+            parts = self.stack.space.pseudo_layer(gradient, 0, d)
+            of_R.append(None if R[d] is None else xp.zeros_like(R[d]))
             for rows, place in self._rows:
-                found[d][rows] = own["R"][place]
-            bias = own["b_w"].reshape(-1, self.H)
+                of_R[d][rows] = parts["R"][place]
+            bias = parts["b_w"].reshape(-1, self.H)
             for kind, runs in self._biases.items():
-                if kind in known and kind not in grads[d]:
-                    grads[d][kind] = xp.zeros((known[kind].size // self.H, self.H), gradient.dtype)
-                for first, column, count in runs if kind in known else ():
+                if kind in weights and kind not in grads[d]:
+                    grads[d][kind] = xp.zeros((weights[kind].size // self.H, self.H), gradient.dtype)
+                for first, column, count in runs if kind in weights else ():
                     grads[d][kind][first : first + count] += bias[column : column + count]
-        return found
+        return of_R
 
 
 class Pass:
-    """One layer's part of a call. Arrays of all steps have T*B rows, and parts of rows side by side.
+    """One layer's part of a call. Arrays of all steps have T*B rows; in a row, directions and inputs are side by side.
 
-    owner: the `Tangents`. layer: its number. weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H,
-    I), "R" (A*H, P / heads), "W_hr" (P, H), "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,); what is missing is zero.
-    draws: of `Tangents._draws`. sequences: of the call. tape: backward may follow."""
+    Args:
+        owner: the `Tangents`. layer: the layer's number.
+        weights, tangents: [direction] -> kind -> what kernels read: "W" (G*H, I), "R" (A*H, P/heads), "W_hr" (P, H),
+            "b_w" (G*H,), "b_r" (A*H,), "per_unit" (V*H,). What is missing is zero.
+        draws: see `Tangents._draws`. sequences: of the call. tape: whether backward may follow.
+    """
 
     def __init__(self, owner, layer, weights, tangents, draws, sequences, tape):
         self.engine, self.xp, self.cell, self.dtype = owner.stack.engine, owner.xp, owner.cell, owner.dtype
@@ -105,7 +108,8 @@ class Pass:
         ]
 
     def _recurring(self, weights, tangents):
-        """Return R as it multiplies what a step makes, and its tangent or None: with a projection R W_hr."""
+        """Return the effective R, which multiplies the state that steps carry, and its tangent or None: R W_hr with a
+        projection."""
         R, P, dR, dP = (one.get(kind) for one in (weights, tangents) for kind in ("R", "W_hr"))
         if P is None or R is None:
             return R, dR
@@ -113,17 +117,17 @@ class Pass:
 
     # ---------------------------------------------------------------- products
     def _multiply(self, out, a, b, **options):
-        """Note a product: several in a row are one call of the CPU engine, which wakes its threads once."""
+        """Queue a product. The CPU engine computes several products in one call, which wakes its threads once."""
         self.products.append(("multiply", (out, a, b), options | {"allow_tf32": self.tf32}))
 
     def _compute(self):
-        """Compute the products noted since the last time."""
+        """Compute the queued products."""
         products, self.products = self.products, []
         for function in self.engine.compile(products):
             function()
 
     def _times(self, a, b, transpose_a=False, transpose_b=False):
-        """Return a b, either transposed; None if one of them is."""
+        """Return a b, either transposed; None if a or b is None."""
         if a is None or b is None:
             return None
         out = self.engine.empty((a.shape[transpose_a], b.shape[not transpose_b]), self.dtype)
@@ -140,24 +144,25 @@ class Pass:
         return columns[:, d * count : (d + 1) * count]
 
     def _each(self, columns, runs, matrix):
-        """Yield (columns, rows of a matrix of gates) for each of `OpenedLayer.of_x` and the like."""
+        """Yield (columns, rows of a matrix of gates) for each entry of `OpenedLayer.of_x` or a list like it."""
         for gate, column, count in runs:
             yield self._part(columns, column, count), matrix[gate * self.H : (gate + count) * self.H]
 
     def _add_products(self, columns, vector, matrix, runs, accumulate=True):
-        """Add a matrix of gates times a vector (T*B, width) to columns, or write it there."""
+        """Add a matrix of gates times a vector (T*B, width) to columns; without `accumulate`, overwrite them."""
         if vector is not None and matrix is not None:
             for out, rows in self._each(columns, runs, matrix):
                 self._multiply(out, vector, rows, transpose_b=True, accumulate=accumulate)
 
     def _vector_gradient(self, columns, matrix, runs, out=None):
-        """Return the gradient of what a matrix of gates multiplied, added to `out`; None without a matrix."""
+        """Return the gradient of the vector that a matrix of gates multiplied, added to `out`; without a matrix, return
+        `out`."""
         if matrix is None:
             return out
         added = out is not None
         out = out if added else self.engine.empty((len(columns), matrix.shape[1]), self.dtype)
-        for own, rows in self._each(columns, runs, matrix):
-            self._multiply(out, own, rows, accumulate=added)
+        for part, rows in self._each(columns, runs, matrix):
+            self._multiply(out, part, rows, accumulate=added)
             added = True
         return out
 
@@ -167,13 +172,13 @@ class Pass:
             return
         if grads.get(kind) is None:
             grads[kind] = self.engine.zeros(like.shape, self.dtype)
-        for own, rows in self._each(columns, runs, grads[kind]):
-            self._multiply(rows, own, vector, transpose_a=True, accumulate=True)
+        for part, rows in self._each(columns, runs, grads[kind]):
+            self._multiply(rows, part, vector, transpose_a=True, accumulate=True)
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
-        """Return y, y', the final state and its tangent: lists of (D, B, ..), h first. x is (T, B, I).
-        Without a tangent recurrence tangents are None."""
+        """Return y, y', the final state and its tangent: lists of (D, B, ...), h first. x is (T, B, I). Tangents are
+        None without a tangent recurrence."""
         self.T, self.B = x.shape[:2]
         self.x, self.dx = (one if one is None else one.reshape(-1, one.shape[-1]) for one in (x, dx))
         self.h0, self.dh0 = self._first_steps(state[0]), self._first_steps(d_state[0])
@@ -193,7 +198,7 @@ class Pass:
         return y, dy, last[: self.own], d_last[: self.own]
 
     def _run(self, recurrence, columns, weights, state):
-        """Run a recurrence: y, the final states, the states but h of each step if it is the primal one, the tape."""
+        """Run a recurrence and return y, the final states, the primal's other states of each step, and the tape."""
         self._compute()
         stack, others, is_primal = recurrence.stack, recurrence.others, recurrence is self.primal
         h, c = None if self.projects else state[0], self._side_by_side(state[1:], others)
@@ -217,37 +222,37 @@ class Pass:
         return y, states, more[0].reshape(len(columns), -1) if more else None, tape
 
     def _side_by_side(self, parts, count):
-        """Return states, and zero for further ones, as one (D, B, count*H); None: all zero."""
+        """Concatenate states, and zeros up to `count` states, to (D, B, count*H); None if all are zero."""
         parts = [*parts, *[None] * (count - len(parts))]
         return private.join(self.xp, parts, (self.D, self.B, self.H), self.dtype) if count else None
 
     def _inputs(self):
-        """Return the inputs of the primal cell, (T*B, D*number*H)."""
+        """Return the primal cell's inputs, (T*B, D*number*H)."""
         columns = self.engine.empty((self.T * self.B, self.D * self.primal.stack.cell.num_gates * self.H), self.dtype)
         for d, weights in enumerate(self.weights):
-            own, W = self._direction(columns, d), weights.get("W")
+            inputs, W = self._direction(columns, d), weights.get("W")
             written = W is not None and sum(count for *_, count in self.primal.of_x)
-            own[:, written * self.H :] = 0  # gates of W x come first
+            inputs[:, written * self.H :] = 0  # gates of W x come first
             for column, number in self.primal.noise:
-                self._part(own, column)[...] = self.noise[d, :, :, number].reshape(-1, self.H)
-            self._add_x(own, d, self.x, W, self.primal, not written)
-            self._add_products(own, _of(self.h0, d), weights.get("R"), self.primal.of_h)
+                self._part(inputs, column)[...] = self.noise[d, :, :, number].reshape(-1, self.H)
+            self._add_x(inputs, d, self.x, W, self.primal, not written)
+            self._add_products(inputs, _of(self.h0, d), weights.get("R"), self.primal.of_h)
         return columns
 
     def _add_tangents(self):
-        """Add to the inputs of the tangent cell what does not depend on earlier steps."""
+        """Add to the tangent cell's inputs what does not depend on earlier steps."""
         for d, (weights, tangents, dR) in enumerate(zip(self.weights, self.tangents, self.d_recurs, strict=True)):
-            own = self._direction(self.values, d)
-            self._add_x(own, d, self.dx, weights.get("W"), self.tangent)
+            inputs = self._direction(self.values, d)
+            self._add_x(inputs, d, self.dx, weights.get("W"), self.tangent)
             if self.mode == "linear":
-                self._add_x(own, d, self.x, tangents.get("W"), self.tangent)
+                self._add_x(inputs, d, self.x, tangents.get("W"), self.tangent)
             for operand, runs in self.tangent.of_operands.items():
-                self._add_products(own, self._part(own, operand), dR, runs)
-            self._add_products(own, _of(self.dh0, d), weights.get("R"), self.tangent.of_h)
-            self._add_products(own, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
+                self._add_products(inputs, self._part(inputs, operand), dR, runs)
+            self._add_products(inputs, _of(self.dh0, d), weights.get("R"), self.tangent.of_h)
+            self._add_products(inputs, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
 
     def _add_x(self, columns, d, x, W, recurrence, accumulate=True):
-        """Add what stands for W x, or write it."""
+        """Add W x, or what replaces it; without `accumulate`, overwrite."""
         if self.mode == "linear" or x is None:
             self._add_products(columns, x, W, recurrence.of_x, accumulate)
             return
@@ -255,26 +260,27 @@ class Pass:
             self._part(columns, column)[...] += self._part(x, place)
 
     def _places_of_x(self, d, recurrence):
-        """Yield (number of a part of x, number of the input that it is added to) where x stands in place of W x."""
+        """Yield (number of a part of x, number of the input that it is added to) for input modes in which x replaces W
+        x."""
         for gate, column, count in recurrence.of_x:
             for n in range(count):
                 yield 0 if self.mode == "skip" else d * len(self.cell.gates) + gate + n, column + n
 
     def _dense(self, R):
-        """Return R with blocks on its diagonal as a whole matrix."""
+        """Return an R with blocks on its diagonal as a dense matrix."""
         if R is None or self.cell.heads == 1:
             return R
         heads, (rows, width) = self.cell.heads, R.shape
-        blocks, made = (
+        blocks, dense = (
             R.reshape(-1, heads, width, width),
             self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype),
         )
         for k in range(heads):
-            made[:, k, :, k] = blocks[:, k]
-        return made.reshape(rows, self.H)
+            dense[:, k, :, k] = blocks[:, k]
+        return dense.reshape(rows, self.H)
 
     def _blocks(self, dense):
-        """Return the blocks on the diagonal of what `_dense` made."""
+        """Return the diagonal blocks of a matrix from `_dense`."""
         if dense is None or self.cell.heads == 1:
             return dense
         heads, width = self.cell.heads, self.H // self.cell.heads
@@ -283,16 +289,17 @@ class Pass:
 
     # ---------------------------------------------------------------- projection: y = W_hr m
     def _first_steps(self, h):
-        """Return an initial h that is projected as [direction] -> (T*B, P), 0 but in first steps, for R to multiply."""
+        """Spread the initial state of a projected h to [direction] -> (T*B, P), zero except in first steps, as operand
+        of R."""
         if not self.projects or h is None:
             return None
-        found = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
+        spread = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
         for d, where, there in self._first_places():
-            found[d][where] = h[d] * there
-        return found
+            spread[d][where] = h[d] * there
+        return spread
 
     def _first_places(self):
-        """Yield each direction, the numbers of its sequences' first steps, and 1 where the initial state is read."""
+        """Yield (direction, rows of its sequences' first steps, 1 where the initial state is read and 0 elsewhere)."""
         lengths, resets, column = self.sequences.lengths, self.sequences.resets, np.arange(self.B)
         lengths = np.full(self.B, self.T) if lengths is None else np.asarray(lengths)
         for d in range(self.D):
@@ -302,15 +309,15 @@ class Pass:
                 there = there * (1 - self.xp.asarray(resets)[0][:, None])
             yield d, self.xp.asarray(first * self.B + column), there
 
-    def _of_empty(self, found, state):
-        """Add a state h to what is found for sequences without steps, which pass it on; either may be None."""
+    def _of_empty(self, final, state):
+        """Add an initial h (or None) to `found` for sequences of length 0, as their final state."""
         lengths = self.sequences.lengths
         if lengths is None or state is None or np.all(lengths):
-            return found
-        return _total(found, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
+            return final
+        return _total(final, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
 
     def _projected(self, m, dm):
-        """Return W_hr m and its tangent, of lists of rows by direction."""
+        """Return W_hr m and its tangent, each a list of rows by direction."""
         y, dy = [], []
         for one, other, weights, tangents in zip(m, dm, self.weights, self.tangents, strict=True):
             P, dP = weights["W_hr"], tangents.get("W_hr")
@@ -319,18 +326,17 @@ class Pass:
         return y, dy
 
     def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
-        """Return the gradients of m and of its tangent, lists of rows by direction, and add those of W_hr.
-
-        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; their entries may be None."""
-        found, t_found = [], []
+        """Return the gradients of m and of its tangent, lists of rows by direction, and add the gradients of W_hr.
+        rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; entries may be None."""
+        of_m, of_dm = [], []
         for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
             P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
             for where, one, vector in ((grads, g, m), (grads, tg, dm), (t_grads, tg, m)):
                 if one is not None and vector is not None:
                     where[d]["W_hr"] = _total(where[d].get("W_hr"), self._times(one, vector, transpose_a=True))
-            found.append(_total(self._times(g, P), self._times(tg, dP)))
-            t_found.append(self._times(tg, P))
-        return found, t_found
+            of_m.append(_total(self._times(g, P), self._times(tg, dP)))
+            of_dm.append(self._times(tg, P))
+        return of_m, of_dm
 
     def _apart(self, steps):
         """Return the rows of each direction of (T, B, D*N)."""
@@ -342,16 +348,18 @@ class Pass:
         """Undo `_apart`."""
         if rows[0] is None:
             return None
-        made = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
-        return made.reshape(self.T, self.B, -1)
+        steps = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
+        return steps.reshape(self.T, self.B, -1)
 
     # ---------------------------------------------------------------- backward
     def backward(self, gy, g_state, gty, gt_state, wanted):
-        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind); then those of their
+        """Return the gradients of x, of the state (a list) and of weights ([direction] -> by kind), then those of their
         tangents.
 
-        gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero. wanted:
-        whether those of the tangents of x, and of weights, are; else they are left out."""
+        Args:
+            gy, g_state, gty, gt_state: gradients of y, of the final state, and of their tangents; None is zero.
+            wanted: whether to compute the gradients of x's tangent, and of the weights' tangents.
+        """
         grads, t_grads = ([{} for _ in range(self.D)] for _ in range(2))
         g_state, gt_state, gx, gtx, t_initial = list(g_state), list(gt_state), None, None, [None] * self.own
         passed_on = g_state[0], gt_state[0]
@@ -366,36 +374,36 @@ class Pass:
             inputs = self.tangent_tape, gty, gt_state, None, t_grads
             d_values, t_initial, of_recurs = self._run_backward(self.tangent, *inputs)
             for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
-                own, values = self._direction(d_values, d), self._direction(self.values, d)
+                d_in, values = self._direction(d_values, d), self._direction(self.values, d)
                 W, R, of_dR = weights.get("W"), weights.get("R"), {}
-                gtx = self._to_x(gtx, own, d, W, self.tangent) if wanted[0] else None
+                gtx = self._to_x(gtx, d_in, d, W, self.tangent) if wanted[0] else None
                 if self.mode == "linear":
-                    gx = self._to_x(gx, own, d, tangents.get("W"), self.tangent)
-                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, own, self.x, self.tangent.of_x)
-                self._matrix_gradient(grads[d], "W", W, own, self.dx, self.tangent.of_x)
+                    gx = self._to_x(gx, d_in, d, tangents.get("W"), self.tangent)
+                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, d_in, self.x, self.tangent.of_x)
+                self._matrix_gradient(grads[d], "W", W, d_in, self.dx, self.tangent.of_x)
                 like = self._dense(self.recurs[d]) if wanted[1] else None
                 for operand, runs in self.tangent.of_operands.items():
-                    self._matrix_gradient(of_dR, "R", like, own, self._part(values, operand), runs)
-                    self._vector_gradient(own, self.d_recurs[d], runs, self._part(own, operand))
+                    self._matrix_gradient(of_dR, "R", like, d_in, self._part(values, operand), runs)
+                    self._vector_gradient(d_in, self.d_recurs[d], runs, self._part(d_in, operand))
                 self._compute()
                 self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], self._blocks(of_dR.get("R")))
                 for where, vector in ((t_grads, self.h0), (grads, self.dh0)):
-                    self._matrix_gradient(where[d], "R", R, own, _of(vector, d), self.tangent.of_h)
+                    self._matrix_gradient(where[d], "R", R, d_in, _of(vector, d), self.tangent.of_h)
                 if self.projects:
-                    t_first[d] = self._vector_gradient(own, R, self.tangent.of_h)
-                    first[d] = self._vector_gradient(own, tangents.get("R"), self.tangent.of_h)
+                    t_first[d] = self._vector_gradient(d_in, R, self.tangent.of_h)
+                    first[d] = self._vector_gradient(d_in, tangents.get("R"), self.tangent.of_h)
         inputs = self.primal_tape, gy, g_state, d_values, grads
         columns, initial, of_recurs = self._run_backward(self.primal, *inputs)
         self.d_inputs = columns
         for d, weights in enumerate(self.weights):
-            own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
-            gx = self._to_x(gx, own, d, W, self.primal)
-            self._matrix_gradient(grads[d], "W", W, own, self.x, self.primal.of_x)
+            d_in, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
+            gx = self._to_x(gx, d_in, d, W, self.primal)
+            self._matrix_gradient(grads[d], "W", W, d_in, self.x, self.primal.of_x)
             self._compute()
             self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], None)
-            self._matrix_gradient(grads[d], "R", R, own, _of(self.h0, d), self.primal.of_h)
+            self._matrix_gradient(grads[d], "R", R, d_in, _of(self.h0, d), self.primal.of_h)
             if self.projects:
-                first[d] = self._vector_gradient(own, R, self.primal.of_h, first[d])
+                first[d] = self._vector_gradient(d_in, R, self.primal.of_h, first[d])
             self._compute()
             for where in (grads[d], t_grads[d]):
                 if self.masks is not None and where.get("R") is not None:
@@ -407,10 +415,9 @@ class Pass:
         return gx, initial, grads, gtx, t_initial, t_grads
 
     def _run_backward(self, recurrence, tape, gy, g_state, d_values, grads):
-        """Return the gradients of a recurrence's inputs (T*B, D*number*H), of its own states at first, and [direction]
-        of R; add those of biases to `grads`.
-
-        d_values: gradients of the states but h of each step, (T*B, D*number*H); None: zero."""
+        """Run a recurrence's backward; return the gradients of its inputs (T*B, D*number*H), of its initial states, and
+        of R by direction. Add gradients of biases to `grads`. d_values: gradients of the states but h of each step, or
+        None for zero."""
         self._compute()
         stack, others = recurrence.stack, recurrence.others
         gy, h = (one if one is None else self.xp.ascontiguousarray(one) for one in (gy, g_state[0]))
@@ -422,7 +429,7 @@ class Pass:
         return dx.reshape(self.T * self.B, -1), states, of_recurs
 
     def _to_x(self, gx, columns, d, W, recurrence):
-        """Return the gradient of x, (T*B, I), added to what there is."""
+        """Return the gradient of x, (T*B, I), added to `gx`."""
         if self.mode == "linear":
             return self._vector_gradient(columns, W, recurrence.of_x, gx)
         gx = self.xp.zeros(self.x.shape, self.dtype) if gx is None else gx
@@ -431,13 +438,13 @@ class Pass:
         return gx
 
     def _of_first_steps(self, first):
-        """Return the gradient of the initial h, (D, B, P), that `_first_steps` spread."""
+        """Return the gradient of the initial h, (D, B, P): the reverse of `_first_steps`."""
         if first[0] is None:
             return None
         return self.xp.stack([first[d][where] * there for d, where, there in self._first_places()])
 
     def _recurring_backward(self, grads, t_grads, d, g, tg):
-        """Add the gradients of R and its tangent for those of R as it multiplies, see `_recurring`."""
+        """Add the gradients of R and of its tangent, from those of the effective R, see `_recurring`."""
         if not self.projects:
             for where, one in ((grads, g), (t_grads, tg)):
                 if one is not None:
@@ -453,7 +460,7 @@ class Pass:
 
 # ---------------------------------------------------------------------------------------------------- small parts
 def _total(*parts):
-    """Return the sum of those that are not None; None without any."""
+    """Return the sum of the parts that are not None; None if there are none."""
     parts = [part for part in parts if part is not None]
     return sum(parts[1:], parts[0]) if parts else None
 
@@ -463,11 +470,11 @@ def _of(by_direction, d):
 
 
 def _runs(pairs):
-    """Return (first gate, first column, count) of consecutive (gate, column) pairs."""
-    found = []
+    """Return (first gate, first column, count) for each run of consecutive (gate, column) pairs."""
+    runs = []
     for gate, column in sorted(pairs):
-        if found and (gate, column) == (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]):
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        if runs and (gate, column) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
         else:
-            found.append((gate, column, 1))
-    return found
+            runs.append((gate, column, 1))
+    return runs

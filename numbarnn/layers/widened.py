@@ -1,7 +1,7 @@
-"""float16 and bfloat16 on the CPU, which has no arithmetic of them: calls compute in float32.
+"""Compute float16 and bfloat16 layers on the CPU, which has no such arithmetic, in float32.
 
-A call widens its arrays, runs as one of float32, and rounds each result once, to nearest even. On a GPU what layers
-hand on to each other and keep for backward is rounded too, so that it takes half the memory; here it is not.
+A call converts its arrays to float32, runs, and rounds each result once, to nearest even. On a GPU, what layers pass
+to each other and keep for backward is rounded too, to save memory; here it is not.
 """
 
 import numpy as np
@@ -11,12 +11,13 @@ from numbarnn.programs.states import with_each
 
 
 def widened(array):
-    """An array, or state, in float32; None stays None."""
+    """Convert an array or state to float32; None stays None."""
     return with_each(array, lambda part: part.astype(np.float32))
 
 
 class Widened:
-    """A stack's calls by way of the same stack of float32, wide; dtype: the stack's, a name."""
+    """Runs a stack's calls on an equal float32 stack; dtype: the name of the layer's dtype. Its methods are those of
+    `Stack`."""
 
     def __init__(self, wide, dtype):
         self._wide, self._dtype = wide, known_dtype(dtype)
@@ -27,9 +28,8 @@ class Widened:
             return with_each(array, lambda part: part.astype(self._dtype))
 
     def forward(self, x, hx, cx, weights, training, batch_major, sequences):
-        """As `Stack.forward`; the tape is of float32."""
-        known, wide = self._weights  # one read: another thread may change them
-        if known is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
+        last_weights, wide = self._weights  # one read: another thread may change them
+        if last_weights is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
             wide = np.empty(weights.shape, np.float32)
             self._weights = weights, wide
         np.copyto(wide, weights)
@@ -38,7 +38,6 @@ class Widened:
         return *map(self._rounded, results), tape
 
     def backward_data(self, tape, dy, dhy, dcy, dw, accumulate, need, d_states):
-        """As `Stack.backward_data`."""
         wanted = dw is not None or not accumulate
         dy, dhy, dcy, d_states = map(widened, (dy, dhy, dcy, d_states))
         results = self._wide.backward_data(tape, dy, dhy, dcy, None, not wanted, need, d_states)
@@ -47,13 +46,12 @@ class Widened:
         return tuple(map(self._rounded, results))
 
     def backward_weights(self, tape, dw):
-        """As `Stack.backward_weights`."""
         wide = np.zeros(dw.shape, np.float32)
         self._wide.backward_weights(tape, wide)
         self._added(dw, wide, accumulate=True)
 
     def _added(self, dw, gradients, accumulate):
-        """The gradients, rounded: in dw where there is one, added to what it holds where they accumulate."""
+        """Round the gradients into dw, or into a new array if dw is None; add to dw's contents with `accumulate`."""
         if dw is None:
             return self._rounded(gradients)
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""The backward program: what its tasks are on the arrays of a call."""
+"""Build the backward program: turn each task of a plan into operations on the call's arrays."""
 
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -16,15 +16,15 @@ EVERY_ROW = slice(None)
 
 
 class Need(NamedTuple):
-    """The gradients that a backward call computes, besides those of the initial states, which come with its steps.
+    """The gradients that a backward call computes besides those of the initial states, which it always computes.
 
     Attributes:
-        x, weights: the gradients of x and of the parameters: products over all steps that are left out otherwise.
-        again: the tape is kept as it is, for further backward calls. Gradients of pre-activations get memory of their
-            own; otherwise they overwrite what the cell saved.
-        frozen: (layer, direction) pairs whose parameters' gradients nobody reads. What stands for them in dw is not
-            specified: plans may leave their tasks out (`Plan.without_weights`).
-        by_sequence: the gradients of parameters are those of each sequence, (B, ...), not their sum.
+        x, weights: whether to compute the gradients of x and of the parameters, which take products over all steps.
+        again: whether the tape must stay valid for another backward call. If not, gradients of pre-activations
+            overwrite what the cell saved.
+        frozen: (layer, direction) pairs whose parameters' gradients nobody reads. Plans may leave their tasks out
+            (`Plan.without_weights`), and dw is then unspecified there.
+        by_sequence: compute each sequence's gradients of the parameters, (B, ...), instead of their sum.
     """
 
     x: bool = True
@@ -37,13 +37,13 @@ class Need(NamedTuple):
 ALL = Need()
 
 
-class Given(NamedTuple):
-    """The gradients of what forward returned; None is zero.
+class ResultGrads(NamedTuple):
+    """The gradients dL/d(result) that backward starts from; None is zero.
 
     Attributes:
-        y: of the last layer's output, of the shape of the forward call's y.
-        h, c: of the final states, in the form of states.
-        states: of the private states of every step, of the shape of y but for its width, D * N * H.
+        y: gradient of the last layer's output, shaped like the forward call's y.
+        h, c: gradients of the final states, in the form of states.
+        states: gradients of the cell states of every step, shaped like y with D*N*H columns.
     """
 
     y: Any = None
@@ -56,12 +56,12 @@ class BackwardSpec(NamedTuple):
     """The key of a backward program.
 
     Attributes:
-        forward: the `ForwardSpec` of the call. plan: of the pass.
-        need: a `Need`.
-        dy, dhy, dcy, d_states: whether these are given, of states in which form (`states.form_of_state`).
-        adds: gradients of parameters are added to a `dw` that is given; else, where the plan has such tasks, they are
-            written to one that is made.
-        after: a backward program without gradients of parameters has run, of which this is the rest.
+        forward: the `ForwardSpec` of the call. plan: of the backward pass. need: a `Need`.
+        dy, dhy, dcy, d_states: whether the caller passes each, and for states in which form (`states.form_of_state`).
+        adds: whether gradients of parameters are added to a `dw` that the caller passes; else they are written to a new
+            one, if the plan computes them.
+        after: whether a backward program without gradients of parameters has run before, and this one computes the
+            rest.
     """
 
     forward: ForwardSpec
@@ -75,9 +75,14 @@ class BackwardSpec(NamedTuple):
     after: bool = False
 
 
-def backward_spec(spec, plan, need, given, adds=False, after=False):
-    """The `BackwardSpec` after a call of a `ForwardSpec`, for the gradients that are `Given`."""
-    forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
+def backward_spec(spec, plan, need, gradients, adds=False, after=False):
+    """Return the `BackwardSpec` that follows a call of a `ForwardSpec`, for these `ResultGrads`."""
+    forms = (
+        gradients.y is not None,
+        form_of_state(gradients.h),
+        form_of_state(gradients.c),
+        gradients.states is not None,
+    )
     return BackwardSpec(spec.for_backward(), plan, need, *forms, adds, after)
 
 
@@ -85,11 +90,12 @@ class Backward(Builder):
     """Builds the backward program of a `BackwardSpec`.
 
     Attributes:
-        tape: the `Forward`, whose views it reads.
-        dy, d_states: as tasks read them. dx: [layer] -> the gradient of the layer's input. dax, dah and others:
-            [layer, direction] -> view. dh, dc: the gradients of the states, at first of the final ones, at last of the
-            initial ones; dhx, dcx: the latter as callers get them. dw, d_derived: of the parameters, and of what is
-            derived of them.
+        tape: the `Forward` whose views it reads.
+        dy, d_states: in the order in which tasks read them. dx: [layer] -> gradient of the layer's input.
+        dax, dah and others: [layer, direction] -> view.
+        dh, dc: gradients of the states: of the final states before the steps, of the initial states after them. dhx,
+            dcx: gradients of the initial states for the caller.
+        dw, d_derived: gradients of the parameters, and of the weights derived from them.
     """
 
     steps_kind = "backward_steps"
@@ -111,7 +117,7 @@ class Backward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_flag(self):
-        self.error_flag = self.tape.error_flag  # what is wrong there is wrong here
+        self.error_flag = self.tape.error_flag  # if forward failed, its backward fails
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
             if self.error_flag is None:
@@ -131,7 +137,6 @@ class Backward(Builder):
             self.dcx = self.state(self.new, "dcx", of_c) if cell.num_private else None
 
     def _make_outputs(self):
-        """dy and what belongs to it; dx; dw."""
         p, spec = self.problem, self.spec
         outer, major = (p.steps, p.batch), (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
         widths = p.directions * p.output_sizes[-1], p.directions * p.cell.num_private * p.hidden_sizes[-1]
@@ -190,12 +195,12 @@ class Backward(Builder):
                     new("dR", (cell.num_ah * H, P // cell.heads))
 
     def _writes_given(self, layer):
-        """Whether steps write the gradient of a given W x where callers get it.
-        Not where gradients of parameters are made of it in another call, before which a caller may change it."""
+        """Return whether steps write the gradient of a given W x directly to the caller's dx. If another call computes
+        gradients of parameters from it, they do not, since the caller may change dx before that."""
         return self.tape.reads_given(layer) and self.has_weights and not self.spec.after
 
     def _for_weights(self):
-        """Return the arrays from which gradients of parameters are made after the steps."""
+        """Return the arrays from which gradients of parameters are computed after the steps."""
         kinds = self.dax, self.dah, self.d_per_unit, self.dht
         return [view for views in kinds for view in views.values()]
 
@@ -204,24 +209,26 @@ class Backward(Builder):
 
     @cached_property
     def has_weights(self):
-        """Whether the plan has gradients of parameters."""
+        """Return whether the plan computes gradients of parameters."""
         return any(task.kind == "weights" for task in self.plan.tasks)
 
     @property
     def _adds_dropped(self):
-        """Whether gradients of R are dropped out and then added to others."""
+        """Return whether masked gradients of R are added to earlier ones, which takes a scratch array."""
         return self.accumulate and self.tape.recurrent is not None and self.tape.recurrent.words is not None
 
     def dy_of(self, layer):
-        """(T, B, D * P), the gradient of the layer's output."""
+        """Return the gradient of the layer's output, (T, B, D*P)."""
         return self.dx[layer + 1] if layer + 1 < self.problem.layers else self.dy
 
     def d_states_of(self, layer):
-        """Return dL/d(cell states of every step), (T, B, D * N * H), as passed for the last layer; else None."""
+        """Return dL/d(cell states of every step), (T, B, D*N*H), which callers pass for the last layer; None for the
+        others."""
         return None if layer + 1 < self.problem.layers else self.d_states
 
     def state_gradients(self, layer, direction):
-        """dh (B, P) and dc (B, N * H) of a layer and direction: at first of the final state, at last of the initial."""
+        """Return dh (B, P) and dc (B, N*H) of a layer and direction. The same arrays hold the final state's gradients
+        before the steps and the initial state's after them."""
         dh = part_of_state(self.problem, self.dh, layer)[direction]
         if self.dc is None:
             return dh, self.new("no_dc", (self.problem.batch, 0), "state")
@@ -254,17 +261,16 @@ class Backward(Builder):
         )
 
     def do_launch(self, task):
-        """All steps of several layers."""
         from numbarnn.programs import launches  # and with them Numba for GPUs, half a second
 
         self.emit("launch", launches.backward_arrays(self, task.launch))
 
     def do_remake(self, task):
-        """The layer's input, dropped out once more."""
+        """Apply dropout to the layer's input again."""
         self.tape.do_dropout(task, self.emit)
 
     def do_input(self, task):
-        """dx = dax W for the task's times, summed over the directions."""
+        """Compute dx = dax W at the task's times, summed over the directions."""
         when, tape, layer = task.times(self.problem.steps), self.tape, task.layer
         dx, mode = rows(self.dx[layer][when]), self.tape.input_mode(layer)
         for direction in range(self.problem.directions):
@@ -286,13 +292,13 @@ class Backward(Builder):
                 self.emit("sum_gates", dx, dax[:, len(W) :], copied, **options)
 
     def do_dropout(self, task):
-        """The gradient through dropout: the same mask."""
+        """Apply forward's dropout mask to the gradient."""
         tape, when = self.tape, task.times(self.problem.steps)
         dy, mask = self.dx[task.layer][when], tape.masks[task.layer - 1]
         self.emit("dropout", dy, dy, mask, tape.scale, when.start * dy[0].size)
 
     def do_weights(self, task):
-        """The gradients of the parameters of one layer and direction."""
+        """Compute the gradients of the parameters of one layer and direction."""
         tape, place, problem = self.tape, (task.layer, task.direction), self.problem
         if problem.resets:
             h_before = tape.h[task.layer][2 * task.direction :][: problem.steps]
@@ -316,7 +322,8 @@ class Backward(Builder):
             self.emit("each", kind, problem.batch, stacked(operands, last.operands, problem.batch), options)
 
     def _weight_gradients(self, task, dw, d_derived, rows, batch):
-        """The gradients of parameters from some sequences: `rows` of a view (T, B, N) are theirs, (T*batch, N)."""
+        """Compute the gradients of parameters for some sequences; `rows` reshapes their part of a view (T, B, N) to
+        (T*batch, N)."""
         tape, place, direction, problem = self.tape, (task.layer, task.direction), task.direction, self.problem
         P, h, cell = problem.output_sizes[task.layer], tape.h[task.layer], problem.cell
         spec = self.spec.forward
@@ -350,14 +357,14 @@ class Backward(Builder):
             self.emit("multiply", dw["W_hr"], rows(self.dht[place]), m, transpose_a=True, **options)
 
     def _rows_of_h(self, direction, batch):
-        """Which rows of h before each step, (T * batch, P), may be other than zero: without an initial h not those of
-        the direction's first step."""
+        """Return which of the T*batch rows of h before a step can be nonzero. Without an initial h, the direction's
+        first step has none."""
         if not self.tape.spec.from_zero:
             return EVERY_ROW
         return slice(batch, None) if direction == 0 else slice(0, batch * (self.problem.steps - 1))
 
     def _recurrent_gradients(self, dw, dah, h_before, rows, place, options):
-        """The gradients of those rows of R that are not one product with h: of stages, or all of them where steps
+        """Compute the gradients of the rows of R that are no single product with h: those of stages, or all if steps
         multiply with another R."""
         cell, H, recurrent = self.problem.cell, self.problem.hidden_sizes[place[0]], self.tape.recurrent
         per_unit = [h_before] * cell.num_recurrent
@@ -371,12 +378,12 @@ class Backward(Builder):
             recurrent.gradient(self.emit, dw["R"], self.dR.get(place), dah, per_unit, place, **options)
 
     def _columns(self, gradient, layer, gates):
-        """(T * B, gates * H) of rows of pre-activation gradients, which may be longer."""
+        """Return the first gates*H columns of pre-activation gradients, (T*B, gates*H); rows may be longer."""
         return gradient[:, : gates * self.problem.hidden_sizes[layer]]
 
     # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
-        """The gradients of the final states to where they accumulate."""
+        """Copy the gradients of the final states to where they accumulate."""
         if self.tape.recurrent is not None:  # which the reserve does not have
             self.tape.recurrent.fill(self)
         if self.copies_dy:
@@ -388,7 +395,7 @@ class Backward(Builder):
             self.put_state(self.dc, self.dcy)
 
     def last_copies(self):
-        """The gradients of the initial states, rounded to the layers' dtype; dx as x was given."""
+        """Copy dx to the caller's order, and round the gradients of the initial states to the layer's dtype."""
         if self.dx_copy is not None:
             self.put(self.dx_copy, self.dx[0].transpose(1, 0, 2))
         if self.launched:
@@ -406,15 +413,15 @@ class Backward(Builder):
 
     @property
     def results(self):
-        """dx as x was given, or None; dhx, dcx; views."""
+        """Return views of dx in the caller's order (or None), dhx and dcx."""
         dx = self.dx[0] if self.dx_copy is None else self.dx_copy
         return dx if self.need.x else None, self.dhx, self.dcx
 
     def result_arrays(self):
         dx, dhx, dcx = self.results
-        found = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
-        found += [self.dw, self.d_derived] if self.has_weights else []
-        return [one for one in found if one is not None]
+        arrays = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
+        arrays += [self.dw, self.d_derived] if self.has_weights else []
+        return [one for one in arrays if one is not None]
 
 
 backward = lru_cache(BUILDERS)(Backward)

@@ -1,4 +1,4 @@
-"""The forward program: what its tasks are on the arrays of a call."""
+"""Build the forward program: turn each task of a plan into operations on the call's arrays."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_words
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Parameters, Saved, Scratch, States
-from numbarnn.programs.program import Builder, Places
+from numbarnn.programs.program import Builder, ReserveLayout
 from numbarnn.programs.recurrent_weights import RecurrentWeights
 from numbarnn.programs.states import part_of_state, rows, state_arrays
 from numbarnn.schedules.plan import Plan
@@ -22,12 +22,12 @@ class ForwardSpec(NamedTuple):
 
     Attributes:
         problem, plan: of the call.
-        hx, cx: in which form there are initial states (`states.form_of_state`); None is zero.
-        fill: what stands in y beyond a sequence's length, as text, since NaN is not equal to itself.
-        caller: who calls, as text: what an error says that is found out later.
-        from_zero: there is no initial h: products with it are left out, of R here and of its gradient in backward.
-        whole: of a segment the problem of the call whose weights it gets; None: its own problem.
-        first_layer, direction: of a segment, the first of its layers in that problem, and its direction.
+        hx, cx: the form of the initial states (`states.form_of_state`); None is zero.
+        fill: value of y beyond a sequence's length, as text because NaN does not equal itself.
+        caller: the layer's description, for errors that appear later.
+        from_zero: whether there is no initial h. Products with it are then left out, in backward too.
+        whole: for a segment, the problem of the call whose weights it uses; None: its own problem.
+        first_layer, direction: for a segment, its first layer in that problem, and its direction.
     """
 
     problem: Problem
@@ -47,10 +47,11 @@ class ForwardSpec(NamedTuple):
 
 
 def tape_buffers(problem, launched=frozenset()):
-    """(name, shape, dtype) of the buffers that steps fill and that in training are the reserve, which backward reads.
+    """Yield (name, shape, dtype) of the buffers that steps fill. In training they form the reserve, which backward
+    reads.
 
-    T and B may be numbers that are not known yet. Slot t + 1 of a state is after step t; 0 and T + 1 are initial. In
-    inference there are fewer slots of what nobody reads again; launches need all of v.
+    T and B may be symbolic. Slot t + 1 of a state is after step t; slots 0 and T + 1 are initial. Inference allocates
+    fewer slots where nothing reads old ones; launches need all of v.
     """
     p, cell = problem, problem.cell
     T, B, D = p.steps, p.batch, p.directions
@@ -78,15 +79,16 @@ def tape_buffers(problem, launched=frozenset()):
 
 
 class Forward(Builder):
-    """Builds the forward program of a `ForwardSpec`; backward ones begin with its views.
+    """Builds the forward program of a `ForwardSpec`. Backward programs start from its views.
 
     Attributes:
-        x (T, B, I), as tasks read it; step_mask, masks, noise; h, c, m: [layer] -> view; gates, v, sums, ax, ah, words:
-            [layer, direction] -> view; hx, cx; y, hy, cy, all_states: results. What there is not is None, or missing.
-        recurrent: the `RecurrentWeights`, where steps multiply with another R than the parameter; else None.
-        reserve: in training all that backward reads besides x and the weights, as one array of bytes; else None.
-        scale: of dropout, what is not dropped is multiplied by.
-        rewrites: the first and last copies are of x and y too, not of states alone.
+        x: (T, B, I), in the order in which tasks read it. step_mask, masks, noise.
+        h, c, m: [layer] -> view. gates, v, sums, ax, ah, words: [layer, direction] -> view.
+        hx, cx: initial states. y, hy, cy, all_states: results. Absent arrays are None, or missing in a dict.
+        recurrent: the `RecurrentWeights` if steps do not multiply with the parameter R itself; else None.
+        reserve: in training, the array of bytes that backward reads besides x and the weights; else None.
+        scale: dropout's factor for what is kept.
+        rewrites: whether the first and last copies also copy x and y, not only states.
     """
 
     steps_kind = "forward_steps"
@@ -98,7 +100,7 @@ class Forward(Builder):
         self._make_parameters()
         self.reserve, views = None, {}
         if problem.training:
-            places = Places(problem, tape_buffers(problem))
+            places = ReserveLayout(problem, tape_buffers(problem))
             self.reserve = self.new("reserve", (places.size,), "uint8")
             views = places.views(self.reserve)
         else:
@@ -120,8 +122,8 @@ class Forward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_parameters(self):
-        """[layer][direction] -> `Parameters` of this call's layers, views of the buffer `flat` that kernels know
-        weights by; zeros stand for biases that there are not."""
+        """Make the `Parameters` of this call's layers, [layer][direction], as views of the buffer `flat`. Missing
+        biases are views of zeros."""
         p, spec = self.problem, self.spec
         whole = spec.whole or p
         space, cell = whole.space, whole.cell
@@ -132,22 +134,22 @@ class Forward(Builder):
         zeros = self.input("no_bias", (max(cell.num_gates, cell.num_ah) * max(whole.hidden_sizes),))
         self.weights = []
         for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
-            found = []
+            of_directions = []
             for direction in range(p.directions):
                 place = spec.first_layer + layer, spec.direction + direction
                 parts = space.pseudo_layer(self.flat, *place, self.derived)
                 for kind, size in (("b_w", cell.num_gates * H), ("b_r", cell.num_ah * H)):
                     parts.setdefault(kind, zeros[:size])
                 parts.setdefault("R", zeros[:0].reshape(0, P))
-                found.append(Parameters(**parts))
-            self.weights.append(found)
+                of_directions.append(Parameters(**parts))
+            self.weights.append(of_directions)
 
     def _make_x(self, views):
         p = self.problem
         outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
-        given = self.input("x", (*outer, p.input_size))
-        self.x = views.get("x_copy", given)
-        self.x_given = given if p.copies_x else None
+        caller_x = self.input("x", (*outer, p.input_size))
+        self.x = views.get("x_copy", caller_x)
+        self.x_given = caller_x if p.copies_x else None
         self.y_copy = self.all_states = None
         if p.batch_major or p.padded:
             self.y_copy = self.new("y_copy", (*outer, p.directions * p.output_sizes[-1]))
@@ -193,7 +195,6 @@ class Forward(Builder):
         )
 
     def _make_options(self):
-        """Make the step mask and the inputs of random numbers."""
         p, cell = self.problem, self.problem.cell
         self.masks = self.noise = self.scale = self.lengths = self.resets = self.step_mask_given = None
         if p.masked and p.is_segment:
@@ -222,29 +223,29 @@ class Forward(Builder):
 
     @property
     def y(self):
-        """The last layer's output: a view (T, B, D * P), or the copy that the caller gets."""
+        """Return the last layer's output: a view (T, B, D*P), or the copy that the caller gets."""
         return self.output(self.problem.layers - 1) if self.y_copy is None else self.y_copy
 
     def output(self, layer):
-        """(T, B, D * P), the layer's output: a view."""
+        """Return a view of the layer's output, (T, B, D*P)."""
         return self.h[layer][1:-1]
 
     def layer_input(self, layer):
-        """(T, B, I), what the layer reads: x, or the output of the layer below; with dropout an array of its own, which
-        the layer's "dropout" (in backward "remake") tasks fill."""
+        """Return the layer's input, (T, B, I): x or the output of the layer below. With dropout it is a separate array,
+        which the layer's "dropout" (in backward "remake") tasks fill."""
         if layer == 0:
             return self.x
         return self.dropped_input[layer] if self.problem.dropping else self.output(layer - 1)
 
     # ----------------------------------------------------------------------------------------------------------- tasks
     def do_dropout(self, task, emit=None):
-        """Fill the layer's input for the task's times."""
+        """Fill the layer's input at the task's times."""
         when, below = task.times(self.problem.steps), self.output(task.layer - 1)
         out, mask = self.layer_input(task.layer)[when], self.masks[task.layer - 1]
         (emit or self.emit)("dropout", out, below[when], mask, self.scale, when.start * below[0].size)
 
     def do_input(self, task):
-        """x Wᵀ for the task's steps."""
+        """Compute x Wᵀ at the task's times."""
         layer, direction, cell = task.layer, task.direction, self.problem.cell
         when = task.times(self.problem.steps)
         ax = rows(self.ax[layer, direction][when])[:, : cell.num_gates * self.problem.hidden_sizes[layer]]
@@ -262,22 +263,21 @@ class Forward(Builder):
                 self.emit("copy", ax[:, first : first + x.shape[1]], x)
 
     def do_launch(self, task):
-        """All steps of several layers."""
         from numbarnn.programs import launches  # and with them Numba for GPUs, half a second
 
         self.emit("launch", launches.forward_arrays(self, task.launch))
 
     def W_of(self, layer, direction):
-        """The rows of W that multiply x; those of gates that are x itself come after them."""
+        """Return the rows of W that multiply x. Rows of gates that take x itself follow them in W."""
         W, copied = self.weights[layer][direction].W, self.problem.copied_gates[layer]
         return W[: len(W) - copied * self.problem.hidden_sizes[layer]] if copied else W
 
     def input_mode(self, layer):
-        """How x Wᵀ of a layer comes to be, one of `numbarnn.weights.INPUT_MODES`."""
+        """Return how the layer computes x Wᵀ, one of `numbarnn.weights.INPUT_MODES`."""
         return self.problem.input_mode if layer == 0 else "linear"
 
     def reads_given(self, layer):
-        """Whether steps read a given W x where it is, as engines do that need no products before the steps."""
+        """Return whether steps read a given W x directly from x, on engines whose steps include the input product."""
         return self.problem.fuses_input and self.input_mode(layer) == "given"
 
     def steps_group(self, layer, direction):
@@ -300,30 +300,27 @@ class Forward(Builder):
         )
 
     def parameters_of(self, layer, direction, fuses=False):
-        """The `Parameters` of a layer and direction as steps take them; W where they multiply x themselves."""
-        own = self.weights[layer][direction]
-        if own.W is not None:
-            own = own._replace(W=self.W_of(layer, direction) if fuses else None)
-        return own if self.recurrent is None else own._replace(R=self.recurrent.R((layer, direction)))
+        """Return the `Parameters` for the steps of a layer and direction; W only if the steps multiply x (`fuses`)."""
+        parameters = self.weights[layer][direction]
+        if parameters.W is not None:
+            parameters = parameters._replace(W=self.W_of(layer, direction) if fuses else None)
+        return parameters if self.recurrent is None else parameters._replace(R=self.recurrent.R((layer, direction)))
 
     def states_of(self, layer):
-        """The layer's `States`."""
         return States(self.h[layer], self.c[layer], self.m.get(layer))
 
     def saved_of(self, place):
-        """Return the arrays that a layer and direction save: `Saved`."""
         return Saved(self.gates.get(place), self.v.get(place), self.sums.get(place))
 
     def options_of(self, layer, direction):
-        """Return the `Options` of a layer and direction."""
         step_mask = None if self.step_mask is None else self.step_mask[direction]
         noise = None if self.noise is None else self.noise[layer * self.problem.directions + direction]
         return Options(step_mask, noise, self.problem.chances)
 
     # -------------------------------------------------------------------------------------------- before and after them
     def first_copies(self):
-        """R where steps have one of their own; the step mask; x as tasks read it; initial states into their slots: the
-        first of the forward direction, the last of the backward."""
+        """Emit what comes before all steps: the effective R, the step mask, x in the order that tasks read, and initial
+        states. A state goes into the first slot of the first direction, and into the last slot of the second."""
         problem = self.problem
         if self.recurrent is not None:
             self.recurrent.fill(self)
@@ -336,18 +333,18 @@ class Forward(Builder):
                 self.put(m[0], None)
                 self.put(m[-1], None)
         if self.x_given is not None:
-            given = self.time_major(self.x_given)
+            caller_x = self.time_major(self.x_given)
             if problem.padded:
-                self.emit("select", self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
+                self.emit("select", self.x, caller_x, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
-                self.put(self.x, given)
-        for states, given in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
-            for slot, columns, part in self._slots(states, given, (0, problem.steps + 1)):
-                # Zeros in whole: other columns of a slot are the other direction's, which starts at zero too.
+                self.put(self.x, caller_x)
+        for states, caller_x in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
+            for slot, columns, part in self._slots(states, caller_x, (0, problem.steps + 1)):
+                # Zero the whole slot: its other columns may be the other direction's initial state, also zero.
                 self.emit(*(("zero", slot) if part is None else ("copy", columns, part)))
 
     def last_copies(self):
-        """y as the caller gets it; the states after each direction's last step."""
+        """Emit what comes after all steps: y for the caller, and the states after each direction's last step."""
         problem, outputs = self.problem, []
         if self.rewrites:
             outputs.append((self.y, self.output(problem.layers - 1)))
@@ -363,8 +360,8 @@ class Forward(Builder):
                 self.emit("copy", part, columns)
 
     def _slots(self, states, other, numbers):
-        """(Slot, the direction's columns of it, that part of the other state) for each layer's h or c, in the slot with
-        each direction's number, but for layers that are launched."""
+        """Yield (slot, the direction's columns of it, that direction's part of `other`) for each layer's h or c, except
+        launched layers. numbers: the number of the slot for each direction."""
         directions = self.problem.directions
         for layer, slots in states.items():
             for direction, number in enumerate(numbers[:directions] if layer not in self.launched else ()):
@@ -375,14 +372,14 @@ class Forward(Builder):
                 yield slot, columns, part
 
     def time_major(self, array):
-        """A view of the caller's x or y with time first."""
+        """Return a view of the caller's x or y with time as first axis."""
         return array.transpose(1, 0, 2) if self.problem.batch_major else array
 
     @property
     def results(self):
-        """y, hy, cy, and all private states where the problem keeps them: views."""
-        own = self.y, self.hy, self.cy
-        return own if self.all_states is None else (*own, self.all_states)
+        """Return views of y, hy, cy, and of all cell states if the problem keeps them."""
+        results = self.y, self.hy, self.cy
+        return results if self.all_states is None else (*results, self.all_states)
 
     def result_arrays(self):
         return [array for result in self.results for array in state_arrays(result)]
@@ -392,7 +389,7 @@ class Forward(Builder):
 
 
 def as_given(shape, form, problem):
-    """The shape of a state that is given as a list, or as one array."""
+    """Return the shape of a state in the form in which the caller passes it, a list or one array."""
     if form and not isinstance(shape, list):
         return [(problem.directions, *shape[1:])] * problem.layers
     return shape

@@ -1,7 +1,7 @@
-"""A call as data: its buffers, and its operations in an order in which they may run.
+"""Describe a call as data: its buffers, and its operations in an order in which they may run.
 
-A `Program` is built from a spec (`forward.ForwardSpec`, `backward.BackwardSpec`): a problem, a plan and all other
-choices. Building it needs no engine and allocates no memory. `print(program)` shows one. An engine runs it:
+A `Program` is built from a spec (`forward.ForwardSpec`, `backward.BackwardSpec`): a problem, a plan and the call's
+other choices. Building it needs no engine and allocates no memory. `print(program)` shows it. An engine runs it, see
 `numbarnn.engines.runs`.
 """
 
@@ -17,8 +17,8 @@ class Operation(NamedTuple):
     """One operation of an engine.
 
     Attributes:
-        kind: the name of a method of `numbarnn.engines.Engine`.
-        operands, options: its arguments; `View`s stand for arrays.
+        kind: the name of a method of the call's engine, see `numbarnn.engines.Engine`.
+        operands, options: the method's arguments, with `View`s in place of arrays.
     """
 
     kind: str
@@ -38,13 +38,13 @@ def _text(operand):
 
 
 class Job(NamedTuple):
-    """Operations one after another.
+    """Operations that run one after another.
 
     Attributes:
-        title: what it does, for people.
-        lane: hashable; jobs of one lane run in the order of the program.
-        needs: positions in the program of the jobs that must be done before.
-        operations: its `Operation`s.
+        title: a description for people.
+        lane: hashable; jobs with equal lanes run in the program's order.
+        needs: positions in the program of the jobs that must finish first.
+        operations: the `Operation`s.
     """
 
     title: str
@@ -57,16 +57,16 @@ class Program:
     """The operations and buffers of one call.
 
     Args:
-        spec: what it was made of.
-        jobs: its `Job`s, each after those that it needs.
-        given: names of buffers that the call gets; all others that operations use are made for it.
-        kept: names of buffers that are needed after the call.
-        constants: name of a given buffer -> NumPy array, where it is the same in all calls.
+        spec: the `ForwardSpec` or `BackwardSpec` that it was built from.
+        jobs: the `Job`s, in an order in which each comes after those that it needs.
+        given: names of the buffers that the caller passes; all others are allocated for the call.
+        kept: names of the buffers that are needed after the call.
+        constants: name of a given buffer -> NumPy array, where all calls pass the same contents.
 
     Attributes:
         the arguments; problem, plan: of the call.
-        inputs: the names of buffers that operations use and that the call has to give.
-        made: name -> `Buffer` of the others, in the order in which they are first used.
+        inputs: names of the given buffers that operations use, without the constants.
+        made: name -> `Buffer` of those that are allocated, in the order of their first use.
     """
 
     def __init__(self, spec, problem, jobs, given, kept, constants):
@@ -81,22 +81,22 @@ class Program:
 
     @cached_property
     def first_uses(self):
-        """For each job the `Buffer`s to be made before it."""
+        """Return, for each job, the `Buffer`s to allocate before it."""
         return [[self.made[name] for name in names] for names in self._new_names(self._uses)]
 
     @cached_property
     def last_uses(self):
-        """For each job the names of the buffers, made for the call, that nobody needs after it."""
-        found = self._new_names(reversed(self._uses))
-        return [[name for name in names if name not in self.kept] for names in reversed(found)]
+        """Return, for each job, the names of allocated buffers that nothing needs after it."""
+        last_names = self._new_names(reversed(self._uses))
+        return [[name for name in names if name not in self.kept] for names in reversed(last_names)]
 
     def _new_names(self, uses):
-        """For each of some jobs' uses the names of buffers, made for the call, that no use before it has."""
-        seen, found = set(self.given), []
+        """Return, for each job, the names of allocated buffers that no job earlier in `uses` has."""
+        seen, new_names = set(self.given), []
         for one in uses:
-            found.append([name for name in one if name not in seen])
+            new_names.append([name for name in one if name not in seen])
             seen.update(one)
-        return found
+        return new_names
 
     def __str__(self):
         lines = [str(self.plan).splitlines()[0], "buffers:"]
@@ -109,27 +109,27 @@ class Program:
 
 
 def dtype_of(problem, name):
-    """The dtype "storage", of x and weights; "state", in which states accumulate; or one by its name."""
+    """Return the dtype of x and weights for "storage", that of accumulating states for "state", else the named one."""
     return known_dtype({"storage": problem.dtype, "state": problem.state_dtype}.get(name, name))
 
 
 class Builder:
     """The base of the builders of forward and backward programs.
 
-    A builder has the call's arrays as attributes, `View`s; its methods `emit` operations on them.
+    A builder has the call's arrays as attributes, which are `View`s. Its methods `emit` operations on them.
 
     Args:
         problem, plan: of the call.
 
     Attributes:
-        given: name -> `View`, of what the call gets.
+        given: name -> `View` of the buffers that the caller passes.
         constants: see `Program`.
-        launched: the layers whose steps run within launches. These launches also copy the layers' states.
-        exchanged: arrays whose numbers the blocks of launches wait for. They are marked as unwritten before, beside the
-            first products: a node of a graph takes a microsecond or two.
-        final_launch: the last launch, which tells the host that the call has failed; None without launches.
-        error_flag: (1,) int64, the call's error flag (`numbarnn.kernels.error_flag`); None: it cannot fail.
-        clears_error_flag: whether the program sets the error flag to zero at its start, as the flag is the call's own.
+        launched: the layers whose steps run in persistent kernels. The kernels also copy these layers' states.
+        exchanged: arrays through which a kernel's blocks pass numbers to each other. A job beside the first products
+            marks their elements as unwritten, because a node of a CUDA graph takes a microsecond or two.
+        final_launch: the last launch, which reports a failed call to the host; None without launches.
+        error_flag: (1,) int64, see `numbarnn.kernels.error_flag`; None if the call cannot fail.
+        clears_error_flag: whether the program first sets the flag to zero, which it does if the flag is the call's own.
     """
 
     error_flag, clears_error_flag = None, False
@@ -141,41 +141,40 @@ class Builder:
         self._groups = {}  # (layer, direction) -> the group of arrays that its steps work on
 
     def new(self, name, shape, dtype="storage"):
-        """All of a buffer that is made for the call."""
+        """Return a view of a whole new buffer, which is allocated for the call."""
         return View.of(name, shape, dtype_of(self.problem, dtype))
 
     def input(self, name, shape, dtype="storage"):
-        """All of a buffer that the call gets."""
+        """Return a view of a whole new buffer, which the caller passes."""
         self.given[name] = view = View.of(name, shape, dtype_of(self.problem, dtype))
         return view
 
     def state(self, make, name, shapes, dtype="storage"):
-        """A state of buffers that `make` (`new` or `input`) makes; shapes: of one array, or a list of several."""
+        """Make a state with `make` (`new` or `input`); shapes: one shape, or a list with one per layer."""
         if isinstance(shapes, list):
             return [make((name, layer), shape, dtype) for layer, shape in enumerate(shapes)]
         return make(name, shapes, dtype)
 
     def emit(self, kind, *operands, **options):
-        """Do this next."""
+        """Append an operation to the current job."""
         self._operations.append(Operation(kind, operands, options))
 
     def put(self, out, value):
-        """Make `out` what `value` is; None is zero."""
+        """Emit out = value; a value of None is zero."""
         self.emit(*(("zero", out) if value is None else ("copy", out, value)))
 
     def put_state(self, out, value):
-        """Make a state `out` what `value` is; None is zero."""
+        """Emit out = value for states; a value of None is zero."""
         for part, other in state_parts(self.problem, out, value):
             self.put(part, other)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def build(self):
-        """The `Program` of the plan.
+        """Make the `Program` of the plan: copies of states, the plan's tasks, copies of states.
 
-        Copies of states come before and after its tasks. All steps come after the first copies and before the last
-        ones; where x and y are copied too (`rewrites`), all tasks do. Only those that need no such task before them are
-        told to wait for the first copies, and the last copies wait only for those that no such task needs. The plan
-        orders the rest.
+        The first copies come before all steps, the last ones after them; if x and y are copied too (`rewrites`), this
+        holds for all tasks. Only steps without an earlier step wait for the first copies themselves, and the last
+        copies wait only for steps without a later one. The others follow through the plan's needs.
         """
         plan, jobs = self.plan, []
         if plan.has_launches:  # its operations are known at the end
@@ -203,7 +202,7 @@ class Builder:
         return Job("copies", "copies", tuple(needs), self._done(function))
 
     def _done(self, function, *arguments):
-        """The operations that a function emits."""
+        """Return the operations that a function emits."""
         self._operations = []
         function(*arguments)
         return tuple(self._operations)
@@ -214,7 +213,6 @@ class Builder:
         self.first_copies()
 
     def _do(self, task):
-        """Emit what a task is."""
         if task.kind != "steps":
             getattr(self, f"do_{task.kind}")(task)
             return
@@ -224,12 +222,12 @@ class Builder:
         self.emit(self.steps_kind, self._groups[place], task.first, task.last)
 
 
-class Places:
-    """Hands out parts of one buffer of bytes, the reserve, for buffers of a call: what backward reads besides x and the
-    weights in one array, as cuDNN's reserve space is. Sizes may be numbers that are not known yet (PyTorch's SymInt).
+class ReserveLayout:
+    """Divide the reserve into buffers. The reserve is one array of bytes with all that backward reads besides x and the
+    weights, like cuDNN's reserve space. Sizes may be symbolic (PyTorch's SymInt).
 
     Args:
-        problem: of the call. buffers: (name, shape, dtype) of each, the dtype as `dtype_of` knows it.
+        problem: of the call. buffers: (name, shape, dtype) of each; dtype as in `dtype_of`.
 
     Attributes:
         size: bytes of the reserve.
@@ -246,5 +244,5 @@ class Places:
             self.size = self.size + (count + LINE - 1) // LINE * LINE
 
     def views(self, reserve):
-        """Name -> the buffer as a `View` of the reserve."""
+        """Return name -> `View` of the reserve."""
         return {name: View(reserve.buffer, dtype, shape, at) for name, (at, shape, dtype) in self._parts.items()}

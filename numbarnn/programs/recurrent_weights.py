@@ -1,10 +1,10 @@
-"""R as steps multiply with it, where that is not the parameter itself: blocks on the diagonal, or some weights dropped.
+"""Make the R that steps multiply with, for cells with heads or dropped weights.
 
-With `Cell.heads` = n the parameter is (A*H, P/n), P the width of h (H but for projections): row g H + j multiplies the
-numbers of head j div (H/n) alone. Engines multiply with a dense R (A*H, P), zero outside of the blocks; persistent
-kernels multiply what of it is in the blocks, where theirs suit (`schedules.persistent.shares.sources`). In training
-`Cell.drop_connect` drops weights of the parameter out first, with one mask per gate for all steps. The gradient of the
-parameter is that of the blocks, dropped out by the same masks.
+With `Cell.heads` = n, the parameter is (A*H, P/n), where P is the width of h. Row g H + j multiplies only the part of h
+that belongs to head j div (H/n). Engines multiply with a dense R (A*H, P) that is zero outside these blocks. Persistent
+kernels skip the zeros where their tiles fit the blocks (`schedules.persistent.shares.sources`). In training,
+`Cell.drop_connect` first drops weights of the parameter, with one mask per gate for all steps. The parameter's gradient
+is the gradient of the blocks, with the same masks applied.
 """
 
 from math import prod
@@ -13,16 +13,16 @@ from numbarnn.common.philox import drop_connect_words
 
 
 class RecurrentWeights:
-    """The R of all layers and directions of a forward program, made before its first step and kept for backward.
+    """The R of all layers and directions of a forward program, made before the first step and kept for backward.
 
     Args:
-        forward: the `Forward`, with the parameters. drops: some weights are dropped.
+        forward: the `Forward`, with the parameters. drops: whether weights are dropped.
 
     Attributes:
-        array: all R, one after the other; with launches, whose kernels know weights by their places in one array, after
-            all parameters.
-        words: (L*D, A, 6) uint64: what `Engine.dropout` needs to know of each gate's mask; None if nothing is dropped.
-        scales: per gate what the others are multiplied by.
+        array: all R, one after another. With launches, they follow all parameters in one array, because kernels find
+            weights by their offset in it.
+        words: (L*D, A, 6) uint64, the mask of each gate as `Engine.dropout` takes it; None if nothing is dropped.
+        scales: for each gate, the factor of the weights that are kept.
     """
 
     def __init__(self, forward, drops):
@@ -46,23 +46,23 @@ class RecurrentWeights:
 
     @classmethod
     def made_for(cls, forward):
-        """Return those of a `Forward`; None where R is the parameter."""
+        """Make the `RecurrentWeights` of a `Forward`; None if steps multiply with the parameter itself."""
         cell = forward.problem.cell
         drops = forward.problem.training and any(cell.drop_connect)
         return cls(forward, drops) if cell.num_ah and (cell.heads > 1 or drops) else None
 
     def start(self, place):
-        """Where the R of a place (layer, direction) begins in `array`."""
+        """Return the position in `array` of the R of a place (layer, direction)."""
         before = list(self._shapes).index(place)
         return self.array.size - sum(map(prod, list(self._shapes.values())[before:]))
 
     def R(self, place):
-        """(A*H, P)."""
+        """Return the R of a place, (A*H, P)."""
         rows, columns = self._shapes[place]
         return self.array[self.start(place) :][: rows * columns].reshape(rows, columns)
 
     def fill(self, program):
-        """Emit what makes all R."""
+        """Emit the operations that make all R."""
         heads = self._cell.heads
         if self._joined:
             program.emit("copy", self.array[: self._flat.size], self._flat)
@@ -75,23 +75,23 @@ class RecurrentWeights:
                 program.emit("spread_blocks", R, used, self._cell.num_ah)
 
     def drop(self, emit, out, x, place):
-        """Emit out = x with weights dropped, gate by gate; both laid out as the parameter."""
+        """Emit out = x with weights dropped, gate by gate; both have the parameter's layout."""
         number = list(self._shapes).index(place)
-        for words, own, scale in self.gates_of(number, len(x)):
-            emit("dropout", out[own], x[own], words, scale)
+        for words, rows, scale in self.gates_of(number, len(x)):
+            emit("dropout", out[rows], x[rows], words, scale)
 
     def gates_of(self, number, rows):
-        """(words, rows of the parameter, scale) of each gate of a place."""
+        """Yield (words, rows of the parameter, scale) for each gate of a place."""
         size = rows // self._cell.num_ah
         for gate, scale in enumerate(self.scales):
             yield self.words[number, gate], slice(gate * size, (gate + 1) * size), scale
 
     def gradient(self, emit, dw, scratch, dah, per_unit, place, accumulate, allow_tf32):
-        """Emit dw (A*H, P/n) (+)= the gradient of the parameter, block by block.
+        """Emit dw (A*H, P/n) (+)= the parameter's gradient, block by block.
 
         Args:
-            scratch: like dw, for what is dropped before it is added; None if nothing is dropped, or not added.
-            dah: (T*B, A*H). per_unit: for each gate what it multiplied, (T*B, P). Rows at any stride.
+            scratch: an array like dw for a gradient that is masked before it is added; None if none is.
+            dah: (T*B, A*H). per_unit: for each gate, the vector that it multiplied, (T*B, P). Rows may have any stride.
         """
         heads, out = self._cell.heads, dw if scratch is None else scratch
         options = {"transpose_a": True, "accumulate": accumulate and scratch is None, "allow_tf32": allow_tf32}
@@ -109,11 +109,8 @@ class RecurrentWeights:
 
 
 def drop_connect_masks(problem, seed, call, first_place):
-    """(L*D, A, 6) uint64, `RecurrentWeights.words` of a call.
-
-    Args:
-        first_place: number of the problem's first place in the whole call.
-    """
+    """Return `RecurrentWeights.words` of a call, (L*D, A, 6) uint64; first_place: number of the problem's first (layer,
+    direction) in the whole call."""
     rates = list(enumerate(problem.cell.drop_connect))
     return [
         [drop_connect_words(rate, seed, first_place + n, gate, call)[1:] for gate, rate in rates]

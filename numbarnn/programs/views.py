@@ -1,7 +1,7 @@
-"""Arrays of a call before there is memory for them: a `Buffer` has a name, shape and dtype, a `View` is a part of one.
+"""Describe arrays before they have memory: a `Buffer` has a name, shape and dtype; a `View` is a part of a buffer.
 
-Views are sliced, reshaped and transposed as NumPy's arrays are. An engine turns a view into an array when it has the
-buffer's memory (`Engine.array_at`).
+Views can be sliced, reshaped and transposed like NumPy arrays. Once a buffer has memory, `Engine.array_at` turns its
+views into arrays.
 """
 
 from math import prod
@@ -17,8 +17,8 @@ class Buffer(NamedTuple):
     """Memory that a call needs.
 
     Attributes:
-        name: a str, or (str, layer) or (str, (layer, direction)) where there are several.
-        shape, dtype: of the array that it is.
+        name: a str; or (str, layer) or (str, (layer, direction)) if there is one for each.
+        shape, dtype: as of NumPy arrays.
     """
 
     name: Any
@@ -30,11 +30,10 @@ class View:
     """A part of a buffer.
 
     Attributes:
-        buffer: the `Buffer`.
-        name: the buffer's.
-        shape, dtype, strides: as of NumPy's arrays. offset: bytes from the beginning of the buffer.
-        is_contiguous: whether no element is apart from the next one.
-        is_whole: whether it is all of its buffer.
+        buffer, name: the `Buffer` and its name.
+        shape, dtype, strides: as of NumPy arrays. offset: bytes from the start of the buffer.
+        is_contiguous: whether its elements follow each other without gaps.
+        is_whole: whether it covers the whole buffer.
     """
 
     __slots__ = ("buffer", "dtype", "is_contiguous", "is_whole", "name", "offset", "shape", "strides")
@@ -56,7 +55,7 @@ class View:
 
     @classmethod
     def of(cls, name, shape, dtype):
-        """All of a new buffer."""
+        """Make a new buffer and return a view of all of it."""
         return cls(Buffer(name, shape, dtype), dtype, shape)
 
     ndim = property(lambda self: len(self.shape))
@@ -89,14 +88,14 @@ class View:
         return View(self.buffer, self.dtype, tuple(shape), offset, tuple(strides))
 
     def reshape(self, *shape):
-        """A contiguous view with other axes."""
+        """Return the same elements with other axes; only for a contiguous view."""
         shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         if not self.is_contiguous or prod(shape) != self.size:
             raise ValueError(f"a view {self.shape} with strides {self.strides} is no view {shape}")
         return View(self.buffer, self.dtype, shape, self.offset)
 
     def transpose(self, *axes):
-        """The axes in that order."""
+        """Return the same elements with the axes in this order."""
         shape, strides = (tuple(kind[axis] for axis in axes) for kind in (self.shape, self.strides))
         return View(self.buffer, self.dtype, shape, self.offset, strides)
 
@@ -107,7 +106,7 @@ class View:
 
 
 def stacked(first, last, count):
-    """Return operands whose views have an axis more, along which they go from those of `first` to those of `last`."""
+    """Return operands whose views have one more axis, along which they go from those of `first` to those of `last`."""
     ends = iter(views_of(last))
 
     def join(view):
@@ -118,19 +117,19 @@ def stacked(first, last, count):
 
 
 def views_of(operands):
-    """Return all views of operands, in the order in which `with_views` meets them."""
-    found, waiting = [], [operands]
+    """Return all views in operands, in the order in which `with_views` visits them."""
+    views, waiting = [], [operands]
     while waiting:
         value = waiting.pop()
         if type(value) is View:
-            found.append(value)
+            views.append(value)
         elif isinstance(value, (tuple, list)):
             waiting += reversed(value)
         elif isinstance(value, dict):
             waiting += reversed(value.values())
         elif getattr(value, "has_views", False):
             waiting += reversed(vars(value).values())
-    return found
+    return views
 
 
 def with_views(value, function):

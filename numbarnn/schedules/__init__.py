@@ -1,4 +1,4 @@
-"""Which (layer, direction, steps) runs when: plans as data."""
+"""Plan which (layer, direction, steps) runs when, as data."""
 
 from numbarnn.schedules import stepwise, wavefront
 from numbarnn.schedules.auto import AUTO

@@ -1,9 +1,9 @@
-"""Estimated times of whole passes, by every schedule: what "auto" compares.
+"""Estimate the time of a pass by each schedule, for "auto" to compare.
 
     pass_us(problem, "persistent", backward=True)
 
-A pass is its products over all steps, and its steps: launches of persistent kernels (`persistent.planner`), or for each
-step a product by cuBLAS and a kernel. The numbers come from `calibration`. Dropout and copies are left out.
+A pass consists of products over all steps, and the steps: launches of persistent kernels (`persistent.planner`), or a
+cuBLAS product and a kernel for each step. The numbers come from `calibration`. Dropout and copies are left out.
 """
 
 from numbarnn.schedules import calibration

@@ -58,17 +58,20 @@ def stream_of(tensor):
 
 # ------------------------------------------------------------------------------------------------------------ weights
 def weights_of(network, weights):
-    """Return the parameters, or one flat tensor of all, as one flat array. It shares the parameters' memory if they are
-    views of one buffer, else they are gathered. The last buffer's array is kept, and views of it with it."""
-    first, known = weights[0], network.last_weights  # one read: another thread may change it
+    """Return the parameters as one flat array.
+
+    It shares the memory of parameters that are views of one buffer, and is kept until they move. Other parameters are
+    copied."""
+    if is_flat(weights):
+        return array_of(gathered(network, weights))
+    first, known = weights[0], network.last_weights  # read once: another thread may change it
     places = [tensor.data_ptr() for tensor in weights if tensor.is_contiguous()]
     if known is not None and places == known.places and first.dtype is known.dtype and first.device == known.device:
         return known.array
     check_weights(network, weights)
     item, memory = first.element_size(), first.untyped_storage()
     ends_inside = places and places[0] + network.size * item <= memory.data_ptr() + memory.nbytes()
-    offsets = [0] if is_flat(weights) else [part.offset * item for part in network.parts]
-    if not ends_inside or places != [places[0] + offset for offset in offsets]:
+    if not ends_inside or places != [places[0] + part.offset * item for part in network.parts]:
         return array_of(gathered(network, weights))
     array = array_of(first.detach().as_strided((network.size,), (1,)))
     network.last_weights = LastWeights(places, first.dtype, first.device, array)
@@ -76,7 +79,7 @@ def weights_of(network, weights):
 
 
 class LastWeights(NamedTuple):
-    """A buffer of parameters: the addresses of the parameters, or of the flat tensor, and one array of all."""
+    """The addresses of parameters in one buffer, and the array of that buffer."""
 
     places: list
     dtype: torch.dtype
@@ -90,16 +93,13 @@ def is_flat(weights):
 
 
 def gathered(network, weights):
-    """Return the flat tensor of the parameters: itself if it is flat, else a copy; differentiable."""
+    """Return all parameters as one flat tensor, through which gradients flow."""
     check_weights(network, weights)
-    if is_flat(weights):
-        return weights[0]
-    return torch.cat([tensor.reshape(-1) for tensor in weights])
+    return weights[0] if is_flat(weights) else torch.cat([tensor.reshape(-1) for tensor in weights])
 
 
 def check_weights(network, weights):
-    """Raise ValueError unless these are all parameters, or one flat tensor of all, and of one dtype, which engines take
-    for all."""
+    """Raise ValueError unless the weights are all parameters, or one flat tensor, and have one dtype."""
     shapes, expected = [tuple(one.shape) for one in weights], [part.shape for part in network.parts]
     if shapes not in (expected, [(network.size,)]):
         names = ", ".join(f"{part.name} {part.shape}" for part in network.parts)
@@ -112,8 +112,10 @@ def check_weights(network, weights):
         )
 
 
-def gradients_of(network, weights, dw, needed):
-    """Return the flat gradient as a list of views, one for each weight; None for those that are not needed."""
-    if is_flat(weights):
-        return [dw if needed[0] else None]
-    return [dw.as_strided(*place) if one else None for one, place in zip(needed, network.places, strict=True)]
+def gradients_of(weights, dw, needed):
+    """Return views of the flat gradient, one for each weight; None for those that are not needed."""
+    views, first = [], 0
+    for weight, is_needed in zip(weights, needed, strict=True):
+        view, first = dw.narrow(0, first, weight.numel()) if is_needed else None, first + weight.numel()
+        views.append(view.view(weight.shape) if is_needed and weight.dim() > 1 else view)
+    return views

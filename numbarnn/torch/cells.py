@@ -87,23 +87,17 @@ class CellBase(Computed, torch.nn.RNNCellBase):
         Raises:
             ValueError, RuntimeError, TypeError: an argument does not fit, as in torch.nn.
         """
-        kind, names = type(self).__name__, self._computation.states
         if isinstance(input, torch.fx.Proxy):
             return self._as_leaf(input, hx)
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{kind}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        batched = input.dim() == 2
-        x = input.unsqueeze(0) if batched else input[None, None]
-        state = None
-        if hx is not None:
-            if len(names) > 1 and isinstance(hx, torch.Tensor):  # of which a tuple could be made
-                raise TypeError(f"{kind}: hx must be a tuple ({', '.join(names)}), not a {type(hx).__name__}")
-            state = tuple(hx) if len(names) > 1 else (hx,)
-            checks.cell_state(kind, state, names)
-            state = tuple(one.unsqueeze(0) if batched else one[None, None] for one in state)
-            checks.cell_sizes(x, state, self.input_size, self.hidden_size)
-        elif input.shape[-1] != self.input_size:
-            checks.cell_sizes(x, (), self.input_size, self.hidden_size)
+        kind, names = type(self).__name__, self._computation.stack.cell.states
+        x, state = checks.single_step(kind, names, input, hx)
+        if x.shape[2] != self.input_size:
+            raise RuntimeError(f"input has inconsistent input_size: got {x.shape[2]} expected {self.input_size}")
+        for number, one in enumerate(state or ()):
+            if one.shape[2] != self.hidden_size:
+                raise RuntimeError(
+                    f"hidden{number} has inconsistent hidden_size: got {one.shape[2]}, expected {self.hidden_size}"
+                )
         weight = self._parameters.get("weight_ih")
         if weight is not None and x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
             raise RuntimeError(
@@ -116,16 +110,16 @@ class CellBase(Computed, torch.nn.RNNCellBase):
             hx = state if state is None or len(names) > 1 else state[0]
             form, found = self._computation.again(self, x, hx, False)
             _, state = found or self._computation.run(self, x, state, About(), form=form)
-        return with_each(state, lambda one: one.squeeze(0) if batched else one[0, 0])
+        return with_each(state, lambda one: one[0] if input.dim() == 2 else one[0, 0])
 
     def _of_size_0(self, x, state):
         """Compute a step with I or H of 0 by torch.nn's function; x and states have an axis for T."""
-        given = [self._parameters[name] for name in _NAMES]
-        if given[2:] != [None, None]:  # its function takes two biases or none
-            given[2:] = [given[0].new_zeros(len(given[0])) if one is None else one for one in given[2:]]
-        zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.states)
+        weights = [self._parameters[name] for name in _NAMES]
+        if weights[2:] != [None, None]:  # its function takes two biases or none
+            weights[2:] = [weights[0].new_zeros(len(weights[0])) if one is None else one for one in weights[2:]]
+        zero = [x.new_zeros(x.shape[1], self.hidden_size)] * len(self._computation.stack.cell.states)
         state = zero if state is None else [one[0] for one in state]
-        found = getattr(_VF, f"{self.cell}_cell")(x[0], state if len(state) > 1 else state[0], *given)
+        found = getattr(_VF, f"{self.cell}_cell")(x[0], state if len(state) > 1 else state[0], *weights)
         return with_each(found, lambda one: one[None])
 
 
@@ -154,7 +148,6 @@ class RNNCell(CellBase):
         self, input_size: int, hidden_size: int, bias: Bias = True, nonlinearity: Literal["tanh", "relu"] = "tanh",
         device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
-        if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        checks.nonlinearity(nonlinearity)
         self.nonlinearity = nonlinearity
         super().__init__(input_size, hidden_size, bias, device, dtype)

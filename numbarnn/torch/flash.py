@@ -103,11 +103,11 @@ def flashrnn(
     parameters = {"weight_hh_l0": R.reshape(-1, units)} | _biases(function, b)
     weights = [parameters[part.name].reshape(part.shape) for part in network.parts]
     h, *private = (None,) if states is None else states.reshape(len(states), 1, batch, hidden)
-    x, about = Wx.reshape(batch, steps, -1), About(batch_first=True, output_states=network.private > 0)
-    y, last, *every = call(network, about, x, h, private or None, weights, checked=False)
-    shape = -1, batch, steps, heads, units
-    every = torch.stack([y, *(state for part in every for state in part)]).reshape(shape)
-    return every, torch.stack(last).reshape(-1, batch, 1, heads, units)
+    x = Wx.reshape(batch, steps, -1).transpose(0, 1).contiguous()  # both passes read this copy
+    y, last, *every = call(network, About(output_states=network.private > 0), x, h, private or None, weights)
+    every = torch.stack([y, *(state for part in every for state in part)]).transpose(1, 2)
+    last = torch.stack(last).reshape(-1, batch, 1, heads, units)
+    return every.reshape(-1, batch, steps, heads, units), last
 
 
 def _biases(function, b):

@@ -21,7 +21,7 @@ from numbarnn import cells
 from numbarnn.layers.checks import flag, keeps_states, side_by_name
 from numbarnn.layers.sequences import NO_PADDING_VALUE
 from numbarnn.programs.states import with_each
-from numbarnn.torch import checks, states
+from numbarnn.torch import checks
 from numbarnn.torch.computation import Computation, Computed
 from numbarnn.torch.core import About
 
@@ -270,7 +270,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             return self._as_leaf(input, hx, lengths=lengths, resets=resets, **options)
         if output_states:
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
-        about = About(lengths, resets, padding_value, self.batch_first, output_states, self.training)
+        about = About(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
             if torch.compiler.is_compiling():  # sizes are in tensors: as with torch.nn's modules the graph ends here
                 return torch.compiler.disable(self._packed)(input, hx, about)
@@ -280,8 +280,8 @@ class Recurrent(Computed, torch.nn.RNNBase):
         if input.dim() != 3:
             return self._of_one_sequence(input, hx, about)
         if hx is not None:
-            hx = states.taken(self._computation.states, hx, batched=True)
-        return self._computation.run(self, input, hx, about, drop, form)
+            hx = checks.state_of(self.cell.states, hx, batched=True)
+        return self._computation.run(self, input, hx, about, self.batch_first, drop, form)
 
     def _of_one_sequence(self, input, hx, about):
         """Run `forward` of one sequence x (T, I) as a batch of one."""
@@ -289,10 +289,11 @@ class Recurrent(Computed, torch.nn.RNNBase):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         axis = 0 if self.batch_first else 1
         if hx is not None:
-            hx = states.taken(self._computation.states, hx, batched=False)
+            hx = checks.state_of(self.cell.states, hx, batched=False)
         if about.resets is not None:
             about = about._replace(resets=torch.as_tensor(about.resets).unsqueeze(axis))
-        output, state, *more = self._computation.run(self, input.unsqueeze(axis), hx, about, self._drop())
+        x = input.unsqueeze(axis)
+        output, state, *more = self._computation.run(self, x, hx, about, self.batch_first, self._drop())
         output, *more = with_each([output, *more], lambda value: value.squeeze(axis))
         return output, with_each(state, lambda one: one.squeeze(1)), *more
 
@@ -313,13 +314,13 @@ class Recurrent(Computed, torch.nn.RNNBase):
             return _VF._pad_packed_sequence(drop(pack(y)), batch_sizes, False, 0.0, steps)[0]
 
         if hx is not None:
-            hx = states.taken(self._computation.states, hx, batched=True)
+            hx = checks.state_of(self.cell.states, hx, batched=True)
             if order is not None:
                 hx = with_each(hx, lambda one: one.index_select(1, order))
-        about = about._replace(lengths=lengths, batch_first=False)
+        about = about._replace(lengths=lengths)
         if about.resets is not None and order is not None:
             about = about._replace(resets=torch.as_tensor(about.resets)[:, order])
-        y, state, *more = self._computation.run(self, x, hx, about, drop and drop_packed)
+        y, state, *more = self._computation.run(self, x, hx, about, drop=drop and drop_packed)
         if ranks is not None:
             state = with_each(state, lambda one: one.index_select(1, ranks))
         y, *more = with_each([y, *more], lambda padded: PackedSequence(pack(padded), batch_sizes, order, ranks))
@@ -377,23 +378,9 @@ class RecurrentCell(Recurrent):
         Raises:
             ValueError, RuntimeError, TypeError: an argument does not fit.
         """
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        names, states = self.cell.states, hx if isinstance(hx, tuple | list) else (hx,)
-        if hx is not None and (len(states) != len(names) or not all(isinstance(one, torch.Tensor) for one in states)):
-            came = ", ".join(type(one).__name__ for one in states)
-            wanted = f"a tuple ({', '.join(names)})" if len(names) > 1 else f"the tensor {names[0]}"
-            raise TypeError(f"{type(self).__name__}: hx must be {wanted} or None, got {came}")
-        for name, one in zip(names, states if hx is not None else (), strict=False):
-            if one.dim() != input.dim() or one.shape[:-1] != input.shape[:-1]:
-                raise RuntimeError(
-                    f"{type(self).__name__}: beside an input {tuple(input.shape)} state {name} must be "
-                    f"({', '.join(map(str, (*input.shape[:-1], 'H')))}), got {tuple(one.shape)}"
-                )
-        hx = tuple(hx) if isinstance(hx, list) else hx
-        outer = () if input.dim() == 2 else (1,)
-        hx = with_each(hx, lambda one: one.reshape(1, *outer, *one.shape))
-        _, state = super().forward(input.reshape(1, *outer, *input.shape), hx)
+        x, state = checks.single_step(type(self).__name__, self.cell.states, input, hx)
+        hx = state if state is None or len(state) > 1 else state[0]
+        _, state = super().forward(x, hx)
         return with_each(state, lambda one: one[0] if input.dim() == 2 else one[0, 0])
 
 
@@ -465,8 +452,7 @@ class RNN(Recurrent):
         **more: Unpack[OfAllStacks],
     ) -> None:  # fmt: skip
         _refuse_projection(more)
-        if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
+        checks.nonlinearity(nonlinearity)
         arguments = input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         super().__init__(f"rnn_{nonlinearity}", *arguments, device=device, dtype=dtype, **more)
         self.nonlinearity = nonlinearity

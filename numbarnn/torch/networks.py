@@ -22,7 +22,7 @@ from numbarnn.torch.arrays import TENSORS
 # torch.compile caches graphs on disk by the keys in them: its backward calls the operator with the old arguments, and
 # asks for results of the old sizes. So keys contain a number that rises when operators' arguments change, the size of
 # some call's reserve, and a digest of the cell's traced equations.
-OPERATORS = 3
+OPERATORS = 5
 SOME_CALL = Shape(2, 3, padded=True, resets=True)
 _cells = {}  # name in keys -> Cell, of cells that are not built in; never removed
 _networks = {}  # key -> Network
@@ -85,7 +85,7 @@ class Network:
         key: text that identifies its computation; equal for networks that compute the same.
         space: the `WeightSpace` of the parameters. parts: its `Parameter`s, in the flat buffer's order; size: its
             elements.
-        places: their shapes, strides and offsets. draws: whether training draws random numbers.
+        draws: whether training draws random numbers.
         private: N, cell states besides h. remembers: whether calls may be repeated, see `Computation.again`.
     """
 
@@ -101,7 +101,6 @@ class Network:
         self.stack.engine.join_pytorch(torch.get_num_threads)
         self.split, self.space = split, self.stack.space.split() if split else self.stack.space
         self.parts, self.size = self.space.parameters, self.space.size
-        self.places = [(part.shape, (*part.shape[1:], 1)[: len(part.shape)], part.offset) for part in self.parts]
         quiet = without_chance(self._cell)
         self.draws = quiet is not self._cell or (self.stack.dropout > 0 and self.stack.num_layers > 1)
         self.private = self.stack.cell.num_private
@@ -113,7 +112,7 @@ class Network:
         }  # fmt: skip
         self.key = json.dumps(known | self._arguments | hidden, sort_keys=True)
         self._quiet, self._stacks = quiet, {}
-        self.last_weights = self.last_call = None  # see `arrays.weights_of`, `Computation.again`
+        self.last_weights, self.last_call = None, (None, {})  # see `arrays.weights_of`, `Computation.again`
 
     def frozen(self, needed):
         """Return the (layer, direction) pairs without a needed parameter; `needed`: a bool for each parameter, or for

@@ -1,17 +1,17 @@
-"""`numbarnn::rnn_forward` and `rnn_backward`: a whole network as two operators that PyTorch does not look into.
+"""A whole network as three operators that PyTorch does not look into.
 
 `torch.compile`, `torch.export`, `torch.func` and tensors without numbers (device "meta") see a call as one operator
-with known shapes; the time to compile does not depend on T. A network is known by its key (`networks`).
+with known shapes, so the time to compile does not depend on T. A network is known by its key (`networks`).
 
     y, hy, cy, states, reserve = rnn_forward(x, hx, cx, weights, lengths, resets, seed, network, ...)
-    dx, dhx, dcx, dw = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
+    dx, dhx, dcx, dw           = rnn_backward(dy, dhy, dcy, d_states, x, weights, reserve, ...)
+    tangents, gradients        = rnn_tangents(values, direction, ...)
 
-States are one tensor each (see `core.forward_tensors`). Absent results have no elements. Results
-share no memory: y is copied out of the reserve.
+States are as in `core.forward_tensors`. Absent results have no elements. Results share no memory.
 """
 
 from functools import partial
-from typing import Sequence  # noqa: UP035 - custom_op of PyTorch 2.5 knows no other
+from typing import List, Sequence  # noqa: UP035 - custom_op of PyTorch 2.5 knows no others
 
 import torch
 from torch import Tensor
@@ -19,29 +19,29 @@ from torch.amp.autocast_mode import _cast as cast
 from torch.library import custom_op
 
 from numbarnn.layers import planned
+from numbarnn.layers.second_order import by_layer, joined, tangents_of
+from numbarnn.layers.tangents import Point
 from numbarnn.programs.backward import Need
 from numbarnn.torch import core
-from numbarnn.torch.arrays import gradients_of
-from numbarnn.torch.networks import DEVICES, DTYPES, Network, computes_in
+from numbarnn.torch.arrays import array_of, gradients_of, stream_of, tensor_of
+from numbarnn.torch.networks import DEVICES, DTYPES, HALVES, Network, computes_in
 
 
 # ------------------------------------------------------------------------------------------------------------ forward
 @custom_op("numbarnn::rnn_forward", mutates_args=())
 def rnn_forward(
     x: Tensor, hx: Tensor | None, cx: Tensor | None, weights: Sequence[Tensor], lengths: Tensor | None,
-    resets: Tensor | None, seed: Tensor | None, network: str, padding_value: float, batch_first: bool,
-    every_state: bool, keep: bool,
+    resets: Tensor | None, seed: Tensor | None, network: str, padding_value: float, every_state: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, hy, cy, all cell states, and the reserve; arguments as in `core.forward_tensors` and `core.About`."""
-    about = core.About(lengths, resets, padding_value, batch_first, every_state, seed=seed)
+    about = core.About(lengths, resets, padding_value, every_state, seed=seed)
     net = Network.of_key(network)
     core.check_tensors(net, about, x, hx, cx, weights)
-    prepared = core.prepare(net, about, x, hx, weights, keep)
-    *results, reserve = core.forward_tensors(prepared, x, hx, cx)
+    *results, reserve = core.forward_tensors(core.prepare(net, about, x, hx, weights, keep), x, hx, cx)
     reserve = reserve if keep else None
 
     def own(result):
-        """Return a result, or a copy of it if it is a part of the reserve."""
+        """Copy a result that is a part of the reserve."""
         inside = None not in (result, reserve) and 0 <= result.data_ptr() - reserve.data_ptr() < reserve.nbytes
         return result.clone() if inside else result
 
@@ -55,9 +55,9 @@ def _nothing(like, result, dtype=None):
 
 
 @rnn_forward.register_fake
-def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep):
+def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, every_state, keep):
     net = Network.of_key(network)
-    stack, shape = net.stack, core.About(lengths, resets, batch_first=batch_first).shape_of(x, hx)
+    stack, shape = net.stack, core.About(lengths, resets).shape_of(x, hx)
     y = x.new_empty((*x.shape[:2], stack.directions * stack.output_widths[-1]))
     of_h, of_c = core.joined_state_shapes(net, shape.batch)
     size = planned.reserve_size(stack, shape, dtype=DTYPES[computes_in(x)]) if keep else 0
@@ -72,12 +72,12 @@ def _(x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_f
 def rnn_backward(
     dy: Tensor | None, dhy: Tensor | None, dcy: Tensor | None, d_states: Tensor | None, x: Tensor | None,
     weights: Sequence[Tensor], reserve: Tensor, seed: Tensor | None, network: str, steps: int, batch: int,
-    padded: bool, resets: bool, batch_first: bool, every_state: bool, from_zero: bool, need_x: bool,
-    need_weights: Sequence[bool],
+    flags: Sequence[bool], need_x: bool, need_weights: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged. x is needed for dw, and
-    for all with checkpoints. need_weights: for each of the weights, whether its gradient is read: see `Need.frozen`."""
-    shape = planned.Shape(steps, batch, padded, resets, batch_first, every_state, from_zero)
+    """Return dx, dhx, dcx and the flat dw of a forward call, and leave the reserve unchanged.
+
+    x: needed for dw, and for all with checkpoints. steps, batch, flags: the call's `planned.Shape`.
+    need_weights: for each of the weights, whether its gradient is read, see `Need.frozen`."""
     net = Network.of_key(network)
     need = Need(need_x, any(need_weights), again=True, frozen=net.frozen(need_weights))
     every = net.stack.checkpoint_every
@@ -86,56 +86,47 @@ def rnn_backward(
             f"numbarnn::rnn_backward needs x with checkpoint_every={every} and {steps} steps, got None: pass the x of "
             "the forward call"
         )
-    prepared = core.prepare_again(net, shape, seed, weights)
-    results = core.backward_tensors(net, prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
+    prepared = core.prepare_again(net, planned.Shape(steps, batch, *flags), seed, weights)
+    results = core.backward_tensors(prepared, x, None, reserve, (dy, dhy, dcy, d_states), need)
     return tuple(_nothing(weights[0], result) for result in results)
 
 
 @rnn_backward.register_fake
-def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, *options):
-    _, _, batch_first, _, _, need_x, need_weights = options
+def _(dy, dhy, dcy, d_states, x, weights, reserve, seed, network, steps, batch, flags, need_x, need_weights):
     net, like = Network.of_key(network), weights[0]
-    outer = (batch, steps) if batch_first else (steps, batch)
     of_h, of_c = core.joined_state_shapes(net, batch)
-    dx, dw = (*outer, net.stack.input_size) if need_x else 0, net.size if any(need_weights) else 0
+    dx = (steps, batch, net.stack.input_size) if need_x else 0
+    dw = net.size if any(need_weights) else 0
     return tuple(map(like.new_empty, (dx, of_h, of_c if net.private else 0, dw)))
 
 
-# ----------------------------------------------------------------------------------------------------------- autograd
 def save_call(ctx, inputs, output):
-    """Save a call of `rnn_forward`, its inputs and results, for `gradients`."""
-    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = inputs
+    """Save the inputs of `rnn_forward` and the reserve for backward, and return the saved tensors."""
+    x, hx, cx, weights, lengths, resets, seed, network, padding_value, every_state, keep = inputs
     ctx.set_materialize_grads(False)
-    ctx.shape = core.About(lengths, resets, batch_first=batch_first, output_states=every_state).shape_of(x, hx)
+    ctx.shape = core.About(lengths, resets, output_states=every_state).shape_of(x, hx)
     ctx.network, ctx.keep, ctx.padding_value = network, keep, padding_value
-    ctx.save_for_backward(output[4], lengths, resets, seed, x, hx, cx, *weights)
+    saved = output[4], lengths, resets, seed, x, hx, cx, *weights
+    ctx.save_for_backward(*saved)
     ctx.mark_non_differentiable(output[4])
+    return saved
 
 
-def gradients(ctx, backward, results, needs_x, needs_weights):
-    """Return dx, dhx, dcx and the list of the weights' gradients. backward: f(lengths, resets, seed, reserve, results,
-    (x, hx, cx), weights, options) of `rnn_backward`'s results. results: gradients of forward's. needs_weights: a bool
-    for each, or for all."""
+def _backward(ctx, dy, dhy, dcy, d_states, _):
     reserve, lengths, resets, seed, x, hx, cx, *weights = ctx.saved_tensors
-    network, shape, (dy, dhy, dcy, d_states) = Network.of_key(ctx.network), ctx.shape, results
+    network, every_state = Network.of_key(ctx.network), ctx.shape.keeps_states
     if not ctx.keep:  # within vmap, a compiled call does not see that batched tensors have gradients: run it again
-        options = ctx.network, ctx.padding_value, shape.batch_major, shape.keeps_states, True
+        options = ctx.network, ctx.padding_value, every_state, True
         reserve = torch.ops.numbarnn.rnn_forward(x, hx, cx, weights, lengths, resets, seed, *options)[4]
-    dcy, d_states = dcy if network.private else None, d_states if shape.keeps_states else None
-    if not isinstance(needs_weights, list | tuple):  # none of the weights may have gradients
-        needs_weights = [needs_weights] * len(weights)
-    of_results, options = (dy, dhy, dcy, d_states), (*shape, needs_x, list(needs_weights))
-    dx, dhx, dcx, dw = backward(lengths, resets, seed, reserve, of_results, (x, hx, cx), weights, options)
-    return dx, dhx, dcx, gradients_of(network, weights, dw, needs_weights)
-
-
-def _backward(ctx, *results):
-    def call(lengths, resets, seed, reserve, of_results, values, weights, options):
-        return torch.ops.numbarnn.rnn_backward(*of_results, values[0], weights, reserve, seed, ctx.network, *options)
-
-    needs_x, needs_hx, needs_cx, needs_weights = ctx.needs_input_grad[:4]
-    dx, dhx, dcx, dw = gradients(ctx, call, results[:4], needs_x, needs_weights)
-    return dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None, dw, *[None] * 8
+    needs_x, needs_hx, needs_cx, needs = ctx.needs_input_grad[:4]
+    if not isinstance(needs, list | tuple):  # PyTorch has one bool if no weight can have a gradient
+        needs = [needs] * len(weights)
+    gradients = dy, dhy, dcy if network.private else None, d_states if every_state else None
+    steps, batch, *flags = ctx.shape
+    options = ctx.network, steps, batch, flags, needs_x, list(needs)
+    dx, dhx, dcx, dw = torch.ops.numbarnn.rnn_backward(*gradients, x, weights, reserve, seed, *options)
+    dx, dhx, dcx = dx if needs_x else None, dhx if needs_hx else None, dcx if needs_cx else None
+    return dx, dhx, dcx, gradients_of(weights, dw, needs), *[None] * 7
 
 
 def _refuse(ctx, *_):
@@ -144,6 +135,49 @@ def _refuse(ctx, *_):
 
 rnn_forward.register_autograd(_backward, setup_context=save_call)
 rnn_backward.register_autograd(_refuse)
+
+
+# ------------------------------------------------------------------------------------ forward mode, second derivatives
+@custom_op("numbarnn::rnn_tangents", mutates_args=())
+def rnn_tangents(
+    values: Sequence[Tensor | None], direction: Sequence[Tensor | None], of_tangents: Sequence[Tensor | None],
+    of_results: Sequence[Tensor | None], lengths: Tensor | None, resets: Tensor | None, seed: Tensor | None,
+    network: str, passes: int,
+) -> List[Tensor]:  # noqa: UP006  # fmt: skip
+    """Return the tangents of y, hy, cy; with 2 passes also the gradients of values; with 3 those of the direction.
+
+    values: x, hx, cx, the flat weights. direction: their tangents; None is zero. of_tangents, of_results: the gradients
+    of the tangents of y, hy, cy, and of y, hy, cy themselves."""
+    net, x = Network.of_key(network), values[0]
+    parts = values, direction, of_results, of_tangents
+    if x.dtype in HALVES:
+        parts = [[one if one is None else one.float() for one in part] for part in parts]
+    stack, draws = net.stack_for(parts[0][0], seed is not None), None if seed is None else (int(seed.item()), 0)
+    with stream_of(x):
+        at, along, of_results, of_tangents = (_point(stack, *part) for part in parts)
+        sequences = core.sequences_of(stack.engine, core.About(lengths, resets), x)
+        _, tangents, tape = tangents_of(stack).forward(at, along, sequences, draws, passes > 1)
+        found = [tangents.x, *joined(stack, tangents.states)]
+        if passes > 1:
+            for one in tangents_of(stack).backward(tape, of_results, of_tangents, passes > 2)[: passes - 1]:
+                found += one.x, *joined(stack, one.states), one.weights
+        return [x.new_empty(0) if one is None else tensor_of(one).to(x.dtype) for one in found]
+
+
+def _point(stack, x, hx, cx, weights=None):
+    """Return x (or y), hx, cx and the weights, or their tangents or gradients, as a `Point` of arrays."""
+    x, h, c, weights = map(array_of, (x, hx, cx, weights))
+    return Point(x, by_layer(stack, h, c), weights)
+
+
+@rnn_tangents.register_fake
+def _(values, direction, of_tangents, of_results, lengths, resets, seed, network, passes):
+    net, x = Network.of_key(network), values[0]
+    of_h, of_c = core.joined_state_shapes(net, x.shape[1])
+    states = of_h, of_c if net.private else 0
+    found = [(*x.shape[:2], net.stack.directions * net.stack.output_widths[-1]), *states]
+    found += [x.shape, *states, net.size] * (passes - 1)
+    return list(map(x.new_empty, found))
 
 
 # --------------------------------------------------------------------------------------------------------------- vmap
@@ -158,40 +192,38 @@ def _select(argument, dim, number):
     return argument.select(dim, number) if isinstance(dim, int) else argument
 
 
-def one_after_another(operator, info, in_dims, *arguments):
-    """Call the operator for each of a batch, one after another."""
+def _one_after_another(operator, kind, info, in_dims, *arguments):
+    """Call an operator for each of a batch of arguments, and stack the results. kind: list or tuple, as it returns."""
     pairs = list(zip(arguments, in_dims, strict=True))
     calls = [operator(*[_select(*pair, number) for pair in pairs]) for number in range(info.batch_size)]
-    results = tuple(map(torch.stack, zip(*calls, strict=True)))
-    return results, (0,) * len(results)
+    results = kind(map(torch.stack, zip(*calls, strict=True)))
+    return results, kind([0] * len(results))
 
 
 @rnn_forward.register_vmap
-def _(info, in_dims, *arguments):
-    x, hx, cx, weights, lengths, resets, seed, network, padding_value, batch_first, every_state, keep = arguments
-    of_x, of_hx, of_cx, of_weights, of_lengths, of_resets, *_ = in_dims
-    others = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
-    if keep or of_x is None or seed is not None or any(dim is not None for dim in others):
-        return one_after_another(rnn_forward, info, in_dims, *arguments)
-    count, axis = info.batch_size, 0 if batch_first else 1  # of x and y, the axis of sequences
+def _(info, in_dims, x, hx, cx, weights, lengths, resets, seed, network, padding_value, every_state, keep):
+    options, of_weights = (seed, network, padding_value, every_state, keep), in_dims[3]
+    of_weights = of_weights if isinstance(of_weights, list | tuple) else [of_weights]
+    if keep or in_dims[0] is None or seed is not None or any(dim is not None for dim in of_weights):
+        arguments = x, hx, cx, weights, lengths, resets, *options
+        return _one_after_another(rnn_forward, tuple, info, in_dims, *arguments)
+    count = info.batch_size
 
-    def folded(tensor, dim, into):
-        """Return a batch of tensors as one, with `count` times as many sequences along an axis."""
+    def folded(tensor, dim, axis=1):
+        """Return a batch of tensors as one tensor with `count` times as many sequences."""
         if tensor is None:
             return None
         tensor = tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        return tensor.movedim(0, into).flatten(into, into + 1)
+        return tensor.movedim(0, axis).flatten(axis, axis + 1)
 
-    ends = folded(lengths, of_lengths, 0), folded(resets, of_resets, axis)
-    x, hx, cx = folded(x, of_x, axis), folded(hx, of_hx, 1), folded(cx, of_cx, 1)
-    results = rnn_forward(x, hx, cx, weights, *ends, seed, network, padding_value, batch_first, every_state, keep)
-    has_c = Network.of_key(network).private > 0
-    dims = axis, 1, 1 if has_c else None, axis if every_state else None, None
-    results = zip(results, dims, strict=True)
-    return tuple(one if dim is None else one.unflatten(dim, (count, -1)) for one, dim in results), dims
+    x, hx, cx, resets = map(folded, (x, hx, cx, resets), (*in_dims[:3], in_dims[5]))
+    results = rnn_forward(x, hx, cx, weights, folded(lengths, in_dims[4], 0), resets, *options)
+    dims = tuple(1 if one.numel() else None for one in results)  # of results that are there
+    return tuple(one.unflatten(1, (count, -1)) if one.numel() else one for one in results), dims
 
 
-rnn_backward.register_vmap(partial(one_after_another, rnn_backward))
+rnn_backward.register_vmap(partial(_one_after_another, rnn_backward, tuple))
+rnn_tangents.register_vmap(partial(_one_after_another, rnn_tangents, list))
 
 
 # ----------------------------------------------------------------------------------------------------------- autocast

@@ -6,38 +6,22 @@ from torch.nn import Parameter
 from numbarnn.layers.named import Named
 
 
-class FlatParameters:
-    """The flat buffer of a module's parameters. names: [network] -> the module's names, in the order of its weight
-    space.
+def flatten(module, names):
+    """Make a module's parameters views of one new flat buffer, unless they are such views already, or cannot be.
 
-    While all parameters are views of the buffer, calls take it unchanged (`numbarnn.torch.arrays`). Parameters from
-    elsewhere (`torch.func.functional_call`, parametrizations, `p.data = ...`) are gathered by each call.
-    """
-
-    def __init__(self, names):
-        self._names, self._all = names, [name for group in names for name in group]
-
-    def of(self, module):
-        """Return [network] -> the parameters that the module has now, in the order of the buffer."""
-        held = module._parameters
-        try:
-            return [[held[name] for name in group] for group in self._names]
-        except KeyError:  # parametrized, pruned, or a replica's on another device
-            return [[getattr(module, name) for name in group] for group in self._names]
-
-    def flatten(self, module):
-        """Make the parameters views of one new buffer, unless they are such views already, or cannot be."""
-        tensors = [module._parameters.get(name) for name in self._all]
-        if torch.compiler.is_compiling() or not _can_be_views(tensors) or _are_views(tensors):
-            return
-        with torch.no_grad():
-            buffer = torch.cat([one.reshape(-1) for one in tensors])
-            for one, view in zip(tensors, torch._C._nn.unflatten_dense_tensors(buffer, tensors), strict=True):
-                one.data = view
+    Calls take such a buffer unchanged (`numbarnn.torch.arrays`). Parameters from elsewhere
+    (`torch.func.functional_call`, parametrizations, `p.data = ...`) are copied by each call."""
+    tensors = [module._parameters.get(name) for name in names]
+    if torch.compiler.is_compiling() or not _can_be_views(tensors) or _are_views(tensors):
+        return
+    with torch.no_grad():
+        buffer = torch.cat([one.reshape(-1) for one in tensors])
+        for one, view in zip(tensors, torch._C._nn.unflatten_dense_tensors(buffer, tensors), strict=True):
+            one.data = view
 
 
 def _can_be_views(tensors):
-    """Return whether these parameters can become views of one buffer; parameters that share memory cannot."""
+    """Return whether parameters can become views of one buffer. Parameters that share memory cannot."""
     first = tensors[0]
     if any(type(one) is not Parameter or one.dtype != first.dtype or one.device != first.device for one in tensors):
         return False
@@ -47,7 +31,7 @@ def _can_be_views(tensors):
 
 
 def _are_views(tensors):
-    """Return whether these stand in one buffer, one after another."""
+    """Return whether tensors are contiguous parts of one buffer, one after another."""
     place, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
     for one in tensors:
         if one.data_ptr() != place or one.untyped_storage().data_ptr() != storage or not one.is_contiguous():
@@ -76,7 +60,7 @@ class NamedTensors(Named):
 
     @property
     def grad(self):
-        """The gradients by name: name -> view, or None if there is none."""
+        """Map each name to a view of the gradient, or None."""
         return NamedTensors(self._module, grad=True)
 
     def __getitem__(self, name):

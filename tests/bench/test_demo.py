@@ -128,6 +128,7 @@ def test_bad_options(option, value, message, cannot):
 
 
 def test_ctrl_c_samples_and_reports(small, tmp_path, monkeypatch, capsys):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored in the background
     train_step = demo.Trainer.train_step
 
     def step_and_press(self):

@@ -102,7 +102,7 @@ def test_indices_may_be_missing():
 
 # -------------------------------------------------------------------------------------------------------------- refused
 BAD_LENGTHS = {
-    "zero": (ValueError, [2, 0, 1], "lengths must be at least 1 to be packed: pass x and lengths to the layer"),
+    "zero": (ValueError, [2, 0, 1], "lengths must be at least 1 in a packed sequence, got 0"),
     "too long": (ValueError, [2, 6, 1], "lengths must be 0 to 5, the steps of x, but lengths[1] is 6"),
     "negative": (ValueError, [2, 1, -1], "lengths must be 0 to 5, the steps of x, but lengths[2] is -1"),
     "too few": (ValueError, [2, 1], "lengths must have shape (3,), one per sequence, but has (2,)"),

@@ -26,9 +26,8 @@ OPTIONS = {
 }
 CALLS = {
     "time_first": {},
-    "batch_first": {"batch_first": True},
     "odd": {"lengths": [6, 0, 3, 5], "resets": True, "padding_value": 0.5},
-    "states": {"batch_first": True, "lengths": [6, 0, 3, 5], "output_states": True},
+    "states": {"lengths": [6, 0, 3, 5], "output_states": True},
 }
 
 
@@ -39,7 +38,7 @@ def arguments(options, call, dtype=torch.float32, keep=True):
     network = Network("lstm", 5, 8, 2, **options)
     from numbarnn.torch.core import joined_state_shapes
 
-    x = torch.randn(4, 6, 5, dtype=dtype) if call.get("batch_first") else torch.randn(6, 4, 5, dtype=dtype)
+    x = torch.randn(6, 4, 5, dtype=dtype)
     states = [torch.randn(shape, dtype=dtype) for shape in joined_state_shapes(network, 4)]
     weights = [torch.rand(part.shape, dtype=dtype) - 0.5 for part in network.parts]
     lengths = torch.tensor(call["lengths"]) if "lengths" in call else None
@@ -50,7 +49,6 @@ def arguments(options, call, dtype=torch.float32, keep=True):
     rest = (
         network.key,
         call.get("padding_value", 0.0),
-        call.get("batch_first", False),
         call.get("output_states", False),
         keep,
     )
@@ -98,10 +96,10 @@ def calls_and_needs():
 @pytest.mark.parametrize("call, need", list(calls_and_needs()))
 def test_backward_is_as_operators_must_be(call, need):
     _, given = arguments(OPTIONS["both_ways"], CALLS[call])
-    x, hx, _, weights, lengths, resets, seed, key, _, batch_first, every_state, _ = given
+    x, hx, _, weights, lengths, resets, seed, key, _, every_state, _ = given
     with torch.no_grad():
         y, hy, _, states, reserve = torch.ops.numbarnn.rnn_forward(*given)
-    about = key, 6, 4, lengths is not None, resets is not None, batch_first, every_state, hx is None
+    about = key, 6, 4, [lengths is not None, resets is not None, False, every_state, hx is None]
     weights, d_states = [weight.detach() for weight in weights], states if every_state else None
     need = need[0], [need[1]] * len(weights)
     torch.library.opcheck(
@@ -113,13 +111,13 @@ def test_backward_is_as_operators_must_be(call, need):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_gradients_are_those_of_differences(options, call):
     network, given = arguments(OPTIONS[options], CALLS[call], torch.float64)
-    x, hx, cx, weights, lengths, resets, _, _, fill, batch_first, every_state, _ = given
+    x, hx, cx, weights, lengths, resets, _, _, fill, every_state, _ = given
 
     def function(x, hx, cx, *weights):
         torch.manual_seed(1)
         y, hy, cy, *every = run(
-            network, x, hx, cx, weights, lengths=lengths, resets=resets, padding_value=fill, batch_first=batch_first,
-            training=True, output_states=every_state,
+            network, x, hx, cx, weights, lengths=lengths, resets=resets, padding_value=fill, training=True,
+            output_states=every_state,
         )  # fmt: skip
         return y, torch.cat([hy, cy], dim=2), *(state for part in every for state in part)
 
@@ -247,10 +245,10 @@ def test_whoever_changes_an_operators_arguments_changes_the_networks_keys():
     """Or torch.compile takes a graph's backward from its cache on disk, as an earlier version called the operator."""
     operators = torch.ops.numbarnn.rnn_forward, torch.ops.numbarnn.rnn_backward
     arguments = [[one.name for one in operator.default._schema.arguments] for operator in operators]
-    given = "lengths resets seed network padding_value batch_first every_state keep"
-    of_call = "steps batch padded resets batch_first every_state from_zero need_x need_weights"
+    given = "lengths resets seed network padding_value every_state keep"
+    of_call = "steps batch flags need_x need_weights"
     assert (OPERATORS, *map(" ".join, arguments)) == (
-        3, f"x hx cx weights {given}", f"dy dhy dcy d_states x weights reserve seed network {of_call}",
+        5, f"x hx cx weights {given}", f"dy dhy dcy d_states x weights reserve seed network {of_call}",
     )  # fmt: skip
     assert f'"operators": {OPERATORS}' in Network("gru", 5, 8).key
 

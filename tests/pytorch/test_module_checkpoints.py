@@ -131,12 +131,12 @@ def test_the_operator_without_x_says_what_is_missing(steps, needed):
     network = Network("lstm", I, H, checkpoint_every=K)
     x = torch.randn(steps, B, I)
     weights = [torch.randn(network.size)]
-    options = None, None, None, network.key, 0.0, False, False, True
+    options = None, None, None, network.key, 0.0, False, True
     with torch.no_grad():
         y, *_, reserve = torch.ops.numbarnn.rnn_forward(x, None, None, weights, *options)
 
     def backward():
-        about = network.key, steps, B, False, False, False, False, True
+        about = network.key, steps, B, [False, False, False, False, True]
         return torch.ops.numbarnn.rnn_backward(y, None, None, None, None, weights, reserve, None, *about, True, [False])
 
     if needed:

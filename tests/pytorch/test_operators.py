@@ -17,18 +17,14 @@ def flags(probability, *shape):
     return torch.rand(shape) < probability
 
 
-@pytest.mark.parametrize("batch_first", [False, True], ids=["time_first", "batch_first"])
-def test_lengths_and_resets_are_tensors(batch_first):
+def test_lengths_and_resets_are_tensors():
     s = Setup()
     lengths, resets = torch.tensor([6, 2, 0, 4]), flags(0.3, 6, 4)
     x = s.x.requires_grad_()
     y, hy, cy = run(s.network, x, None, None, s.weights, lengths=lengths, resets=resets, padding_value=7.0)
-    given, options = x, {"lengths": lengths.tolist(), "resets": resets.numpy(), "padding_value": 7.0}
-    if batch_first:
-        given, options = x.transpose(0, 1), options | {"resets": resets.T, "batch_first": True}
-    other = run(s.network, given, None, None, [s.flat], **options)
-    assert_near(y, other[0].transpose(0, 1) if batch_first else other[0])
-    assert_near((hy, cy), other[1:])
+    options = {"lengths": lengths.tolist(), "resets": resets.numpy(), "padding_value": 7.0}
+    other = run(s.network, x, None, None, [s.flat], **options)
+    assert_near((y, hy, cy), other)
     assert (y[2:, 1] == 7).all() and (y[:, 2] == 7).all()
     grads = [torch.autograd.grad(result.square().sum(), x)[0] for result in (y, other[0])]
     assert_near(*grads)
@@ -66,7 +62,7 @@ def test_results_of_the_operator_share_no_memory(cell, options, every_state):
     """torch.compile writes into a result that nothing reads any more; backward reads the reserve."""
     network = Network(cell, 5, 8, **options)
     seed = torch.tensor([3]) if network.draws else None
-    about = None, None, seed, network.key, 0.0, False, every_state, True
+    about = None, None, seed, network.key, 0.0, every_state, True
     found = torch.ops.numbarnn.rnn_forward(torch.randn(6, 4, 5), None, None, [torch.randn(network.size)], *about)
     places = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in found if one.numel())
     assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
@@ -74,9 +70,7 @@ def test_results_of_the_operator_share_no_memory(cell, options, every_state):
 
 def by_operators(s, x, weights):
     """y of the operators themselves."""
-    return torch.ops.numbarnn.rnn_forward(
-        x, None, None, weights, None, None, None, s.network.key, 0.0, False, False, True
-    )[0]
+    return torch.ops.numbarnn.rnn_forward(x, None, None, weights, None, None, None, s.network.key, 0.0, False, True)[0]
 
 
 @pytest.mark.parametrize("how", ["eager", "operators"])
@@ -107,7 +101,7 @@ def test_what_needs_no_gradient_is_not_computed(monkeypatch):
     asked = []
 
     def noted(*arguments):
-        asked.append(arguments[6][:2])
+        asked.append(arguments[5][:2])
         return core_backward(*arguments)
 
     core_backward = core.backward_tensors
@@ -173,14 +167,13 @@ def test_saved_tensors_hooks_get_all_that_is_kept():
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["folded", "one_after_another"])
-@pytest.mark.parametrize("batch_first", [False, True], ids=["time_first", "batch_first"])
-def test_vmap_over_x(batch_first, gradients):
+def test_vmap_over_x(gradients):
     s = Setup()
-    x = torch.randn(3, *s.x.shape[::-1][1:], 5) if batch_first else torch.randn(3, *s.x.shape)
+    x = torch.randn(3, *s.x.shape)
     lengths, weights = torch.tensor([[6, 2, 0, 4]] * 3), s.weights if gradients else [w.detach() for w in s.weights]
 
     def call(x, lengths):
-        return run(s.network, x, None, None, weights, batch_first=batch_first, lengths=lengths)
+        return run(s.network, x, None, None, weights, lengths=lengths)
 
     together = torch.vmap(call)(x, lengths)
     singly = [

@@ -50,7 +50,7 @@ def test_an_operator_that_was_told_to_keep_nothing_computes_once_more():
     lengths, resets = torch.tensor([4, 2]), torch.rand(4, 2) < 0.3
     states, found = [torch.randn(1, 2, 5, requires_grad=True) for _ in range(2)], []
     for keep in (False, True):
-        options = lengths, resets, None, network.key, 0.5, False, True, keep
+        options = lengths, resets, None, network.key, 0.5, True, keep
         results = torch.ops.numbarnn.rnn_forward(x, *states, weights, *options)[:4]
         found.append(torch.autograd.grad([one.square().sum() for one in results], [x, *states, *weights]))
     torch.testing.assert_close(*found)

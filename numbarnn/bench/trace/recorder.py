@@ -79,7 +79,7 @@ class Exchanged(NamedTuple):
 
 
 class Recorder(simulator.Watcher):
-    """Records the persistent launches of a pass, `planner.Launch`es in their order: its `blocks` and `events`."""
+    """Records the `blocks` and `events` of a pass's persistent launches (`persistent.launch.Launch`), in order."""
 
     def __init__(self, launches):
         self.blocks, self.events, self._launches = [], [], iter(launches)

@@ -48,7 +48,7 @@ def store_in_order(typingctx, address, value):
 
 @intrinsic
 def add_in_order(typingctx, address, value):
-    """Add to the int64 at an address atomically."""
+    """Atomically add `value` to the int64 at `address`, sequentially consistent."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], _I64.as_pointer())

@@ -38,7 +38,7 @@ class DeviceProfile:
 
     @property
     def tensor_cores(self):
-        """Whether it has the `mma` instructions of the kernels (compute capability 8.0 and later)."""
+        """Return whether the device has the `mma` instructions that kernels use (compute capability 8.0 or newer)."""
         return self.compute_capability >= (8, 0)
 
 

@@ -98,9 +98,10 @@ def _alike(problem, first, last):
 
 def _with_input(problem, profile, launch):
     """Return the Launch, or one whose first layer multiplies its input itself, if that saves `LEAST_GAIN` of the time.
-    It saves the product before the launch, but each block of the layer reads the input at every step. It is never
-    chosen
-    by TF32: no time is known of its products before a launch."""
+
+    It saves the product before the launch, but each block of the layer reads the input at every step. TF32 tiles are
+    left as they are, because no times of their products before a launch are known.
+    """
     products = [Task("input", launch.first, direction, 0, problem.steps) for direction in range(problem.directions)]
     on_device = problem if problem.profile is profile else replace(problem, profile=profile)
     spared = sum(product_us(task, on_device) for task in products)
@@ -117,8 +118,10 @@ def _with_input(problem, profile, launch):
 
 def _may_multiply_input(problem, layer):
     """Return whether blocks of a launch's first layer may multiply its input themselves.
-    They may on a GPU, as elsewhere no time is known; if the whole input product is one with W; not in segments, whose
-    bits are those of all steps at once."""
+
+    They may under three conditions. The engine is CUDA, because there are estimates of times for no other. The input
+    product is one product with W. The call has no segments, whose results must have the same bits as all steps at once.
+    """
     whole = layer > 0 or problem.input_mode == "linear"
     segments = problem.is_segment or problem.has_checkpoints
     return problem.engine == "cuda" and whole and not problem.copied_gates[layer] and not segments
