@@ -15,7 +15,7 @@ ROOMS = {
     "bench": (("bench",), 5178),
     "cells": (("cells",), 5279),
     "kernels": (("kernels",), 4983),
-    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14061),
+    "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14056),
     "cuda": (("cuda",), 2324),
     "torch": (("torch",), 2835),
     "weights and convert": (("weights", "convert.py"), 2965),

@@ -72,13 +72,8 @@ class KernelEngine(Engine):
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
 
-<<<<<<< HEAD
-    def launch(self, about):
-        from numbarnn.engines.gpu import launches  # imports the persistent kernels
-=======
     def launch(self, launch_arrays):
-        from numbarnn.engines.gpu import launches  # and with it the persistent kernels
->>>>>>> main
+        from numbarnn.engines.gpu import launches  # imports the persistent kernels
 
         return launches.bind(self, launch_arrays)
 
