@@ -30,6 +30,11 @@ def compute_dtype(dtype):
     return "float32" if dtype in HALVES else dtype
 
 
+def compute_type(dtype):
+    """Return NumPy's scalar type of arithmetic for numbers stored as `dtype`: float32 or float64."""
+    return np.dtype(compute_dtype(dtype)).type
+
+
 def numpy_dtype(dtype):
     """Return NumPy's dtype of that name. bfloat16 comes from the package ml_dtypes, whose import teaches NumPy and CuPy
     the name.

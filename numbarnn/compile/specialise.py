@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells import scalar
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile.scalar import functions_of
 
 
@@ -61,7 +61,7 @@ def specialise(function, dtype, backend):
         backend: "cpu" (a plain function, see `numbarnn.compile.plain`), "cuda" (cuda.jit(device=True)) or "python" (for
             the simulator).
     """
-    replacements, number = functions_of(backend, dtype), np.dtype(compute_dtype(dtype)).type
+    replacements, number = functions_of(backend, dtype), compute_type(dtype)
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
         value = namespace[name]

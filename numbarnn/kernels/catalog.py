@@ -17,7 +17,7 @@ import numpy as np
 from numbarnn import cells
 from numbarnn.cells import library, lstm, tracing
 from numbarnn.cells.definition import Chances
-from numbarnn.common.precision import DTYPES, compute_dtype, is_half
+from numbarnn.common.precision import DTYPES, compute_dtype, compute_type, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
@@ -151,7 +151,7 @@ def stage_kernels_of(cell, dtype):
 def array_kernels(dtype):
     """Yield the kernels of `kernels.arrays` and of projections, each with the layouts of its launches.
     A kernel without a dtype appears once, and one that moves 16 bits appears for float16 only."""
-    T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
+    T, B, H, G, number = 3, 2, 4, 3, compute_type(dtype)
     bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
 
     def shipped(kernel, layouts, *arguments, threads=THREADS_PER_BLOCK):
