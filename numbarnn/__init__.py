@@ -20,29 +20,18 @@ if __spec__.loader.get_source(__name__) is None:
         "(PyInstaller: module_collection_mode={'numbarnn': 'py'})"
     )
 
-# name -> module that defines it; loaded on first use, so that `import numbarnn` needs neither CuPy nor a compiler.
-_PUBLIC = {
-    "LSTM": "numbarnn.layers",
-    "GRU": "numbarnn.layers",
-    "RNN": "numbarnn.layers",
-    "Gradients": "numbarnn.layers",
-    "gradcheck": "numbarnn.layers",
-    "PackedSequence": "numbarnn.layers",
-    "pack_padded_sequence": "numbarnn.layers",
-    "pad_packed_sequence": "numbarnn.layers",
-    "functional": "numbarnn.functional",
-    "convert": "numbarnn.convert",
-    "optim": "numbarnn.optim",
-    "engines": "numbarnn.engines",
-    "set_num_threads": "numbarnn.engines",
-    "get_num_threads": "numbarnn.engines",
-    "cells": "numbarnn.cells",
-    "cell": "numbarnn.cells.tracing",
-    "show": "numbarnn.cells.tracing",
-    "side": "numbarnn.cells.tracing",
-    "step": "numbarnn.cells.tracing",
-    "CellError": "numbarnn.cells.tracing",
+# Module -> public names that it defines. They are loaded on first use, so that `import numbarnn` is fast and needs
+# neither CuPy nor a compiler.
+_MODULES = {
+    "numbarnn.layers": "LSTM GRU RNN Gradients gradcheck PackedSequence pack_padded_sequence pad_packed_sequence",
+    "numbarnn.functional": "functional",
+    "numbarnn.convert": "convert",
+    "numbarnn.optim": "optim",
+    "numbarnn.engines": "engines set_num_threads get_num_threads",
+    "numbarnn.cells": "cells",
+    "numbarnn.cells.tracing": "cell show side step CellError",
 }
+_PUBLIC = {name: module for module, names in _MODULES.items() for name in names.split()}
 # The functions for the equations of a cell.
 _FUNCTIONS = (
     "abs", "chrono", "clip", "columns", "constant", "cos", "cumax", "cumsum", "custom_derivative", "drop_connect",

@@ -71,8 +71,8 @@ class Descriptor(Stack):
         array = array_checks.as_array(self.engine, w, name)
         if array.shape != (self.space.size,) or array.dtype != self.dtype or not array.flags.c_contiguous:
             raise ValueError(
-                f"{name} must be a contiguous weight space of shape ({self.space.size},) and dtype {self.dtype}, but "
-                f"has shape {array.shape} and dtype {array.dtype}"
+                f"{name} must be a contiguous weight space of shape ({self.space.size},) and dtype {self.dtype}, got "
+                f"shape {array.shape} and dtype {array.dtype}"
             )
         return array
 
@@ -145,7 +145,7 @@ def backward_data(
     if reserve.used:
         raise ValueError("reserve was already used by backward_data: call forward_training again")
     if w is None or rnn.engine.address(rnn._weights(w, "w")) != rnn.engine.address(reserve.weights):
-        raise ValueError("w must be the weight space that forward_training was given")
+        raise ValueError("w must be the weight space of the forward_training call")
     problem, packing = reserve.forward.problem, reserve.packing
     axes = (len(packing.places),) if packing else problem.x_shape[:2]
     if dy is not None:
@@ -188,7 +188,7 @@ def _forward(rnn, x, hx, cx, w, places, options, training):
     if w is None:
         raise TypeError("w, the weight space, is missing")
     if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(map(repr, LAYOUTS))}, not {layout!r}")
+        raise ValueError(f"layout must be one of {', '.join(map(repr, LAYOUTS))}, got {layout!r}")
     w = rnn._weights(w, "w")
     packing, batch_major = None, layout == "batch_major_unpacked"
     if layout == "seq_major_packed":
@@ -218,7 +218,7 @@ def _packing(seq_lengths):
         raise ValueError("seq_lengths must be given with layout 'seq_major_packed', got None")
     lengths = np.asarray(seq_lengths)
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or not lengths.size:
-        raise TypeError(f"seq_lengths must be ints, one per sequence, not {seq_lengths!r}")
+        raise TypeError(f"seq_lengths must be ints, one per sequence, got {seq_lengths!r}")
     if lengths[-1] < 1 or (np.diff(lengths) > 0).any():
         raise ValueError(f"seq_lengths of packed data must be at least 1 and never increase, got {lengths}")
     order = np.arange(len(lengths))
@@ -278,7 +278,7 @@ def _delivered(rnn, packing, results, places):
 
 def _check_descriptor(rnn):
     if not isinstance(rnn, Descriptor):
-        raise TypeError(f"rnn must be a Descriptor, not a {type(rnn).__qualname__}")
+        raise TypeError(f"rnn must be a Descriptor, got a {type(rnn).__qualname__}")
     if rnn.widths != rnn.hidden_sizes:
         raise ValueError(
             f"rnn must have states of h's size, but {rnn.cell.name} has {rnn.widths} units: cuDNN's calls have no form "
@@ -289,6 +289,6 @@ def _check_descriptor(rnn):
 def _check_reserve(rnn, reserve):
     _check_descriptor(rnn)
     if not isinstance(reserve, Tape):
-        raise TypeError(f"reserve must be what forward_training returned, not a {type(reserve).__qualname__}")
+        raise TypeError(f"reserve must be the result of forward_training, got a {type(reserve).__qualname__}")
     if reserve.stack is not rnn:
         raise ValueError("reserve was made with another descriptor")

@@ -305,7 +305,7 @@ def test_packed_is_time_major_without_padding(options):
 @pytest.mark.parametrize(
     "error, message, data",
     [
-        (ValueError, "layout must be one of 'seq_major_unpacked', .* not 'packed'", {"layout": "packed"}),
+        (ValueError, "layout must be one of 'seq_major_unpacked', .* got 'packed'", {"layout": "packed"}),
         (ValueError, "seq_lengths must be given with layout 'seq_major_packed'", {"layout": "seq_major_packed"}),
         (ValueError, "never increase", {"layout": "seq_major_packed", "seq_lengths": [4, 6, 4, 1]}),
         (ValueError, "at least 1", {"layout": "seq_major_packed", "seq_lengths": [6, 4, 4, 0]}),

@@ -1,9 +1,9 @@
-"""Compiled code on disk, so that a second process compiles nothing: kernels (`cuda.compiler`), the CPU's functions.
+"""Cache compiled code on disk, so that a second process compiles nothing: GPU kernels and the CPU's functions.
 
-`compile.native` stores the latter. One file per kernel or function is named by its key: a line of JSON (its description
-and the code's hash), then the cubin, or the CPU's code. Files are written whole or not at all; unreadable or damaged
-ones are ignored. A file that nobody has read for KEPT_DAYS is removed. Whoever can write to the folder decides what
-code runs, so a new folder belongs to its user alone (mode 0700).
+`cuda.compiler` and `compile.native` use it. Each kernel or function has a file named by its key: a line of JSON (its
+description and the code's hash), then the code. Files are written atomically, and unreadable or damaged ones are
+ignored. A file that nobody has read for KEPT_DAYS is removed. Whoever can write to the folder decides what code
+runs, so a new folder belongs to its user alone (mode 0700).
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def directory():
 
 
 def directory_if_any():
-    """Return the folder of compiled code; None if there is no home directory."""
+    """Return the folder of compiled code, or None without a home directory."""
     try:
         return directory()
     except RuntimeError:
@@ -61,7 +61,7 @@ def read(key, suffix=".cubin"):
     """Return (description, code) stored under `key`, or None if no intact file has it.
 
     Args:
-        suffix: of the file: what kind of code it is.
+        suffix: the file's ending, which names the kind of code.
     """
     try:
         path = directory() / f"{key}{suffix}"
@@ -69,17 +69,17 @@ def read(key, suffix=".cubin"):
         description = json.loads(first)
         whole = description.pop("sha256") == hashlib.sha256(cubin).hexdigest()
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError):
-        return None  # absent, unreadable, no home directory, or not a file of ours
+        return None  # absent, unreadable, no home directory, or a foreign file
     if not whole:
         return None
     with suppress(OSError):  # such as in a read-only folder
         if time.time() - path.stat().st_mtime > _DAY_S:
-            os.utime(path)  # it is in use: see `_sweep`
+            os.utime(path)  # so that `_sweep` keeps it
     return description, cubin
 
 
 def write(key, description, cubin, suffix=".cubin"):
-    """Store a kernel, or other code; if that is impossible, say so once and go on without."""
+    """Store code, or warn once if that fails."""
     global _warned
     first = json.dumps({**description, "sha256": hashlib.sha256(cubin).hexdigest()}).encode()
     temporary = None
@@ -99,12 +99,12 @@ def write(key, description, cubin, suffix=".cubin"):
             text += "Set NUMBARNN_CACHE_DIR to a writable directory."
             try:
                 warnings.warn(text, stacklevel=2)
-            except UserWarning:  # made an error by a filter: the call itself is right
+            except UserWarning:  # a filter made it an error, but the call must go on
                 logging.getLogger("numbarnn").warning(text)
 
 
 def made_directory():
-    """Return the cache's folder; create it if it does not exist."""
+    """Return the cache's folder, and create it if it does not exist."""
     folder = directory()
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -121,7 +121,7 @@ def files():
 
 
 def clear():
-    """Remove all compiled code from disk; return the number of files and of bytes that were removed."""
+    """Remove all compiled code from disk, and return the numbers of removed files and bytes."""
     count = size = 0
     for path in files():
         with suppress(OSError):
@@ -132,7 +132,7 @@ def clear():
 
 
 def _sweep():
-    """Remove files that killed processes and former versions left, once per process."""
+    """Remove files of killed processes and of former versions, once per process."""
     global _swept
     if _swept:
         return
@@ -146,9 +146,9 @@ def _sweep():
 
 @contextmanager
 def alone(key):
-    """Let one process at a time compile the code of a key: others wait, up to WAIT_S.
-    The operating system ends the lock with its process. Without such locks (Windows, some network drives), or without a
-    writable folder, all go on at once."""
+    """Let one process at a time compile the code of a key, while others wait, up to WAIT_S. The operating system
+    releases the lock if its process ends. Without such locks (Windows, some network drives) or a writable folder,
+    processes do not wait."""
     lock = path = None
     try:
         import fcntl
@@ -175,14 +175,14 @@ def alone(key):
 
 # ----------------------------------------------------------------------------------------------------- keys
 def key(function, *parts):
-    """Return the name under which a kernel is stored: SHA-256 of its function, the package's code and `parts`."""
+    """Return the name under which code is stored: the SHA-256 of its function, the package's code and `parts`."""
     described = (function.__qualname__, fingerprint(function), package_code(), *parts)
     return hashlib.sha256("\0".join(described).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def package_code():
-    """Return the SHA-256 of the sources of all cells and kernels, read once per process."""
+    """Return the SHA-256 of the sources of all cells and kernels."""
     return sources_digest(*_COMPILED_FROM)
 
 
@@ -206,11 +206,11 @@ def sources_digest(*folders):
 def fingerprint(function):
     """Return the SHA-256 of what a Python function computes.
 
-    Kernels made by one factory share name and code and differ in what they close over. So the digest covers the
-    bytecode and, recursively, every function, constant and jitted function that is reached through closures, globals
-    and defaults. Functions of the package's modules count by name, as every key covers their sources; NumPy's too, as
-    Numba replaces them by its own. A value of an unknown kind counts by its repr: if that contains an address, each
-    process compiles the kernel again.
+    Kernels of one factory have the same name and code but different closures. So the digest covers the bytecode and,
+    recursively, every function, constant and jitted function in closures, globals and defaults. Functions of the
+    package's modules count by name, since every key covers their sources, and so do NumPy's, since Numba replaces
+    them. A value of an unknown kind counts by its repr. If the repr has an address, each process compiles the kernel
+    again.
     """
     lines = []
     _describe(function, {}, lines)
@@ -218,7 +218,7 @@ def fingerprint(function):
 
 
 def _describe(value, seen, lines):
-    """Add lines of text that identify a value a kernel refers to. `seen`: id -> (number, the value)."""
+    """Add lines of text that identify a value in a kernel. seen: id -> (number, the value)."""
     if id(value) in seen:
         lines.append(f"seen {seen[id(value)][0]}")
         return
@@ -280,6 +280,6 @@ def _describe_function(function, seen, lines):
 
 
 def run_source(source, file, namespace):
-    """Execute a text, as `exec`, so that its functions have a source; file: a unique name for it."""
+    """Execute text like `exec`, with sources for its functions. file: a unique name for the text."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec", dont_inherit=True), namespace)

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, and refuse before long work if that is impossible."""
+"""Write files atomically, and check before long work that they can be written."""
 
 import errno
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path):
-    """Yield a path to write to, which replaces `path` when the block is done; it has the same ending.
+    """Yield a temporary path with the same ending, which replaces `path` after the block.
 
-    If the block or the disk fails, the former file is unchanged, and nothing is left beside it.
+    If the block or the disk fails, the former file is unchanged, and no temporary file is left.
 
     Raises:
-        OSError: it cannot be written; the error names `path`.
+        OSError: the file cannot be written; the error names `path`.
     """
     if _is_stream(Path(path)):
         final = part = Path(path)
@@ -36,7 +36,7 @@ def replacing(path):
 
 
 def check_writable(path):
-    """Raise the OSError that writing the file would end in; leave everything unchanged."""
+    """Raise the OSError that writing the file would raise, and change nothing."""
     try:
         with replacing(path) as part:
             if not _is_stream(part):
@@ -51,19 +51,19 @@ class _Enough(Exception):
 
 
 def _is_stream(path):
-    """Return whether a path is no file on disk but a stream such as /dev/stdout or a pipe, which cannot be replaced."""
+    """Return whether a path is a stream such as /dev/stdout or a pipe, which cannot be replaced."""
     return path.exists() and (str(path.parent) in ("/dev", "/dev/fd") or not (path.is_file() or path.is_dir()))
 
 
 def _check_what_is_there(path):
     if path.is_dir():
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if path.exists() and not os.access(path, os.W_OK):  # its folder would let it be replaced, but its owner would not
+    if path.exists() and not os.access(path, os.W_OK):  # its folder would allow replacing it, but the file is read-only
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _remove(part):
     try:
         part.unlink(missing_ok=True)
-    except NotADirectoryError:  # `path` is below a file, and so nothing has been written
+    except NotADirectoryError:  # `path` is below a file, so nothing was written
         pass

@@ -1,4 +1,4 @@
-"""Find out what is not installed, and the command that installs an optional part from where the package came."""
+"""Find out what is not installed, and the command that installs it."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(extra):
-    """Return the pip command that installs an extra: from the clone's folder, else from where pip got the package.
+    """Return the pip command that installs an extra, from the clone's folder or from where pip got the package.
 
     Args:
         extra: one of [project.optional-dependencies] in pyproject.toml.
@@ -23,7 +23,7 @@ def command(extra):
 
 
 def compiler_lacks():
-    """Say that Numba's CUDA compiler is not installed, and the command that installs it; None if it is."""
+    """Return the message that Numba's CUDA compiler is not installed, or None if it is."""
     if find_spec("numba") and find_spec("numba_cuda"):
         return None
     return f"numba-cuda, the compiler of kernels, is not installed: {command('cuda12')}"
@@ -35,16 +35,16 @@ def for_gpus():
 
 
 def simulator_lacks():
-    """Say what the simulator needs and is not installed, and the command that installs it; None if nothing."""
+    """Return the message that the simulator lacks a package, or None if it lacks none."""
     return None if find_spec("greenlet") else f"greenlet is not installed: {command('sim')}"
 
 
 @cache  # asking takes 3 ms
 def unsuitable(names, package="numbarnn"):
-    """Say which installed package is too old or too new for another one, and the command that mends it; None if none.
+    """Return a message about an installed package that is too old or too new for another one, or None.
 
     Args:
-        names: a tuple of packages, of those that `package` requires. What is not installed is left out.
+        names: a tuple of packages that `package` requires. Packages that are not installed are ignored.
     """
     try:
         required = metadata.requires(package) or ()
@@ -78,7 +78,7 @@ def _is_clone(root):
 
 
 def _address():
-    """Return where pip got the package, if not from an index: a folder, a file or a repository (PEP 610); else None."""
+    """Return where pip got the package (PEP 610): a folder, file or repository, or None for an index."""
     try:
         text = metadata.distribution("numbarnn").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""Notify the user while compiling takes long: what is compiled, for about how long, and that it is kept on disk.
+"""Notify the user while compiling takes long: what is compiled, for about how long, and where the result is cached.
 
-Nothing is said if the compiled code is on disk already, nor within the first PATIENCE_S seconds; each thing is named
-once per process. A person at a terminal or in a notebook reads it on the error stream; a program finds it in
-`logging.getLogger("numbarnn")`, at the level INFO.
+There is no notice for code that is on disk, nor within the first PATIENCE_S seconds, and each label is named once
+per process. In a terminal or notebook the notice is on the error stream, else in `logging.getLogger("numbarnn")` at
+the level INFO.
 """
 
 import logging
@@ -11,21 +11,21 @@ import threading
 import time
 from contextlib import contextmanager
 
-PATIENCE_S = 2.0  # of a person, for all that is compiled of one thing together
+PATIENCE_S = 2.0  # compile time of a label before its notice
 
-_spent = {}  # what is compiled -> seconds so far
+_spent = {}  # label -> seconds so far
 _said = set()
-_local = threading.local()  # .compiling: this thread does, as compiled functions compile those that they call
+_local = threading.local()  # .compiling: whether this thread compiles, as compiling is nested
 
 
 @contextmanager
 def compiling(label, how_long, kept_in):
-    """While the block compiles, notify once it takes longer than PATIENCE_S, with earlier blocks of the same `label`.
+    """Notify the user if the block takes longer than PATIENCE_S, together with earlier blocks of the same `label`.
 
     Args:
-        label: such as "the cell lstm for the CPU engine, float32".
+        label: what is compiled, such as "the cell lstm for the CPU engine, float32".
         how_long: such as "ten seconds".
-        kept_in: the folder on disk, or None if it is not kept.
+        kept_in: the folder on disk, or None if the code is not cached.
     """
     if getattr(_local, "compiling", False):
         yield
@@ -43,7 +43,7 @@ def compiling(label, how_long, kept_in):
 
 
 def seconds():
-    """Return how many seconds compiling took in this process so far."""
+    """Return how many seconds compiling has taken in this process."""
     return sum(_spent.values())
 
 

@@ -1,8 +1,8 @@
 """Philox4x32-10, a counter-based random number generator.
 
 Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", doi:10.1145/2063384.2063405. Four
-random 32-bit words are a function of a 128-bit counter and a 64-bit key, so a dropout mask needs no memory: any engine
-recomputes it from seed, layer, step and position. 32-bit words are carried in uint64 here, whose products do not
+random 32-bit words are a function of a 128-bit counter and a 64-bit key. So dropout masks need no memory: every
+engine recomputes them from seed, layer, step and position. 32-bit words are stored in uint64, whose products do not
 overflow.
 """
 
@@ -14,7 +14,7 @@ MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 WORD_MASK = np.uint64(0xFFFFFFFF)
 WORD_BITS = np.uint64(32)
-UNIFORM_SHARE = 2.0**-24  # distance of the numbers that a uniform number is one of: float32 has them all
+UNIFORM_SHARE = 2.0**-24  # step from one uniform number to the next
 
 
 def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
@@ -34,12 +34,12 @@ def philox(counter_0, counter_1, counter_2, counter_3, key_0, key_1):
 
 
 class Origin(NamedTuple):
-    """Where the steps of a pass stand in the call whose random numbers they draw.
+    """The position of a pass in the call whose random numbers it draws.
 
     Attributes:
-        time: of the first step.
+        time: time of its first step.
         place: layer D + direction of its first layer and direction.
-        goes_back: whether its further steps are of earlier times.
+        goes_back: whether its next steps are at earlier times.
     """
 
     time: int = 0
@@ -64,8 +64,8 @@ def dropout_words(p, seed, layer, call, first=0):
 
 
 def dropout_masks(p, seed, call, firsts):
-    """Return (scale, the `dropout_words` of layers 0, 1, ... without scale as a uint64 array (layers, 6)).
-    `firsts`: each layer's `first`. Words travel in memory, so that a recorded CUDA graph takes those of each call."""
+    """Return (scale, the `dropout_words` of layers 0, 1, ... without scale as a uint64 array (layers, 6)). firsts: each
+    layer's `first`. Kernels read the words from memory, so that a captured CUDA graph uses those of each call."""
     rows = [dropout_words(p, seed, layer, call, first) for layer, first in enumerate(firsts)]
     return rows[0][0], np.array([words for _, *words in rows], np.uint64)
 

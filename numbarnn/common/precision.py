@@ -1,8 +1,8 @@
-"""Data types: what numbers are stored in, and what they are computed in.
+"""Data types of stored numbers and of arithmetic.
 
-float16 and bfloat16 are for storage alone. Loaded numbers are widened to float32, all arithmetic is float32's, and
-stored numbers are rounded once, to nearest even. Numbers that accumulate from step to step (cell states such as the
-LSTM's c, gradients of states, results of recurrent products) stay float32 in memory too.
+float16 and bfloat16 are for storage only. Loaded numbers are widened to float32, all arithmetic is float32, and
+results are rounded once, to nearest even. Numbers that accumulate from step to step (cell states such as the LSTM's
+c, gradients of states, results of recurrent products) are float32 in memory too.
 """
 
 from functools import cache
@@ -26,14 +26,18 @@ def itemsize(dtype):
 
 
 def compute_dtype(dtype):
-    """Return the dtype (a name) in which numbers stored as `dtype` are computed, and in which states accumulate."""
+    """Return the dtype (a name) of arithmetic, and of accumulating states, for numbers stored as `dtype`."""
     return "float32" if dtype in HALVES else dtype
 
 
-def numpy_dtype(dtype):
-    """Return NumPy's dtype of that name; bfloat16 comes from the package ml_dtypes.
+def compute_type(dtype):
+    """Return NumPy's scalar type of arithmetic for numbers stored as `dtype`: float32 or float64."""
+    return np.dtype(compute_dtype(dtype)).type
 
-    From then on NumPy and CuPy know the name "bfloat16" too.
+
+def numpy_dtype(dtype):
+    """Return NumPy's dtype of that name. bfloat16 comes from the package ml_dtypes, whose import teaches NumPy and CuPy
+    the name.
 
     Raises:
         RuntimeError: ml_dtypes is not installed.

@@ -1,1 +1,1 @@
-"""Turn scalar functions into functions of a backend: constants, functions, tuples in memory, storage."""
+"""Turn scalar functions into functions of a backend, with constants, tuples and storage of a dtype."""

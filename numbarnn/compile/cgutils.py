@@ -1,4 +1,4 @@
-"""Helpers for LLVM's builder, most of them as in Numba's module of this name."""
+"""Helpers for LLVM's builder, most of them like those of Numba's module of this name."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,29 +9,30 @@ voidptr_t = ir.IntType(8).as_pointer()
 
 
 def alloca_once(builder, kind, name=""):
-    """Return the address of a value on the function's stack, allocated once however often this is reached."""
+    """Allocate a value on the function's stack, once however often the code runs, and return its address."""
     with builder.goto_entry_block():
         return builder.alloca(kind, name=name)
 
 
 def get_or_insert_function(module, kind, name):
-    """Return the function of a name; declare it if the module does not know it."""
+    """Return the function of a name, and declare it if the module lacks it."""
     known = module.globals.get(name)
     return ir.Function(module, kind, name) if known is None else known
 
 
 def memset(builder, place, count):
-    """Set bytes at an address to 0."""
+    """Set `count` bytes from an address on to 0."""
     start = builder.bitcast(place, voidptr_t)
     fill = builder.module.declare_intrinsic("llvm.memset", [voidptr_t, count.type])
     builder.call(fill, [start, ir.IntType(8)(0), count, ir.IntType(1)(0)])
 
 
 def loop_wishes(module, wishes):
-    """Return metadata that tells LLVM how to treat one loop. LLVM identifies a loop by a node that names itself first.
+    """Return metadata with LLVM's options for one loop. Its node refers to itself, which makes it unique, as LLVM
+    needs.
 
     Args:
-        wishes: name -> value, or None if the name says all.
+        wishes: name -> value, or None for an option without a value.
     """
     nodes = [
         module.add_metadata([ir.MetaDataString(module, f"llvm.loop.{name}"), *([] if value is None else [value])])
@@ -43,7 +44,7 @@ def loop_wishes(module, wishes):
 
 
 def each_of(builder, value, numbers):
-    """Yield each of some numbers: the code written then runs if the value equals it; the last one covers the rest."""
+    """Yield each number; code written then runs if the value equals it. The last one covers all other values."""
     after, blocks = builder.append_basic_block("chosen"), [builder.append_basic_block(f"of.{n}") for n in numbers]
     choice = builder.switch(value, blocks[-1])
     for number, block in zip(numbers[:-1], blocks, strict=False):
@@ -57,7 +58,7 @@ def each_of(builder, value, numbers):
 
 @contextmanager
 def for_range(builder, count, unrolled=True):
-    """Run the block `count` times; yields an object whose `index` counts from 0.
+    """Run the `with` block's code `count` times. The object it yields has an `index`, which counts from 0.
 
     Args:
         unrolled: whether LLVM may unroll the loop.

@@ -1,7 +1,7 @@
-"""Machine code for this CPU: optimized by LLVM, kept on disk, and loaded to where it can be called.
+"""Machine code for this CPU: optimized by LLVM, cached on disk, and loaded to where it can be called.
 
-Files lie beside the GPU's kernels (`numbarnn.common.code_cache`), named after everything the code depends on: a process
-that finds one compiles nothing.
+Cache files are next to those of GPU kernels (`numbarnn.common.code_cache`), with names from everything that the code
+depends on. A process that finds a file compiles nothing.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _addresses = {}  # symbol -> address, in this process
 
 @cache
 def _machine():
-    """Return LLVM's description of this CPU, and the engine that keeps machine code."""
+    """Return LLVM's target machine for this CPU, and the engine that holds machine code."""
     with suppress(RuntimeError):  # unnecessary, and refused, from llvmlite 0.45 on
         llvm.initialize()
     llvm.initialize_native_target()
@@ -36,8 +36,8 @@ def _machine():
 
 
 def host_features():
-    """Return this CPU's features, name -> whether it has it; empty if LLVM does not know the CPU.
-    LLVM then compiles for what all CPUs of the architecture have."""
+    """Return this CPU's features, name -> whether it has it. If LLVM does not know the CPU, the result is empty, and
+    LLVM compiles for all CPUs of the architecture."""
     try:
         return llvm.get_host_cpu_features()
     except RuntimeError:
@@ -63,13 +63,13 @@ def _sources():
 
 
 def address_of(name, label, made_of, write):
-    """Return the address of a function as machine code: from disk, or compiled now.
+    """Return the address of a function's machine code, from disk or compiled now.
 
     Args:
         name: its name.
         label: what it belongs to, for `notice`.
-        made_of: strings that distinguish it from others of the name, beyond the package's sources.
-        write: write(symbol) -> the function of that name as `llvmlite.ir.Module`.
+        made_of: strings that, with the package's sources, tell it from other functions of the name.
+        write: write(symbol) -> an `llvmlite.ir.Module` with the function of that name.
     """
     with lock:  # for all that asks LLVM: a fork waits for this lock, and not for llvmlite's own
         key_parts = (*made_of, _sources(), *_known_to_llvm())
@@ -83,7 +83,7 @@ def address_of(name, label, made_of, write):
 
 
 def _compiled_once(key, symbol, name, label, write):
-    """Compile a function, see `address_of`, unless another process does meanwhile; return its object file."""
+    """Return a function's object file, compiled here unless another process does so now (see `address_of`)."""
     with code_cache.alone(key), notice.compiling(label, "three seconds", code_cache.directory_if_any()):
         known = code_cache.read(key, ".o")
         if known:
@@ -94,13 +94,13 @@ def _compiled_once(key, symbol, name, label, write):
 
 
 def offer_symbol(name, address):
-    """Let machine code call a function of C by its name."""
+    """Let machine code call a C function by a name."""
     with lock:
         llvm.add_symbol(name, address)
 
 
 def loaded(code, symbol):
-    """Return the address of a function of that symbol in an object file."""
+    """Load an object file and return the address of its function `symbol`."""
     engine = _machine()[1]
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -1,24 +1,25 @@
-"""Compile plain functions to LLVM: the CPU engine's functions, and cells' equations as it runs them.
+"""Compile plain functions to LLVM: the CPU engine's functions, and cells' equations for the CPU.
 
-Numba takes about a tenth of a second for each function, mostly to infer types. A cell and the engine's loops are some
-hundred functions. Importing Numba takes as long as everything that a process with cached code does before its
-first result. Here types follow from the arguments' types, statement by statement, so a function takes a few
-milliseconds; the rest of a first call is LLVM's work. `translate` writes the instructions, `native` keeps the machine
-code on disk.
+Numba would take about a tenth of a second per function, mostly to infer types, and a cell and the engine's loops are
+some hundred functions. Importing Numba alone takes as long as all other work before the first result of a process
+with cached code. Here types follow from the arguments' types, statement by statement, so that a function takes a few
+milliseconds; the rest of a first call is LLVM's work. `translate` writes the instructions, and `native` caches the
+machine code on disk.
 
 A plain function may consist of:
 - assignments, also to several names at once; `if`, `while`, `for` over a `range` (a step that is no constant must be
-    positive), `break`, `continue`, `return`; `for` over a tuple, or `enumerate` of it, whose body is written out for
-    each item;
-- integers (as in C: int64, overflow wraps), bools, numbers of one dtype, which do not mix with integers; tuples and
-    NamedTuples; fields of records; numbers at pointers; tuple(... for ... in a range or tuple known when compiling);
+    positive), `break`, `continue`, `return`; `for` over a tuple or `enumerate` of a tuple, whose body is written once
+    per item;
+- integers (int64 that wrap, as in C), bools, numbers of one dtype, which do not mix with integers; tuples and
+    NamedTuples; fields of records; numbers at pointers; tuple(... for ... in a range or tuple known at compile time);
 - arithmetic, comparisons, `a if b else c`, `and`, `or`, `not`, min, max, abs, int, x.view(np.int32), functions of
     `math`;
-- calls, by position, of plain functions, of intrinsics, which write instructions themselves, and of external functions.
-    Names from outside the function are constants, and so are objects that are handed on as arguments.
+- calls, by position, of plain functions, of intrinsics, which write instructions themselves, and of external
+functions.
+    Names from outside the function are constants, and so are objects passed as arguments.
 
-A name has the type of its first assignment; outside of branches and loops it may get another one. Anything else is
-refused with its file and line.
+A name keeps the type of its first assignment inside branches and loops, and may change it outside. Anything else
+raises `NotPlain` with its file and line.
 """
 
 import ctypes
@@ -40,9 +41,9 @@ class Interleaved(NamedTuple):
     """How many vectors LLVM interleaves in loops, if it is not to decide that itself.
 
     Attributes:
-        known: in loops whose number of iterations is known when compiling.
+        known: in loops whose number of iterations is known at compile time.
         others: in other loops.
-        masked: the rest of such a loop is done with masks, not one number at a time.
+        masked: whether to compute the rest of such a loop with masks instead of one number at a time.
     """
 
     known: int
@@ -55,8 +56,8 @@ class Entry:
 
     Args:
         function: the Python function.
-        label: what the notice says is being compiled, or a function of the constant given to `address` that returns it.
-        interleaved: a function of that constant that returns an `Interleaved`; None: LLVM decides.
+        label: name for the notice of compiling, or a function from the constant of `address` to the name.
+        interleaved: a function from that constant to an `Interleaved`; None lets LLVM decide.
     """
 
     def __init__(self, function, label, interleaved=None):
@@ -64,10 +65,10 @@ class Entry:
         self.__name__, self.__qualname__, self.__doc__ = function.__name__, function.__qualname__, function.__doc__
 
     def address(self, *first):
-        """Return the address of its machine code, which is compiled unless it is on disk.
+        """Return the address of its machine code, from disk or compiled now.
 
         Args:
-            first: types of its first arguments; or an object that is a constant of the code, identified by its repr.
+            first: types of its first arguments, or an object that is a constant of the code, identified by its repr.
                 All other arguments are int64.
         """
         function = self.py_func
@@ -91,13 +92,13 @@ class Entry:
 
 
 class FromPython(Entry):
-    """An entry that Python calls with integers, by ctypes; Python's other threads may run meanwhile."""
+    """An entry that Python calls with integers by ctypes, which lets other Python threads run meanwhile."""
 
     _compiled = None
 
     @property
     def compiled(self):
-        """The machine code, as a function."""
+        """The machine code as a function."""
         if self._compiled is None:
             kinds = [ctypes.c_int64] * self.py_func.__code__.co_argcount
             self._compiled = ctypes.CFUNCTYPE(None, *kinds)(self.address())
@@ -112,7 +113,7 @@ def module_of(symbol, kinds, write, interleaved=None):
 
     Args:
         kinds: types of its arguments.
-        write: write(builder, values) writes its instructions.
+        write: function (builder, values) that writes its instructions.
         interleaved: an `Interleaved` for its loops, or None.
     """
     module = ir.Module(symbol)
@@ -125,7 +126,7 @@ def module_of(symbol, kinds, write, interleaved=None):
 
 
 def finished(module):
-    """Return the module after setting FAST_MATH on its arithmetic."""
+    """Set FAST_MATH on a module's arithmetic and return the module."""
     blocks = [block for function in module.functions for block in function.blocks]
     for one in (instruction for block in blocks for instruction in block.instructions):
         if one.opname in ("fadd", "fsub", "fmul", "fdiv", "fcmp"):

@@ -1,4 +1,4 @@
-"""The scalar functions of `numbarnn.cells.scalar` for compiled code: each takes single numbers."""
+"""The scalar functions of `numbarnn.cells.scalar` for compiled code, in which arguments are single numbers."""
 
 import math
 from functools import cache
@@ -11,7 +11,7 @@ from numbarnn.cuda.language import libdevice
 
 
 def where_scalar(condition, a, b):
-    """Return `where` of one condition."""
+    """Return `where` for one condition."""
     return a if condition else b
 
 
@@ -30,10 +30,9 @@ def sign_scalar(x):
     return ONE if x > ZERO else -ONE if x < ZERO else x
 
 
-# exp, sigmoid, tanh and log1p of one float32 without a call or a branch, so that LLVM can vectorize the loop around
-# them (libm's are a call per element, ten times slower). The polynomials are our own least-maximum-error fits.
-# tests/cells/test_cells.py bounds each error over the whole range: 2 units in the last place, for sigmoid and tanh 2.5,
-# for erf 2, for normal_cdf 5.
+# These functions of a float32 have no call and no branch, so that LLVM can vectorize loops around them. (libm's
+# functions take a call per element and are ten times slower.) The polynomials are our own least-maximum-error fits.
+# tests/cells/test_cells.py bounds the error over the whole range: 2 ulp, 2.5 for sigmoid and tanh, 5 for normal_cdf.
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-04  # their sum is ln 2; n * LN2_HIGH is exact for small n
 EXP_LOW, EXP_HIGH = -104.0, 89.0  # beyond these float32's e^x is 0, and infinite
@@ -46,8 +45,8 @@ E0, E1, E2, E3, E4 = 0.5, 0.16666576, 0.041666374, 0.008363235, 0.0013941217
 
 
 def expm1_and_exponent(x):
-    """Return (e^r - 1, n + ROUNDED_0) with e^x = 2^n e^r, for one float32 from EXP_LOW to EXP_HIGH.
-    n is the integer nearest to x / ln 2."""
+    """Return (e^r - 1, n + ROUNDED_0) with e^x = 2^n e^r and n the integer nearest to x / ln 2.
+    x is a float32 from EXP_LOW to EXP_HIGH."""
     shifted = x * LOG2_E + ROUND_TO_INTEGER
     n = shifted - ROUND_TO_INTEGER
     r = x - n * LN2_HIGH
@@ -57,18 +56,18 @@ def expm1_and_exponent(x):
 
 
 def power_of_2(n):
-    """Return 2^n as a float32; n is an int32 from -127 (0) on, whose lowest 8 bits become the exponent."""
+    """Return 2^n as a float32 for an int32 n from -127 (which gives 0) on. Its lowest 8 bits become the exponent."""
     return np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
 def expm1_and_power(x):
-    """Return (e^r - 1, 2^n) of one float32 from NORMAL_LOW to NORMAL_HIGH."""
+    """Return (e^r - 1, 2^n) for a float32 from NORMAL_LOW to NORMAL_HIGH."""
     p, n = expm1_and_exponent(x)
     return p, power_of_2(n)
 
 
 def exp_float32(x):
-    """Return e^x of one float32, multiplied by 2^n in two steps, so that it may become subnormal, 0 or infinite."""
+    """Return e^x of a float32, multiplied by 2^n in two steps, so that it may become subnormal, 0 or infinite."""
     x = EXP_LOW if x < EXP_LOW else x
     x = EXP_HIGH if x > EXP_HIGH else x
     p, n = expm1_and_exponent(x)
@@ -79,7 +78,7 @@ def exp_float32(x):
 
 
 def sigmoid_float32(x):
-    """Return the sigmoid of one float32: 1 / (1 + e^-x), from half of e^-x, as e^-x may be infinite."""
+    """Return the sigmoid of a float32, 1 / (1 + e^-x), from half of e^-x, since e^-x may be infinite."""
     x = -EXP_HIGH if x < -EXP_HIGH else x
     x = -NORMAL_LOW if x > -NORMAL_LOW else x
     p, n = expm1_and_exponent(-x)
@@ -89,7 +88,7 @@ def sigmoid_float32(x):
 
 
 def tanh_float32(x):
-    """Return tanh of one float32: y / (y + 2) with y = e^2|x| - 1, where nothing cancels, and the sign of x."""
+    """Return tanh of a float32: y / (y + 2) for y = e^2|x| - 1, which has no cancellation, with the sign of x."""
     a = abs(x + x)
     a = NORMAL_HIGH if a > NORMAL_HIGH else a
     p, power = expm1_and_power(a)
@@ -102,7 +101,7 @@ EXPM1_SMALL = 0.34  # below it, n above would be 0; above it e^x - 1 does not ca
 
 
 def expm1_float32(x):
-    """Return e^x - 1 of one float32: r + r^2 E(r) with r = x for small x."""
+    """Return e^x - 1 of a float32, for small x as r + r^2 E(r) with r = x."""
     p = (((E4 * x + E3) * x + E2) * x + E1) * x + E0
     return p * (x * x) + x if abs(x) < EXPM1_SMALL else exp_float32(x) - ONE
 
@@ -111,7 +110,7 @@ L1, L2, L3, L4, L5, L6 = 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13  # atanh(s) 
 
 
 def log1p_float32(x):
-    """Return log(1 + x) of one float32 from 0 to 1: 2 atanh(s) with s = x / (2 + x), at most 1/3."""
+    """Return log(1 + x) of a float32 from 0 to 1: 2 atanh(s) for s = x / (2 + x), which is at most 1/3."""
     s = divide(x, TWO + x)
     z = s * s
     series = (((((L6 * z + L5) * z + L4) * z + L3) * z + L2) * z + L1) * z
@@ -129,9 +128,9 @@ ROUND_TO_128TH = 98304.0  # 1.5 * 2^16: adding it leaves the nearest multiple of
 
 
 def normal_tail(a):
-    """Return 1 - Φ(a) of one float32 from 0 on: e^(-a²/2) times a polynomial; 0 from TAIL_END on, as in float32.
-    Rounding a² would cost as many units in the last place as a²/2 has ones before the point. So a is b plus a rest, and
-    b² is exact."""
+    """Return 1 - Φ(a) of a float32 from 0 on: e^(-a²/2) times a polynomial, and 0 from TAIL_END on. Rounding a² would
+    cost as many units in the last place as a²/2 has digits before the point. So a is split into b and a rest, for
+    which b² is exact."""
     near = TAIL_END if a > TAIL_END else a
     b = (near + ROUND_TO_128TH) - ROUND_TO_128TH
     rest = HALF * ((b - near) * (b + near))
@@ -145,13 +144,13 @@ def normal_tail(a):
 
 
 def erf_near_0(x):
-    """Return erf(x) of one float32 to ±ERF_SMALL: x + x F(x²)."""
+    """Return erf(x) of a float32 from -ERF_SMALL to ERF_SMALL: x + x F(x²)."""
     s = x * x
     return x + x * (((((F5 * s + F4) * s + F3) * s + F2) * s + F1) * s + F0)
 
 
 def erf_float32(x):
-    """Return erf(x) of one float32: for |x| beyond ERF_SMALL 1 - 2 (1 - Φ(√2 |x|)) with the sign of x."""
+    """Return erf(x) of a float32. Beyond ERF_SMALL it is 1 - 2 (1 - Φ(√2 |x|)) with the sign of x."""
     a = abs(x)
     large = ONE - TWO * normal_tail(SQRT_TWO * a)
     large = -large if x < ZERO else large
@@ -159,7 +158,7 @@ def erf_float32(x):
 
 
 def normal_cdf_float32(x):
-    """Return Φ(x) of one float32: near 0 by the error function, where its digits count most."""
+    """Return Φ(x) of a float32. Near 0, where its digits count most, it is computed from the error function."""
     a = abs(x)
     tail = normal_tail(a)
     far = ONE - tail if x > ZERO else tail
@@ -167,7 +166,7 @@ def normal_cdf_float32(x):
 
 
 def modulo_scalar(a, b):
-    """Return `modulo` of two numbers: C's remainder has the sign of a."""
+    """Return `modulo` of two numbers from C's remainder, which has the sign of a."""
     r = fmod(a, b)
     return r + b if (r < ZERO and b > ZERO) or (r > ZERO and b < ZERO) else r
 
@@ -175,13 +174,13 @@ def modulo_scalar(a, b):
 fmod = math.fmod
 
 
-# On a GPU 2^x is one instruction with an error of at most 2 units in the last place.
+# On a GPU 2^x is one instruction with an error of at most 2 ulp.
 LOG2_E_LOW = 1.9259629911e-08  # the rest of LOG2_E beyond float32
 LN2 = 0.6931471805599453
 
 
 def exp_cuda(x):
-    """Return e^x of one float32: 2^t with t = x / ln 2 rounded, times 1 + r ln 2 for the rounding error r."""
+    """Return e^x of a float32: 2^t with t = x / ln 2 rounded, times 1 + r ln 2 for the rounding error r."""
     x = EXP_LOW if x < EXP_LOW else x
     t = x * LOG2_E
     r = fma(x, LOG2_E, -t) + x * LOG2_E_LOW
@@ -193,7 +192,7 @@ INFINITE = math.inf
 
 
 def sigmoid_cuda(x):
-    """Return the sigmoid of one float32."""
+    """Return the sigmoid of a float32."""
     return fast_divide(ONE, ONE + exp_float32(-x))
 
 
@@ -203,7 +202,7 @@ T0, T1, T2, T3, T4 = -0.3333333, 0.13332775, -0.053851031, 0.020995526, -0.00609
 
 
 def tanh_cuda(x):
-    """Return tanh of one float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
+    """Return tanh of a float32: 1 - 2 / (e^2|x| + 1) with the sign of x, or x + x^3 T(x^2) for small x."""
     a = abs(x)
     large = ONE - fast_divide(TWO, exp_float32(a + a) + ONE)
     large = -large if x < ZERO else large
@@ -213,7 +212,7 @@ def tanh_cuda(x):
 
 
 def fma(a, b, c):
-    """Return a b + c, rounded once."""
+    """Return a b + c with one rounding."""
     return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
 
 
@@ -221,30 +220,30 @@ exp2 = np.exp2
 
 
 def fast_divide(a, b):
-    """Return a / b, on a GPU 0 if b is 2^126 or more."""
+    """Return a / b; on a GPU 0 if b is 2^126 or more."""
     return a / b
 
 
-# GPU functions for numbers stored as float16 or bfloat16, whose last place is 2^-11 or 2^-8 of a number: errors of at
-# most 2^-17 of a result, with a quarter to half of the instructions. 2^x and 1 / x are one instruction each. Functions
-# are replaced by name, so these names must not occur in a cell.
+# GPU functions for float16 and bfloat16, which are precise to 2^-11 or 2^-8 of a number. These functions are precise to
+# 2^-17 and take a quarter to half of the instructions. 2^x and 1 / x are one instruction each. Functions are replaced
+# by name, so these names must not occur in a cell.
 exp2_half, reciprocal_half = np.exp2, np.reciprocal
 LOG2_E_TWICE = 2.8853900817779268
 TANH_SMALL_HALF = 0.0625
 
 
 def exp_half(x):
-    """Return e^x of one float32; infinite, or 0, beyond float32's range."""
+    """Return e^x of a float32, infinite or 0 beyond float32's range."""
     return exp2_half(x * LOG2_E)
 
 
 def sigmoid_half(x):
-    """Return the sigmoid of one float32: 1 / (1 + e^-x)."""
+    """Return the sigmoid of a float32: 1 / (1 + e^-x)."""
     return reciprocal_half(ONE + exp2_half(-x * LOG2_E))
 
 
 def tanh_half(x):
-    """Return tanh of one float32: 1 - 2 / (e^2x + 1), or x - x^3 / 3 for small x, where that would cancel."""
+    """Return tanh of a float32: 1 - 2 / (e^2x + 1), or x - x^3 / 3 for small x, where that would cancel."""
     large = ONE - TWO * reciprocal_half(exp2_half(x * LOG2_E_TWICE) + ONE)
     return x + x * (x * x) * T0 if abs(x) < TANH_SMALL_HALF else large
 
@@ -265,7 +264,7 @@ def functions_of(backend, dtype):
 
     Args:
         backend: "cpu", "cuda" or "python".
-        dtype: what results are stored as; float16 and bfloat16 compute in float32.
+        dtype: the dtype of stored results; float16 and bfloat16 compute in float32.
     """
     if backend == "python":
         return {}
@@ -290,7 +289,7 @@ def functions_of(backend, dtype):
 
 
 def _of_halves():
-    """Return coarser functions for float16 and bfloat16 on a GPU: see `exp_half`."""
+    """Return coarser functions for float16 and bfloat16 on a GPU (see `exp_half`)."""
     from numbarnn.cuda import ptx
 
     shorter = {"exp": exp_half, "exp_float32": exp_half, "sigmoid": sigmoid_half, "tanh": tanh_half}

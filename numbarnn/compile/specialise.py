@@ -1,4 +1,4 @@
-"""Turn scalar functions into functions of a backend: compiled for a dtype, for the CPU or a GPU, or left as Python."""
+"""Turn scalar functions into functions of a dtype and backend: compiled for the CPU or a GPU, or plain Python."""
 
 import types
 from functools import cache
@@ -6,13 +6,13 @@ from functools import cache
 import numpy as np
 
 from numbarnn.cells import scalar
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile.scalar import functions_of
 
 
 @cache
 def forward_function(cell, dtype, backend):
-    """Return the cell's forward for a dtype (see `specialise`) and backend, with a general cell's signature."""
+    """Return a cell's forward for a dtype and backend (see `specialise`), with the signature of a general cell."""
     forward = specialise(cell.forward, dtype, backend)
     if cell.general:
         return forward
@@ -25,7 +25,7 @@ def forward_function(cell, dtype, backend):
 
 @cache
 def backward_function(cell, dtype, backend):
-    """Return the cell's backward for a dtype (see `specialise`) and backend, with a general cell's signature."""
+    """Return a cell's backward for a dtype and backend (see `specialise`), with the signature of a general cell."""
     backward = specialise(cell.backward, dtype, backend)
     if cell.general:
         return backward
@@ -38,7 +38,7 @@ def backward_function(cell, dtype, backend):
 
 
 def jit(function, backend):
-    """Compile a function as a device function of a backend ("cpu", "cuda", or "python": as it is)."""
+    """Compile a function as a device function of the backend "cpu" or "cuda"; for "python" return it unchanged."""
     if backend == "cpu":
         from numbarnn.compile.plain import inlined
 
@@ -52,23 +52,23 @@ def jit(function, backend):
 
 @cache
 def specialise(function, dtype, backend):
-    """Compile a function for one dtype and backend: constants get the dtype, scalar functions become the backend's.
+    """Compile a function for one dtype and backend: constants get the dtype, and scalar functions become the backend's.
 
     Args:
-        function: a plain Python function of scalars; the module-level names it uses may be floats, functions of
-            `numbarnn.cells.scalar`, other such functions, or modules and types (left as they are).
-        dtype: what results are stored as; float16 and bfloat16 compute in float32, and so do constants.
-        backend: "cpu" (a plain function, see `numbarnn.compile.plain`), "cuda" (cuda.jit(device=True)) or "python" (not
-            compiled: for the simulator).
+        function: a plain Python function of scalars. The module-level names it uses may be floats, functions of
+            `numbarnn.cells.scalar`, other such functions, and modules and types, which stay as they are.
+        dtype: the dtype of stored results. For float16 and bfloat16, constants and arithmetic are float32.
+        backend: "cpu" (a plain function, see `numbarnn.compile.plain`), "cuda" (cuda.jit(device=True)) or "python" (for
+            the simulator).
     """
-    replacements, number = functions_of(backend, dtype), np.dtype(compute_dtype(dtype)).type
+    replacements, number = functions_of(backend, dtype), compute_type(dtype)
     namespace = dict(function.__globals__)
     for name in namespace.keys() & set(function.__code__.co_names):
         value = namespace[name]
         known_as = value.__name__ if getattr(value, "__module__", None) == scalar.__name__ else name
         value = replacements.get(known_as, value)
         if isinstance(value, float):
-            with np.errstate(over="ignore"):  # a bound beyond the dtype's range is infinite
+            with np.errstate(over="ignore"):  # a bound beyond the dtype's range becomes infinite
                 value = number(value)
         elif isinstance(value, types.FunctionType) and not value.__module__.startswith("numba."):
             value = specialise(value, dtype, backend)

@@ -1,4 +1,4 @@
-"""Write LLVM's instructions for plain functions, statement by statement; `plain` says what these may consist of."""
+"""Write LLVM's instructions for plain functions, statement by statement (see `plain` for what these may contain)."""
 
 import ast
 import builtins
@@ -29,7 +29,7 @@ _ON_INTEGERS = {
     ast.BitXor: "xor",
 }  # fmt: skip
 _ON_FLOATS = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
-# functions of `math` that LLVM has; for others the C library's are called
+# functions of `math` that are LLVM intrinsics; others call the C library
 _OF_LLVM = {"exp", "log", "log2", "log10", "sin", "cos", "sqrt", "pow", "fabs", "floor", "ceil"}
 _OF_C = {
     "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "expm1", "log1p", "erf", "erfc",
@@ -42,11 +42,11 @@ class NotPlain(TypeError):
 
 
 class Plain:
-    """A function for compiled code, see `numbarnn.compile.plain`.
+    """A function for compiled code (see `numbarnn.compile.plain`).
 
     Attributes:
         py_func: the Python function.
-        inlined: it is inlined into its callers.
+        inlined: whether it is inlined into its callers.
     """
 
     def __init__(self, function, inlined=False):
@@ -58,10 +58,11 @@ class Plain:
 
 
 class intrinsic:
-    """A function that writes LLVM's instructions, for plain functions; as Numba's decorator of this name.
+    """Decorate a function that writes LLVM's instructions, for use in plain functions, like Numba's decorator of this
+    name.
 
-    It gets a None and the types of its arguments, and returns its signature and generate(context, builder, signature,
-    values), which writes them and returns the value; `context` knows LLVM's types.
+    The function gets None and the argument types. It returns its signature and generate(context, builder, signature,
+    values), which writes the instructions and returns the value; `context` knows LLVM's types.
     """
 
     def __init__(self, define):
@@ -69,7 +70,7 @@ class intrinsic:
 
 
 class of_types:
-    """A function of the types of its arguments, which is called when compiling: its value is a constant."""
+    """A function of its arguments' types, which is called at compile time: its value is a constant."""
 
     def __init__(self, function):
         self.function = function
@@ -80,7 +81,7 @@ _CONTEXT = SimpleNamespace(get_value_type=lambda type_: type_.llvm, get_dummy_va
 
 
 def call_plain(function, arguments, builder):
-    """Call a plain function and return its value; it is compiled once per module and types of its arguments."""
+    """Call a plain function and return its value. It is compiled once per module and argument types."""
     arguments, module = tuple(map(given, arguments)), builder.module
     known, key = module.__dict__.setdefault("plain_functions", {}), (function, kind(arguments))
     if key not in known:
@@ -101,7 +102,7 @@ def _path(number):
 
 @cache
 def _definitions(file):
-    """Return the syntax trees of a file's functions, by the lines where they begin; the file is in `linecache`."""
+    """Return the syntax trees of the functions in a file of `linecache`, by their first lines."""
     nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {min(one.lineno for one in (node, *node.decorator_list)): node for node in functions}
@@ -126,10 +127,10 @@ def _names_outside(function):
 
 
 class _Function:
-    """A plain function, compiled for types of arguments.
+    """A plain function, compiled for argument types.
 
     Attributes:
-        llvm: LLVM's function, of the address of its results, and of its arguments.
+        llvm: LLVM's function of the address of its results and of its arguments.
         returned: a value of the types it returns.
         results: the structure at the address, None if it returns nothing.
         builder: writes the next instruction.
@@ -164,21 +165,21 @@ class _Function:
         ir.IRBuilder(self.end).ret_void()
         if plain_function.inlined:
             self.llvm.attributes.add("alwaysinline")
-        elif len(self.llvm.blocks) > 3:  # inlining it would take LLVM longer than it saves
+        elif len(self.llvm.blocks) > 3:  # inlining it would cost more compile time than it saves
             self.llvm.attributes.add("noinline")
 
     # -------------------------------------------------------------------------------------- statements
     def run(self, statements):
-        """Write statements, as far as they are reached."""
+        """Write statements as far as they are reachable."""
         for statement in statements:
             if self.builder.block.is_terminated:
-                return  # nothing comes here
+                return  # unreachable
             method = getattr(self, "run_" + type(statement).__name__, None) or self.refuse(statement)
             try:
                 method(statement)
             except NotPlain:
                 raise
-            except Exception as error:  # errors that were not foreseen
+            except Exception as error:
                 self.refuse(statement, f"({type(error).__name__}: {error}) is not of the language of plain functions")
 
     def refuse(self, node, why="is not of the language of plain functions"):
@@ -288,7 +289,7 @@ class _Function:
         self.loop(more, node.body, move_on, begin, known=isinstance(start, int) and isinstance(stop, int))
 
     def unrolled(self, node):
-        """Write a loop over items known when compiling: its body once for each item."""
+        """Write a loop over items known at compile time, with its body once per item."""
         after = self.builder.append_basic_block("after")
         for item in self.items(node.iter):
             following = self.builder.append_basic_block("next")
@@ -303,7 +304,7 @@ class _Function:
         self.builder.position_at_end(after)
 
     def loop(self, more, body, move_on, begin=lambda: None, known=False):
-        """Write a loop; `known`: whether its number of iterations is known when compiling."""
+        """Write a loop. known: whether its number of iterations is known at compile time."""
         head, inside, following, after = map(self.builder.append_basic_block, ("head", "body", "next", "after"))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -338,12 +339,12 @@ class _Function:
 
     # -------------------------------------------------------------------------------------- expressions
     def value(self, node):
-        """Return the value of an expression: a `Value`, a tuple, or something that is known when compiling."""
+        """Return the value of an expression: a `RuntimeValue`, a tuple, or an object known at compile time."""
         method = getattr(self, "value_of_" + type(node).__name__, None) or self.refuse(node)
         return method(node)
 
     def test(self, node):
-        """Return an expression as a bool: one that is known, or a `Value`."""
+        """Return an expression as a bool if it is known at compile time, else as a `RuntimeValue`."""
         value = self.value(node)
         return self.cast(value, types.boolean, node) if isinstance(value, RuntimeValue) else bool(value)
 
@@ -362,7 +363,7 @@ class _Function:
         return tuple(self.values(node.elts))
 
     def values(self, nodes):
-        """Return the values of expressions; a starred one contributes its parts."""
+        """Return the values of expressions. A starred expression contributes its parts."""
         values = []
         for node in nodes:
             if isinstance(node, ast.Starred):
@@ -372,11 +373,11 @@ class _Function:
         return values
 
     def items(self, node):
-        """Return a loop's items if they are known when compiling: a range of constants, a tuple, `enumerate` of it."""
+        """Return a loop's items known at compile time: a range of constants, a tuple, or `enumerate` of a tuple."""
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("range", "enumerate"):
             values = self.values(node.args)
             if any(isinstance(one, RuntimeValue) for one in values):
-                self.refuse(node, "is not known when compiling")
+                self.refuse(node, "is not known at compile time")
             return list(range(*values) if node.func.id == "range" else enumerate(*values))
         value = self.value(node)
         if not isinstance(value, tuple) or isinstance(value, RuntimeValue):
@@ -397,7 +398,7 @@ class _Function:
             if hasattr(value, "number_at"):
                 return call_plain(type(value).number_at, [value, *index], self.builder)
             if not isinstance(index, int):
-                self.refuse(node, "has an index that is not known when compiling")
+                self.refuse(node, "has an index that is not known at compile time")
             return value[index]
         place = self.place(node)
         return RuntimeValue(place.type, self.builder.load(place.llvm))
@@ -482,7 +483,7 @@ class _Function:
         return RuntimeValue(types.boolean, compare(comparison, a.llvm, b.llvm))
 
     def value_of_BoolOp(self, node):
-        """Return `and` and `or` of bools; later operands are computed only if they matter."""
+        """Return `and` or `or` of bools, which computes later operands only if they matter."""
         first, *others = node.values
         for other in others:
             rest, ends = ast.Constant(isinstance(node.op, ast.Or)), isinstance(node.op, ast.Or)
@@ -495,7 +496,7 @@ class _Function:
             return value(node.body if test else node.orelse)
         if isinstance(node.body, ast.Name) and isinstance(node.orelse, ast.Name):
             a, b = given(value(node.body)), given(value(node.orelse))
-            if isinstance(a, RuntimeValue) and isinstance(b, RuntimeValue):  # nothing to compute: no need of branches
+            if isinstance(a, RuntimeValue) and isinstance(b, RuntimeValue):  # two variables need no branches
                 common = self.common(a, b, node)
                 a, b = (self.cast(one, common, node).llvm for one in (a, b))
                 return RuntimeValue(common, self.builder.select(test.llvm, a, b))
@@ -521,7 +522,7 @@ class _Function:
         return map_values(a, lambda one: next(values))
 
     def either(self, type_, pairs):
-        """Return the value from whichever block of the pairs (value, block) came before."""
+        """Return the value that belongs to the block before, from pairs (value, block)."""
         value = self.builder.phi(pairs[0][0].type)
         for one in pairs:
             value.add_incoming(*one)
@@ -568,7 +569,7 @@ class _Function:
         return isinstance(value, RuntimeValue) and isinstance(value.type, types.Float)
 
     def tuple_of(self, node):
-        """Return tuple(expression for name in items known when compiling)."""
+        """Return tuple(expression for name in items known at compile time)."""
         (generator,) = node.args
         if not isinstance(generator, ast.GeneratorExp) or len(generator.generators) > 1 or generator.generators[0].ifs:
             self.refuse(node)
@@ -579,7 +580,7 @@ class _Function:
         return tuple(items)
 
     def view(self, node):
-        """Return x.view(type): the same bits."""
+        """Return x.view(type), the same bits as another type."""
         value, (wanted,) = self.value(node.func.value), self.values(node.args)
         if not isinstance(value, RuntimeValue) or not isinstance(wanted, type) or not issubclass(wanted, np.generic):
             self.refuse(node)
@@ -589,7 +590,7 @@ class _Function:
         return RuntimeValue(wanted, self.builder.bitcast(value.llvm, wanted.llvm))
 
     def of_math(self, name, arguments, node):
-        """Return a function of `math`, of numbers of one dtype."""
+        """Return a function of `math` for numbers of one dtype."""
         if not all(map(self.is_float, arguments)) or len({one.type for one in arguments}) > 1:
             self.refuse(node, "is not of numbers of one dtype, which")
         (first, *_), kinds = arguments, [one.llvm.type for one in arguments]
@@ -611,7 +612,7 @@ class _Function:
         return RuntimeValue(a.type, self.builder.select(self.compared(node, comparison, a, b).llvm, a.llvm, b.llvm))
 
     def external(self, function, arguments, node):
-        """Call a function of another library, in C's way."""
+        """Call a function of another library."""
         kinds, result = function.sig.args, function.sig.return_type
         of_llvm = ir.FunctionType(result.llvm, [one.llvm for one in kinds])
         symbol = cgutils.get_or_insert_function(self.builder.module, of_llvm, function.symbol)
@@ -644,7 +645,7 @@ class _Function:
         return types.intp
 
     def alike(self, a, b, node):
-        """Return two numbers as one type; constant integers take the other's type; bools count as integers."""
+        """Return two numbers as one type. Constant integers take the other's type, and bools count as integers."""
         if isinstance(a, RuntimeValue) and isinstance(a.type, types.Integer) and type(b) is int:
             return a, RuntimeValue(a.type, a.llvm.type(b))
         if isinstance(b, RuntimeValue) and isinstance(b.type, types.Integer) and type(a) is int:

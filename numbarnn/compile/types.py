@@ -1,7 +1,7 @@
-"""Types and values in functions that are being compiled for the CPU.
+"""Types and values of functions that are compiled for the CPU.
 
-Types have Numba's names; importing Numba's takes half a second. A value is a `RuntimeValue`, or a Python
-object that is known when compiling.
+Types have the names of Numba's types, but importing Numba would take half a second. A value is a `RuntimeValue`, or
+a Python object if it is known at compile time.
 """
 
 from collections import namedtuple
@@ -15,10 +15,10 @@ Signature = namedtuple("Signature", "return_type args")
 
 
 class Type:
-    """A type; called with types of arguments it is the signature of a function that returns it.
+    """A type. Called with argument types, it returns the signature of a function that returns this type.
 
     Attributes:
-        name: types with equal names are equal.
+        name: equal for equal types.
         llvm: LLVM's type.
     """
 
@@ -47,7 +47,7 @@ class Integer(Type):
 
 
 class IntegerLiteral(Integer):
-    """An int64 that is known when compiling, as intrinsics see it: `literal_value`."""
+    """An int64 known at compile time, as intrinsics see it (`literal_value`)."""
 
     def __init__(self, value):
         super().__init__(f"Literal[int]({value})", 64, True)
@@ -67,7 +67,7 @@ class Boolean(Type):
 
 
 class CPointer(Type):
-    """The address of numbers of a type, `dtype`."""
+    """The address of numbers of the type `dtype`."""
 
     def __init__(self, dtype):
         super().__init__(f"{dtype}*", dtype.llvm.as_pointer())
@@ -75,7 +75,7 @@ class CPointer(Type):
 
 
 class Record(Type):
-    """A `ctypes.Structure` in memory whose fields are int64: `fields` are their offsets."""
+    """A `ctypes.Structure` in memory with int64 fields. fields: name -> offset."""
 
     def __init__(self, structure):
         self.fields = {name: getattr(structure, name).offset for name, _ in structure._fields_}
@@ -83,7 +83,7 @@ class Record(Type):
 
 
 class ExternalFunction:
-    """A function of another library, known to LLVM by a symbol."""
+    """A function of another library, which LLVM knows by a symbol."""
 
     def __init__(self, symbol, sig):
         self.symbol, self.sig = symbol, sig
@@ -108,11 +108,11 @@ BYTES = none.llvm
 
 
 class RuntimeValue(NamedTuple):
-    """A number, pointer or record of the running program; a Python object stands for what is known when compiling.
+    """A number, pointer or record of the running program.
 
     Attributes:
         type: a `Type`.
-        llvm: LLVM's value; for a variable its address.
+        llvm: LLVM's value, or the address of a variable.
     """
 
     type: Type
@@ -120,14 +120,14 @@ class RuntimeValue(NamedTuple):
 
 
 def flat(value):
-    """Return the `RuntimeValue`s in a value: itself, or those in a tuple's parts."""
+    """Return the `RuntimeValue`s in a value, also those in nested tuples."""
     if isinstance(value, tuple) and not isinstance(value, RuntimeValue):
         return [one for part in value for one in flat(part)]
     return [value] if isinstance(value, RuntimeValue) else []
 
 
 def map_values(value, change):
-    """Return the value with each `RuntimeValue` in it changed."""
+    """Return a value with a function applied to each `RuntimeValue` in it."""
     if isinstance(value, RuntimeValue):
         return change(value)
     if isinstance(value, tuple):
@@ -137,12 +137,12 @@ def map_values(value, change):
 
 
 def kind(value):
-    """Return what is known of a value when compiling: its type, or itself."""
+    """Return what is known of a value at compile time: its type, or itself."""
     return map_values(value, lambda one: one.type)
 
 
 def given(value):
-    """Return constants as `RuntimeValue`s, also as parts of a tuple; other things unchanged."""
+    """Return constants as `RuntimeValue`s, also in tuples; other values unchanged."""
     if isinstance(value, RuntimeValue):
         return value
     if isinstance(value, tuple):

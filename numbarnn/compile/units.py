@@ -1,6 +1,6 @@
-"""A cell's tuples in memory: value k of unit j stands at index k * H + j of a row.
+"""Device functions for a cell's tuples in memory, where value k of unit j is at index k * H + j of a row.
 
-The compiler needs to know the length of tuples, so these functions are written, as text, for a number of values:
+The compiler needs to know the length of tuples, so these functions are generated as text for a number of values:
 
     def load(row, j, H):
         v0 = row[j]
@@ -8,9 +8,9 @@ The compiler needs to know the length of tuples, so these functions are written,
         v1 = row[j]
         return (v0, v1)
 
-A recursive function would be compiled once for each value. Indices carry no literals: an unsigned j and H stay
-unsigned, so LLVM knows that they are not negative, and vectorizes. If numbers are stored otherwise than computed
-(float16), the device functions `widen` and `narrow` convert loaded and stored numbers; None leaves them as they are.
+(A recursive function would be compiled once for each value.) Indices have no literals, so that an unsigned j and H
+stay unsigned. LLVM then knows that they are not negative, and vectorizes. The device functions `widen` and `narrow`
+convert loaded and stored float16 numbers; None leaves numbers unchanged.
 """
 
 from functools import cache
@@ -25,20 +25,19 @@ from numbarnn.compile.specialise import jit, specialise
 
 @cache
 def unchanged(backend):
-    """Make the device function value -> value."""
+    """Make a device function value -> value."""
     return jit(lambda value: value, backend)
 
 
 @cache
 def joiner(backend):
-    """Make the device function (first, rest) -> (first, *rest): Numba cannot compile several such tuples in one
-    function.
-    """
+    """Make a device function (first, rest) -> (first, *rest), as Numba cannot compile several such tuples in one
+    function."""
     return jit(lambda first, rest: (first, *rest), backend)
 
 
 def _write(head, lines, backend, **names):
-    """Make a device function from a head and lines, which refer to `names`."""
+    """Make a device function from a head and lines of text, which refer to `names`."""
     namespace = {"__name__": __name__, **names}
     source = "\n    ".join([f"def {head}:", *lines])
     run_source(source, f"<numbarnn {source}>", namespace)
@@ -46,19 +45,19 @@ def _write(head, lines, backend, **names):
 
 
 def _write_load(head, values, backend, **names):
-    """Make a device function with this head that returns values, each the text of an expression that reads at j."""
+    """Make a device function with this head that returns values, texts of expressions that read at j."""
     lines = [f"v{k} = {value}" for k, value in enumerate(values)]
     names_of_all = as_text([f"v{k}" for k in range(len(values))])
     return _write(head, [*_moving_on(lines), f"return {names_of_all}"], backend, **names)
 
 
 def _moving_on(lines):
-    """Return the lines, with j moved on to the unit's next value between two of them."""
+    """Return the lines with `j += H` between them, which moves j to the unit's next value."""
     return [line for one in lines for line in ("j += H", one)][1:]
 
 
 def _apply(function, name, value):
-    """Return the text of a function's value; the function may be None."""
+    """Return the text of a call of a function that may be None."""
     return f"{name}({value})" if function else value
 
 
@@ -70,15 +69,14 @@ def loader(count, backend, widen=None):
 
 @cache
 def biased_loader(count, backend, widen=None, widen_bias=None):
-    """Make a device function load(row, bias, j, H): `count` values of unit j, each plus its bias."""
+    """Make a device function load(row, bias, j, H) -> `count` values of unit j, each plus its bias."""
     return reset_loader(0, count, backend, widen, widen_bias)
 
 
 @cache
 def reset_loader(recurrent, count, backend, widen=None, widen_bias=None):
-    """Make a device function load(row, bias, j, H): the first `recurrent` values are the bias alone, others value +
-    bias.
-    """
+    """Make a device function load(row, bias, j, H), whose first `recurrent` values are the bias, the others value +
+    bias."""
     bias = _apply(widen_bias, "widen_bias", "bias[j]")
     values = [bias] * recurrent + [f"{_apply(widen, 'widen', 'row[j]')} + {bias}"] * (count - recurrent)
     return _write_load("load(row, bias, j, H)", values, backend, widen=widen, widen_bias=widen_bias)
@@ -86,32 +84,32 @@ def reset_loader(recurrent, count, backend, widen=None, widen_bias=None):
 
 @cache
 def storer(count, backend, narrow=None):
-    """Make a device function store(row, j, H, values): row[k H + j] = values[k] for `count` values of unit j."""
+    """Make a device function store(row, j, H, values), which sets row[k H + j] = values[k] for `count` values."""
     lines = [f"row[j] = {_apply(narrow, 'narrow', f'values[{k}]')}" for k in range(count)]
     return _write("store(row, j, H, values)", _moving_on(lines) or ["pass"], backend, narrow=narrow)
 
 
 @cache
 def adder(count, backend):
-    """Make a device function add(a, b): the sums of two tuples' values."""
+    """Make a device function add(a, b) -> the sums of two tuples' values."""
     return _write("add(a, b)", [f"return {as_text([f'a[{k}] + b[{k}]' for k in range(count)])}"], backend)
 
 
 @cache
 def larger(count, backend):
-    """Make a device function larger(a, b): the larger of two tuples' values; NaN if either is."""
+    """Make a device function larger(a, b) -> the larger of two tuples' values, NaN if either is."""
     values = [f"a[{k}] if a[{k}] > b[{k}] or a[{k}] != a[{k}] else b[{k}]" for k in range(count)]
     return _write("larger(a, b)", [f"return {as_text(values)}"], backend)
 
 
 @cache
 def zeros(count, backend, dtype, value=0):
-    """Make a device function () -> a tuple of `count` zeros, or another value, of a dtype (a name)."""
+    """Make a device function () -> `count` zeros, or copies of another value, of a dtype (a name)."""
     return _write("zeros()", [f"return {as_text(['zero'] * count)}"], backend, zero=np.dtype(dtype).type(value))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise
-NO_TIME = np.uint64(0xFFFFFFFF)  # the time of numbers that are drawn once for all steps
+NO_TIME = np.uint64(0xFFFFFFFF)  # t of numbers that are drawn once for all steps
 
 
 @cache
@@ -122,9 +120,9 @@ def noise_loader(forms, backend, dtype):
         forms: the `numbarnn.cells.definition.NoiseForm` of each number.
 
     Args of draw:
-        chances: the `numbarnn.cells.definition.Chances`; not read for a cell that draws nothing.
-        words: a row of what `numbarnn.common.philox.noise_words` returns.
-        position: b H + j of unit j of sequence b. t: number of the pass's time; both uint64.
+        chances: the `numbarnn.cells.definition.Chances`, unused for a cell that draws nothing.
+        words: a row of `numbarnn.common.philox.noise_words`.
+        position: b H + j for unit j of sequence b. t: time in the pass. Both are uint64.
     """
     number_of = np.dtype(dtype).type
     names = {"zero": number_of(0), "one": number_of(1), "NO_TIME": NO_TIME, "EIGHT": np.uint64(8), "number": number_of}
@@ -132,7 +130,7 @@ def noise_loader(forms, backend, dtype):
     names |= {"SHARE": number_of(UNIFORM_SHARE), "HALF_SHARE": number_of(UNIFORM_SHARE / 2)}
     lines = []
     for k, form in enumerate(forms):
-        number = sum(other.each_step == form.each_step for other in forms[:k])  # among numbers of its kind
+        number = sum(other.each_step == form.each_step for other in forms[:k])  # index among the numbers of its kind
         names[f"group{k}"] = np.uint64(number // 4)
         time = "words[4] - t if words[5] else words[4] + t" if form.each_step else "NO_TIME"
         word = f"drawn{k}[{number % 4}]"
@@ -149,6 +147,6 @@ def noise_loader(forms, backend, dtype):
 
 @cache
 def mean_loader(forms, backend, dtype):
-    """Make a device function mean(chances) -> the numbers in inference; `forms` as `noise_loader` takes them."""
+    """Make a device function mean(chances) -> the numbers in inference. forms: as for `noise_loader`."""
     values = ["one" if form.mean_is_one else f"chances.values[{k}]" for k, form in enumerate(forms)]
     return _write("mean(chances)", [f"return {as_text(values)}"], backend, one=np.dtype(dtype).type(1))

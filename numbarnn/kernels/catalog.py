@@ -1,9 +1,9 @@
-"""List the kernels with arguments as layers pass them, for `numbarnn kernels` and for tests that compile all of them.
+"""List the kernels with arguments as layers pass them, for `numbarnn kernels` and for tests that compile all kernels.
 
-The list has every combination of dtype and layout with which a kernel is launched; a test compares it with what layers
-launch. Three kinds of cells are unlimited in number, and one example stands for each, without its masked kernels: LSTMs
-with cell clip, cells with sums over units, cells that draw random numbers. Persistent kernels belong to one problem
-each; `numbarnn.bench.planned` makes them.
+The list has every combination of dtype and layout with which layers launch a kernel; a test compares both. Three
+kinds of cells are unlimited in number, so one example stands for each, without masked kernels: LSTMs with cell clip,
+cells with sums over units, cells that draw random numbers. Each persistent kernel belongs to one problem, and
+`numbarnn.bench.planned` makes these.
 
 For new kernels, write a function dtype -> ShippedKernels and append it to LISTS.
 """
@@ -17,35 +17,23 @@ import numpy as np
 from numbarnn import cells
 from numbarnn.cells import library, lstm, tracing
 from numbarnn.cells.definition import Chances
-from numbarnn.common.precision import DTYPES, compute_dtype, is_half
+from numbarnn.common.precision import DTYPES, compute_dtype, compute_type, is_half
 from numbarnn.cuda import compiler
 from numbarnn.cuda.arguments import Arguments, numba_types
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.grid import THREADS_PER_BLOCK
-from numbarnn.kernels.step import pointwise, projection, stages, unit_sums
-from numbarnn.kernels.step.groups import (
-    BackwardBuffers,
-    ForwardBuffers,
-    Gradients,
-    Options,
-    Parameters,
-    Saved,
-    Scratch,
-    States,
-    backward_arguments,
-    forward_arguments,
-)
+from numbarnn.kernels.step import groups, pointwise, projection, stages, unit_sums
 
 
 @dataclass(frozen=True)
 class ShippedKernel:
-    """A kernel and arguments like those that it is bound to.
+    """A kernel and example arguments.
 
     Attributes:
-        kernel: the Kernel. dtype: of the layer's arrays; arguments of 16 bits are uint16 (`numbarnn.compile.storage`).
-        layouts: word for kernels that differ only in arguments' layouts or in the sizes they are cut for; else "".
-        threads: the most threads per block that it is launched with.
+        kernel: the Kernel. dtype: of the layer's arrays; 16-bit arguments are uint16 (`numbarnn.compile.storage`).
+        layouts: a name for kernels that differ only in arguments' layouts or in tile sizes; else "".
+        threads: the most threads per block of its launches.
         arguments: small NumPy arrays, scalars, tuples of them; the kernel's remaining parameters are ints.
         dynamic_shared_bytes: dynamic shared memory per block.
     """
@@ -67,7 +55,7 @@ class ShippedKernel:
 
     @property
     def signature(self):
-        """Return what compiled code depends on: the kernel's name and its arguments' types and layouts."""
+        """Return the kernel's name and its arguments' types and layouts, on which compiled code depends."""
         return self.kernel.name, Arguments(self.kernel.name, self.arguments).signature
 
     def compile(self, cc):
@@ -82,7 +70,7 @@ class ShippedKernel:
 
 
 def zeros(dtype, *shape):
-    """Return an array of zeros with a dtype as kernels take it."""
+    """Return an array of zeros with a dtype in the form for kernels."""
     return np.zeros(shape, "uint16" if is_half(dtype) else dtype)
 
 
@@ -92,9 +80,7 @@ SUMMING, DRAWING = library.layer_norm_gru, tracing.cell(library.gru, zoneout_h=0
 
 
 def pointwise_kernels(dtype):
-    """Yield the pointwise kernels: of each cell with and without a step mask, of the examples without. Arrays are
-    contiguous.
-    """
+    """Yield the pointwise kernels, of each cell with and without a step mask, of the examples without."""
     for cell in cells.CELLS.values():
         for masked in (False, True):
             yield from pointwise_kernels_of(cell, dtype, masked)
@@ -107,11 +93,11 @@ def pointwise_kernels_of(cell, dtype, masked):
     before, after = cell.sums_before(len(cell.stages)), cell.sums_after(-1)
     for save in (True, False):
         forward = pointwise.make_pointwise_forward(cell, dtype, save, masked)
-        arguments = forward_arguments(_buffers(cell, dtype, masked, save)[0])
+        arguments = groups.forward_arguments(_buffers(cell, dtype, masked, save)[0])
         yield ShippedKernel(forward, dtype, "", _threads(cell, dtype, before), arguments)
     for projected in (False, True) if "c" in cell.states else (False,):
         backward = pointwise.make_pointwise_backward(cell, dtype, masked, projected)
-        arguments = backward_arguments(_buffers(cell, dtype, masked, projected=projected)[1])
+        arguments = groups.backward_arguments(_buffers(cell, dtype, masked, projected=projected)[1])
         yield ShippedKernel(backward, dtype, "", _threads(cell, dtype, after), arguments)
 
 
@@ -121,7 +107,7 @@ def _threads(cell, dtype, stages):
 
 
 def _buffers(cell, dtype, masked, save=True, projected=False):
-    """Return small arrays of a direction's steps: `ForwardBuffers` and `BackwardBuffers`."""
+    """Return small `ForwardBuffers` and `BackwardBuffers` of a direction's steps."""
     T, B, H, number = 3, 2, 5, compute_dtype(dtype)
     G, A, N, Q = cell.num_gates, cell.num_ah, cell.num_private, cell.num_sums
     V, S = cell.num_per_unit, cell.num_products
@@ -133,16 +119,16 @@ def _buffers(cell, dtype, masked, save=True, projected=False):
     noise = zeros("uint64", 6) if cell.noise and save else None
     thresholds, values = (np.uint64(0),) * len(cell.noise), (np.dtype(number).type(0),) * len(cell.noise)
     chances = Chances(thresholds if save else None, values) if cell.noise else None
-    options = Options(zeros("uint8", T + 2, B) if masked else None, noise, chances)
-    parameters = Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
-    states, saved = States(h, c, h if projected else None), Saved(ax if save and cell.num_saved else None, v, sums)
+    options = groups.Options(zeros("uint8", T + 2, B) if masked else None, noise, chances)
+    parameters = groups.Parameters(None, zeros(dtype, G * H), zeros(dtype, A * H), per_unit=per_unit)
+    states = groups.States(h, c, h if projected else None)
+    saved = groups.Saved(ax if save and cell.num_saved else None, v, sums)
     dah, dy = zeros(dtype, T, B, A * H), zeros(dtype, T, B, H)
-    gradients = Gradients(dh, dc, ax, dah, dy, d_per_unit=d_per_unit)
-    scratch = Scratch(ax, zeros(number, B, A * H)), Scratch(dm=dh if projected else None, d_v=d_v, d_sums=d_sums)
-    return (
-        ForwardBuffers(cell, 0, save, parameters, states, saved, scratch[0], options),
-        BackwardBuffers(cell, 0, parameters, states, saved, gradients, scratch[1], options),
-    )
+    gradients = groups.Gradients(dh, dc, ax, dah, dy, d_per_unit=d_per_unit)
+    scratch = groups.Scratch(ax, zeros(number, B, A * H))
+    forward = groups.ForwardBuffers(cell, 0, save, parameters, states, saved, scratch, options)
+    scratch = groups.Scratch(dm=dh if projected else None, d_v=d_v, d_sums=d_sums)
+    return forward, groups.BackwardBuffers(cell, 0, parameters, states, saved, gradients, scratch, options)
 
 
 def stage_kernels(dtype):
@@ -152,20 +138,20 @@ def stage_kernels(dtype):
 
 
 def stage_kernels_of(cell, dtype):
-    """Yield a cell's stage kernels, with and without a step mask. Arrays are contiguous; a drawing cell is training."""
+    """Yield a cell's stage kernels, with and without a step mask, in training if the cell draws."""
     for stage, masked in product(cell.product_stages, (False, True)):
         of_forward, of_backward = _buffers(cell, dtype, masked)
         forward = stages.make_stage_forward(cell, stage, dtype, masked, bool(cell.noise))
         backward = stages.make_stage_backward(cell, stage, dtype, masked)
         threads = [_threads(cell, dtype, sums) for sums in (cell.sums_before(stage), cell.sums_after(stage))]
         yield ShippedKernel(forward, dtype, "", threads[0], stages.forward_arguments(of_forward))
-        yield ShippedKernel(backward, dtype, "", threads[1], backward_arguments(of_backward))
+        yield ShippedKernel(backward, dtype, "", threads[1], groups.backward_arguments(of_backward))
 
 
 def array_kernels(dtype):
     """Yield the kernels of `kernels.arrays` and of projections, each with the layouts of its launches.
-    A kernel without a dtype appears once; one that moves 16 bits appears for float16 alone."""
-    T, B, H, G, number = 3, 2, 4, 3, np.dtype(compute_dtype(dtype)).type
+    A kernel without a dtype appears once, and one that moves 16 bits appears for float16 only."""
+    T, B, H, G, number = 3, 2, 4, 3, compute_type(dtype)
     bits, step_mask, fill = dtype != "bfloat16", zeros("uint8", T + 2, B), number(0)
 
     def shipped(kernel, layouts, *arguments, threads=THREADS_PER_BLOCK):
@@ -190,8 +176,8 @@ def array_kernels(dtype):
             yield shipped(projection.make_carry(), layouts, h, step_mask)
             yield shipped(copies.make_spread(), layouts, gates, rows)
         for flag in (False, True):
-            gradients = Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=contiguous)
-            arguments = projection.join_arguments(gradients, Options(step_mask if flag else None))
+            gradients = groups.Gradients(dh, dc=None, dax=None, dah=None, dy=dy, dht=contiguous)
+            arguments = projection.join_arguments(gradients, groups.Options(step_mask if flag else None))
             yield shipped(projection.make_join(dtype, flag), layouts, *arguments)
             yield shipped(copies.make_sum_gates(dtype, flag), layouts, rows, gates)
         add, threads = column_sums.make_add_column_sums(dtype), prod(column_sums.threads())
@@ -213,7 +199,7 @@ LISTS = [pointwise_kernels, stage_kernels, array_kernels]  # functions dtype -> 
 
 
 def shipped_kernels():
-    """Yield all of them, dtype by dtype, in the order of LISTS."""
+    """Yield all kernels, dtype by dtype, in the order of LISTS."""
     for dtype in DTYPES:
         for kernels_of in LISTS:
             yield from kernels_of(dtype)

@@ -48,8 +48,8 @@ def _explain_timeout(detail):
     return (
         f"a persistent kernel timed out: layer {layer}, direction {direction}, waited at step {step} of the "
         f"{'backward' if backward else 'forward'} pass for {missing}",
-        "Other work on the device may have delayed it: call again, or make the layer with schedule='stepwise', where "
-        "no kernel waits for another block. If it happens again, please report it",
+        "Other work on the device may have delayed it: call again, or make the layer with schedule='stepwise', whose "
+        "kernels wait for nothing. If it happens again, please report it",
     )
 
 

@@ -130,7 +130,7 @@ def test_tensors_that_require_a_gradient_are_refused(gpu, make):
 @pytest.mark.parametrize("kind", ("numpy", "list", "dlpack"))
 def test_what_is_not_on_a_gpu_is_refused(gpu, kind):
     values = {"numpy": np.zeros(3), "list": [1.0], "dlpack": ByDLPack(np.zeros(3), gpu.log, kind=1)}
-    with pytest.raises(TypeError, match=r"^x must live on the GPU.* copy it with cupy\.asarray\(x\)"):
+    with pytest.raises(TypeError, match=r"^x must be on the GPU.* copy it with cupy\.asarray\(x\)"):
         gpu.engine.asarray(values[kind], "x")
 
 

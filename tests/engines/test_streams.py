@@ -63,12 +63,12 @@ def test_other_kinds_or_places_are_other_calls(streams):
 
 def test_no_more_calls_are_remembered_than_allowed(monkeypatch, streams):
     monkeypatch.setattr(streams_module, "GRAPHS", 2)
-    monkeypatch.setattr(streams_module, "SIGHTS", 2)
+    monkeypatch.setattr(streams_module, "SEEN", 2)
     done = []
     for key in "abcabcccab":
         do = lambda key=key: cupy_module.get_current_stream().do(lambda: done.append(key))  # noqa: E731
         streams.run_jobs(lambda do=do: [Job("a", (), lambda: do)], key)
-        assert len(streams._graphs) <= 2 and len(streams._sights) <= 2
+        assert len(streams._graphs) <= 2 and len(streams._seen) <= 2
     assert "".join(done) == "abcabcccab"
     assert streams.replays == 3  # of "ccc" the second and third, and the last b: it was seen two calls before
 

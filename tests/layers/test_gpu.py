@@ -52,14 +52,14 @@ def test_numpy_arrays_are_refused_and_nothing_is_copied():
     problem = make_problem(Case("lstm", hidden=(5, 5)))
     layer = problem.layer("cuda")
     x = on_engine(layer.engine, problem.x)
-    with pytest.raises(TypeError, match=r"(?s)x must live on the GPU.*numpy.ndarray.*cupy.asarray"):
+    with pytest.raises(TypeError, match=r"(?s)x must be on the GPU.*numpy.ndarray.*cupy.asarray"):
         layer(problem.x)
-    with pytest.raises(TypeError, match=r"(?s)state\[0\] \(h\) must live on the GPU"):
+    with pytest.raises(TypeError, match=r"(?s)state\[0\] \(h\) must be on the GPU"):
         layer(x, problem.state)
     _, _, tape = layer.forward(x)
-    with pytest.raises(TypeError, match=r"(?s)dy must live on the GPU"):
+    with pytest.raises(TypeError, match=r"(?s)dy must be on the GPU"):
         layer.backward(tape, problem.dy)
-    with pytest.raises(TypeError, match=r"(?s)dw must live on the GPU"):
+    with pytest.raises(TypeError, match=r"(?s)dw must be on the GPU"):
         layer.backward(tape, None, dw=np.zeros(layer.weights.size, np.float32))
     layer.backward(tape, on_engine(layer.engine, problem.dy))
 

@@ -121,7 +121,7 @@ def test_blocks_that_do_not_fit_together(monkeypatch):
     monkeypatch.setattr(auto.estimate, "pass_us", lambda problem, name, backward: float(name != "persistent"))
     monkeypatch.setattr(BoundKernel, "resident_blocks", lambda bound: 1)
     layer, x = layer_and_x("persistent")
-    with pytest.raises(RuntimeError, match=r"has \d+ blocks, .* and the device has room for 1 "):
+    with pytest.raises(RuntimeError, match=r"needs \d+ blocks .* but the device has room for 1 "):
         layer(x)
     layer, x = layer_and_x()
     with pytest.warns(UserWarning, match="room for 1 "):

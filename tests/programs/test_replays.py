@@ -93,7 +93,7 @@ def test_a_full_device_gets_back_what_is_kept(gpu):
     layer(x)
     assert engine.buffer_pool.kept_bytes() > 0
     cupy.device_memory.room = 100
-    with pytest.raises(MemoryError, match=r"no room for an array \(\d+, 4, 32\)"):
+    with pytest.raises(MemoryError, match=r"no memory for an array \(\d+, 4, 32\)"):
         layer(x[:-1])
     gc.collect()
     assert engine.buffer_pool.kept_bytes() == 0

@@ -1,1 +1,1 @@
-"""The engines that run CUDA kernels: on a GPU, and in the simulator of one."""
+"""The engines that run CUDA kernels, on a GPU or in a simulator."""

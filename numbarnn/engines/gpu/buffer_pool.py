@@ -1,57 +1,57 @@
-"""Memory that calls used and will want again, so that a steady loop comes back to the same few addresses soon.
+"""Keep the memory of calls, so that a steady loop uses the same few addresses again.
 
-CUDA graphs are found again by addresses (`numbarnn.engines.gpu.graphs`). With CuPy's pool alone the same addresses come
-back only after dozens of turns of a training loop, if ever: it splits and joins pieces, so that what an array gets
-depends on all arrays before. Here an array takes the place that an array of the same name, in a call of the same kind,
-has left. A loop that keeps two calls alive at a time uses two sets of addresses.
+CUDA graphs are looked up by addresses (`numbarnn.engines.gpu.graphs`). CuPy's pool splits and merges blocks, so the
+address of an array depends on all earlier arrays, and addresses repeat after dozens of iterations or never. Here an
+array reuses the memory of an array of the same name in an earlier call of the same kind. A loop that keeps two calls
+alive uses two sets of addresses.
 """
 
 from collections import OrderedDict
 from math import prod
 from threading import RLock, get_ident
 
-KINDS = 32  # kinds of calls whose memory is kept, the least recently used given back first
-SHARE = 8  # of the device's memory at most one part in this many is kept for calls that are not the latest
+KINDS = 32  # kinds of calls whose memory is kept; the least recently used is freed first
+SHARE = 8  # at most 1 / SHARE of the device's memory is kept for calls besides the latest
 
 
 class BufferPool:
-    """Kept memory of one device; where there is none, it comes from CuPy's pool, and goes back there when given up.
+    """Memory of one device, kept for later calls. New memory comes from CuPy's pool, and freed memory returns to it.
 
     Args:
-        cupy: the module, or what stands in for it.
+        cupy: the module, or a stand-in.
         ordinal: the device.
-        limit: bytes kept for kinds besides the latest.
-        also: function without arguments that gives back what else is kept, for `clear`.
+        limit: most bytes kept for kinds of calls besides the latest.
+        also: function that frees what else is kept, called by `clear`.
     """
 
     def __init__(self, cupy, ordinal, limit, also=lambda: None):
         self._cupy, self._ordinal, self._limit, self._also = cupy, ordinal, limit, also
         self._kinds = OrderedDict()  # (kind, stream, thread) -> CallBuffers
-        self._lock = RLock()  # of this dict, and of the dicts `CallBuffers.free`
+        self._lock = RLock()  # for this dict and the dicts `CallBuffers.free`
 
     def of_call(self, kind):
-        """The `CallBuffers` of a kind of call (hashable) on CuPy's current stream: each stream has its own, as another
-        one's work may still use what it was given."""
-        key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # a thread's default stream is its own
-        given_back = []  # freed below: CuPy's pool has a lock of its own
+        """Return the `CallBuffers` of a kind of call (hashable) on CuPy's current stream and in this thread.
+        Streams do not share memory, since the work of another stream may still use it."""
+        key = kind, self._cupy.cuda.get_current_stream().ptr, get_ident()  # each thread may have its own default stream
+        freed = []  # dropped after the lock is released, since CuPy's pool has its own lock
         with self._lock:
             buffers = self._kinds.get(key)
             if buffers is None:
                 buffers = self._kinds[key] = CallBuffers(self._cupy, self._ordinal, self._lock)
                 while len(self._kinds) > 1 and (len(self._kinds) > KINDS or self.kept_bytes() > self._limit):
-                    given_back.append(self._kinds.popitem(last=False))
+                    freed.append(self._kinds.popitem(last=False))
             else:
                 self._kinds.move_to_end(key)
         return buffers
 
     def kept_bytes(self):
-        """Bytes that no array uses now."""
+        """Return how many bytes no array uses now."""
         with self._lock:
             lists = [kept for buffers in self._kinds.values() for kept in buffers.free.values()]
             return sum(memory.mem.size for kept in lists for memory in tuple(kept))
 
     def clear(self):
-        """Give all of it back to CuPy's pool."""
+        """Return all memory to CuPy's pool."""
         with self._lock:
             kinds, self._kinds = self._kinds, OrderedDict()
         kinds.clear()
@@ -59,21 +59,22 @@ class BufferPool:
 
 
 class CallBuffers:
-    """Memory for the arrays of one kind of call, of one thread. An array's size depends on its name alone.
+    """Memory for the arrays of one kind of call in one thread. The size of an array depends on its name alone.
 
-    All of it is held here, lent or not, for arrays may end as garbage: a call that compiles leaves its frames, and so
-    its arrays, in a circle, as Numba keeps exceptions that it caught. If only the arrays held their memory, Python's
-    collector would free both together, and a `_Loan` would hand freed memory to the next call. That is so of memory
-    from an allocator in Python (`cupy.cuda.set_allocator`); CuPy's own is freed later.
+    This object holds all of the memory, used or not, since arrays may end as garbage: a call that compiles leaves
+    its frames and arrays in a reference cycle, as Numba keeps exceptions that it caught. If only the arrays held
+    their memory, Python's collector would free both together, and a `_Loan` would hand freed memory to the next
+    call. That would happen with an allocator in Python (`cupy.cuda.set_allocator`); CuPy's own memory is freed
+    later.
     """
 
     def __init__(self, cupy, ordinal, lock):
         self._cupy, self._ordinal, self._lock = cupy, ordinal, lock
-        self.free = {}  # name -> list of memory that no array uses; other threads read it, and add to the lists
+        self.free = {}  # name -> list of memory that no array uses; other threads read it and extend the lists
         self._pieces, self._places = {}, set()  # name -> list of all its memory; the addresses of all memory
 
     def __call__(self, name, shape, dtype):
-        """An array with unspecified contents."""
+        """Return an array with unspecified contents."""
         kept = self.free.get(name)
         if kept is None:
             with self._lock:
@@ -90,21 +91,21 @@ class CallBuffers:
         return self._cupy.ndarray(shape, dtype, pointer)
 
     def have(self, array):
-        """Whether an array's memory came from here."""
+        """Return whether an array's memory came from here."""
         return array.data.mem.ptr in self._places
 
     def in_use(self, name):
-        """How many pieces of memory of that name arrays use."""
+        """Return how many pieces of memory of that name arrays use."""
         return len(self._pieces[name]) - len(self.free[name])
 
 
 class _Loan:
-    """Lives as long as an array's memory is used, by views too; then the memory is free again."""
+    """Lives as long as an array's memory is used, by views too, and then makes the memory free again."""
 
     __slots__ = ("_kept", "_memory")
 
     def __init__(self, kept, memory):
         self._kept, self._memory = kept, memory
 
-    def __del__(self):  # in any thread, between any two instructions: no locks
+    def __del__(self):  # runs in any thread between any two instructions, so it must take no lock
         self._kept.append(self._memory)

@@ -1,4 +1,4 @@
-"""The engines that run CUDA kernels: on a GPU, and in the simulator. They differ in where arrays live."""
+"""The engines that run CUDA kernels, on a GPU or in the simulator. They differ in where arrays are."""
 
 import threading
 from functools import partial
@@ -15,30 +15,30 @@ from numbarnn.engines.gpu.graphs import Streams
 from numbarnn.kernels.arrays import column_sums, copies, dropout, masks
 from numbarnn.kernels.error_flag import CALLER, CALLERS, explain
 
-_lock = threading.RLock()  # of what engines note about calls
-RESULTS = 4  # of a kind of call that callers may keep without a copy: with more, recordings would not come round
+_lock = threading.RLock()  # for the engines' notes about calls
+RESULTS = 4  # results of a kind of call that callers may keep without a copy; with more, no graph would be replayed
 
 
 class KernelEngine(Engine):
     """Steps made of `@cuda.jit` kernels and products; the base of `CudaEngine` and `SimulatedEngine`."""
 
     def __init__(self):
-        self._told = self._make_told()  # what the calls' last kernels say: as they take it, and as a NumPy array
-        self._callers = {}  # who calls, as text -> number
+        self._told = self._make_told()  # error codes of failed calls: the array for kernels, and as a NumPy array
+        self._callers = {}  # caller as text -> number
 
     def _make_told(self):
         word = np.zeros(1, np.int64)
         return word, word
 
     def notice_of(self, caller):
-        """(the host's word for codes of calls that failed, what is added to a code of this caller)."""
+        """Return (host memory for the error codes of failed calls, what to add to a code for this caller)."""
         with _lock:
             number = self._callers.setdefault(caller, min(len(self._callers), CALLERS - 1))
         return self._told[0], number * CALLER
 
     def launch_words(self):
-        """Two (1,) int64 arrays that are zero before and after every call: an error flag, and the number of blocks that
-        have left a launch."""
+        """Return two (1,) int64 arrays that are zero between calls: an error flag, and the number of blocks that left a
+        launch."""
         return np.zeros(1, np.int64), np.zeros(1, np.int64)
 
     def raise_if_failed(self):
@@ -48,16 +48,15 @@ class KernelEngine(Engine):
     def _raise_failure(self):
         with _lock:
             number, code = divmod(int(self._told[1][0]), CALLER)
-            self._told[1][0] = 0  # said once
+            self._told[1][0] = 0  # report it once
             callers = [text for text, known in self._callers.items() if known == number]
-        if code:  # else another thread says it
+        if code:  # else another thread reports it
             raise RuntimeError(explain(code, callers[0] if len(callers) == 1 else "one of many layers"))
 
     def mark_unwritten(self, array):
-        """Set all bits of a contiguous array, as blocks that wait for its numbers expect."""
+        """Set all bits of a contiguous array, by which waiting blocks know missing numbers."""
         array.view(np.uint8)[...] = 0xFF
 
-    # What engines offer, by the kernels that do it.
     copy = staticmethod(copies.copy)
     dropout = staticmethod(dropout.dropout)
     fill_step_mask = staticmethod(masks.fill_step_mask)
@@ -74,13 +73,13 @@ class KernelEngine(Engine):
         gemm.matmul(out, a, b, **options)
 
     def launch(self, launch_arrays):
-        from numbarnn.engines.gpu import launches  # and with it the persistent kernels
+        from numbarnn.engines.gpu import launches  # imports the persistent kernels
 
         return launches.bind(self, launch_arrays)
 
 
 class _Allocator:
-    """Allocates memory of the buffer pool, or a MemoryError that helps."""
+    """Allocates memory of the buffer pool, or raises a MemoryError with a cure."""
 
     def __init__(self, allocate, buffers):
         self._allocate, self._buffers = allocate, buffers
@@ -102,11 +101,11 @@ class SimulatedEngine(KernelEngine, HostEngine):
 
     def run_jobs(self, make_jobs, key, arrays):
         super().run_jobs(make_jobs, key, arrays)
-        self.raise_if_failed()  # all is done already
+        self.raise_if_failed()  # the jobs are done
 
 
 def _in_simulator(name):
-    """A method of `SimulatedEngine`, whose kernels are made for the simulator wherever it is called."""
+    """Make a method of `SimulatedEngine` whose kernels are made for the simulator, whoever calls it."""
 
     def method(self, *operands, **options):
         with using("python"):
@@ -160,7 +159,7 @@ class CudaEngine(KernelEngine):
         self.streams.follow()
 
     def settled(self, allocate, name, array, own=False):
-        if not own and allocate.have(array):  # a result of a call of this kind, such as the state: it comes back to us
+        if not own and allocate.have(array):  # a result of such a call, such as the state: its address repeats
             return array
         copy = allocate(name, array.shape, array.dtype)
         self.streams.follow()
@@ -184,7 +183,7 @@ class CudaEngine(KernelEngine):
             return make(shape, known_dtype(dtype))
         except out_of_memory as error:
             raise MemoryError(
-                f"{self.device} (GPU {self.ordinal}) has no room for an array {shape} of {dtype}: take a smaller "
+                f"{self.device} (GPU {self.ordinal}) has no memory for an array {shape} of {dtype}: use a smaller "
                 f"batch or fewer steps, delete tapes and arrays no longer needed, or use device='cpu' ({error})"
             ) from error
 
@@ -193,7 +192,7 @@ class CudaEngine(KernelEngine):
         array = value if isinstance(value, cupy.ndarray) else foreign.shared(cupy, value, name)
         if array is None:
             raise TypeError(
-                f"{name} must live on the GPU, as this layer does (device='cuda'), but is a "
+                f"{name} must be on the GPU, like this layer (device='cuda'), got a "
                 f"{type(value).__module__}.{type(value).__qualname__}; copy it with cupy.asarray({as_code(name)})"
             )
         if array.data.device_id != self.ordinal:
@@ -218,7 +217,7 @@ class CudaEngine(KernelEngine):
         return copy
 
     def to_host(self, array):
-        host = self.array_module.asnumpy(array)  # waits for all that came before
+        host = self.array_module.asnumpy(array)  # waits for all earlier work
         self.raise_if_failed()
         return host
 
@@ -235,7 +234,7 @@ class CudaEngine(KernelEngine):
         self.streams.run_jobs(make_jobs, key, tuple([array.data.ptr for array in arrays]))
 
     def _make_told(self):
-        # Memory of the host that kernels write to, so that reading it waits for nothing.
+        # Kernels write to this host memory, so that the host reads it without waiting.
         cuda, size = self.array_module.cuda, np.dtype(np.int64).itemsize
         memory = cuda.alloc_pinned_memory(size)
         pointer = cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, memory, self.ordinal), 0)
@@ -254,7 +253,7 @@ class CudaEngine(KernelEngine):
         cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, cuda.get_current_stream().ptr)
 
     def launch_words(self):
-        with _lock:  # one pair for all calls, which run one after another
+        with _lock:  # calls run one after another, so they share one pair
             if self._launch_words is None:
                 words = self.from_host(np.zeros((2, 1), np.int64))
                 self._arrived()

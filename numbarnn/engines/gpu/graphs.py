@@ -1,17 +1,17 @@
-"""Jobs on a GPU: a stream per lane with events between them, recorded as a CUDA graph at the second sight.
+"""Run jobs on a GPU: one stream per lane with events between them, captured as a CUDA graph when a call repeats.
 
-A graph holds the addresses it was recorded with, so it is found again by the addresses of all arrays. These come round
-in a steady loop, whatever arrays its caller passes: a call copies them into memory of its own (`Engine.settled`), which
-comes from the buffer pool (`buffer_pool`), as its results do. So two calls alive at a time are two graphs, and no
-more. Only weights and a `dw` to add to are used where their owner keeps them.
+A graph contains addresses, so it is looked up by the addresses of all arrays. A steady loop repeats them whatever
+arrays its caller passes, since a call copies its arguments into its own memory (`Engine.settled`) from the buffer
+pool (`buffer_pool`), as it does its results. Two calls alive at a time are two graphs. Only weights, and a `dw` to
+add to, are used at the caller's addresses.
 
-A first sight is not recorded: recording takes longer than running, and some addresses never come back. Some kinds of
-call never replay, as with a hundred tapes alive at once. So the more recordings of a kind were never replayed, the more
-often its next graph must be seen before it is recorded: few of such calls pay for recording. As the jobs have run at
-the first sight, cuBLAS has its work space on each lane that multiplies (and on no other) before anything is
-recorded.
+A call is not captured the first time, since capturing takes longer than running, and some addresses never repeat.
+Some kinds of call never replay, such as those of a hundred tapes alive at once. So the more captures of a kind were
+not replayed yet, the more often its next graph must be seen before it is captured. The first run also gives cuBLAS
+its workspace on each lane that multiplies, which could not happen during a capture.
 
-A replay is two calls of the driver besides the copies: the graph's launch, and an event for a caller on another stream.
+Besides copies, a replay calls the driver twice: for the graph's launch, and for an event if the caller uses another
+stream.
 """
 
 import threading
@@ -21,33 +21,33 @@ from contextlib import suppress
 from numbarnn.cuda import cublas
 from numbarnn.engines.gpu.buffer_pool import KINDS
 
-GRAPHS = 2 * KINDS  # kept, the least recently used forgotten first; a graph takes about 1 KB per kernel
-SIGHTS = 1024  # calls without a graph that are remembered, the least recently used forgotten first
-UNPAID = 4  # recordings of a kind that no replay has paid for yet, for each further sight that the next one takes
+GRAPHS = 2 * KINDS  # most graphs, the least recently used dropped first; a graph takes about 1 KB per kernel
+SEEN = 1024  # most calls without a graph that are remembered, the least recently used dropped first
+UNUSED = 4  # captures of a kind without a replay, for each further time that its next graph must be seen
 
 
 class Streams:
     """Runs jobs on the streams of one device.
 
-    Their work comes after what the caller's stream was given before, and before what it is given afterwards. Calls from
-    different streams or threads run one after another: they share the lanes' streams and cuBLAS's work spaces.
+    The jobs run after earlier work of the caller's stream and before its later work. Calls from different streams or
+    threads run one after another, since they share the lanes' streams and cuBLAS's workspaces.
 
     Args:
-        cupy: the module, or what stands in for it.
+        cupy: the module, or a stand-in.
         ordinal: the device.
     """
 
     def __init__(self, cupy, ordinal=0):
         self._cuda, self._ordinal = cupy.cuda, ordinal
         self._lanes = {}  # lane -> stream
-        self._events = []  # one per job number, used again by every call
+        self._events = []  # one per job number, shared by all calls
         self._graphs = OrderedDict()  # (kind, places) -> graph
-        self._sights = OrderedDict()  # (kind, places) of calls without a graph -> how often they were seen
-        self._unpaid = OrderedDict()  # kind -> recordings, less replays
+        self._seen = OrderedDict()  # (kind, places) of calls without a graph -> how often they were seen
+        self._unused = OrderedDict()  # kind -> captures minus replays
         self._lock = threading.Lock()
-        self._over = self._cuda.Event(disable_timing=True)  # the call before is done
-        self._last = None  # (stream, thread) of the call before
-        self.recordings = self.replays = 0  # numbers of graphs, and of their launches, for tests and reports
+        self._over = self._cuda.Event(disable_timing=True)  # recorded at the end of the previous call
+        self._last = None  # (stream, thread) of the previous call
+        self.recordings = self.replays = 0  # numbers of captures and replays, for tests and reports
 
     def require_no_capture(self):
         """Raise RuntimeError if CuPy's current stream is captured."""
@@ -55,28 +55,28 @@ class Streams:
         if caller.ptr and caller.is_capturing():
             raise RuntimeError(
                 "a layer cannot be called while CuPy's current stream is captured as a CUDA graph: later calls would "
-                "write to the memory that it holds, and its replays would not draw anew. Call the layer before "
-                "begin_capture() or after end_capture(); a repeated call is a replay of a CUDA graph of its own"
+                "overwrite the graph's memory, and replays would repeat its random numbers. Call the layer before "
+                "begin_capture() or after end_capture(); a repeated call replays the layer's own CUDA graph"
             )
 
     def release(self):
-        """Forget all graphs, and give back cuBLAS's work spaces. Does nothing while a call is giving out its work."""
+        """Drop all graphs and free cuBLAS's workspaces, or do nothing while a call queues its work."""
         if not self._lock.acquire(blocking=False):
             return
         try:
             with self._cuda.Device(self._ordinal):
                 cublas.release(self._ordinal, [stream.ptr for stream in self._lanes.values()])
-            for known in (self._graphs, self._sights, self._unpaid):
+            for known in (self._graphs, self._seen, self._unused):
                 known.clear()
         finally:
             self._lock.release()
 
     def run_jobs(self, make_jobs, kind, places=()):
-        """Run jobs and return while they run.
+        """Queue jobs and return while they run.
 
         Args:
             make_jobs: as for `Engine.run_jobs`.
-            kind, places: hashable; equal ones mean the very same work, on the same addresses `places`.
+            kind, places: hashable. Equal values mean the same work on the same addresses `places`.
         """
         with self._lock:
             caller = self._cuda.get_current_stream()
@@ -85,7 +85,7 @@ class Streams:
                 graph = self._graph(make_jobs, kind, places)
                 if graph is None:
                     self._spread(self._bound(make_jobs()), caller)
-                    _remember(self._sights, (kind, places), self._sights.get((kind, places), 0) + 1, SIGHTS)
+                    _remember(self._seen, (kind, places), self._seen.get((kind, places), 0) + 1, SEEN)
                 else:
                     graph.launch(caller)
                     self.replays += 1
@@ -93,35 +93,36 @@ class Streams:
                 caller.record(self._over)
 
     def follow(self):
-        """Let CuPy's current stream wait for the call before, if that came from another: what it copies for its own
-        call may go where that one's arrays stood."""
+        """Make CuPy's current stream wait for the previous call, if that came from another stream.
+        The copies of a new call may overwrite the arrays of the previous one."""
         with self._lock:
             self._come_after_the_last(self._cuda.get_current_stream())
 
     def _come_after_the_last(self, caller):
-        """Let the caller's stream wait for the call before, if that came from another."""
-        thread = threading.get_ident()  # each thread has a default stream of its own, under one address
+        """Make the caller's stream wait for the previous call, if that came from another stream or thread."""
+        thread = threading.get_ident()  # the default streams of all threads have one address
         if self._last is None or (self._last[0].ptr, self._last[1]) != (caller.ptr, thread):
             caller.wait_event(self._over)
             self._last = caller, thread
 
     def _graph(self, make_jobs, kind, places):
-        """The graph of a call that was seen before; None for the first sight, or the first few."""
-        key, unpaid = (kind, places), self._unpaid.get(kind, 0)
+        """Return the graph of a call, captured now if it was seen often enough; else None."""
+        key, unused = (kind, places), self._unused.get(kind, 0)
         graph = self._graphs.get(key)
         if graph is not None:
-            _remember(self._unpaid, kind, max(0, unpaid - 1), SIGHTS)
+            _remember(self._unused, kind, max(0, unused - 1), SEEN)
             self._graphs.move_to_end(key)
-        elif self._sights.get(key, 0) > unpaid // UNPAID:
-            del self._sights[key]
+        elif self._seen.get(key, 0) > unused // UNUSED:
+            del self._seen[key]
             graph = self._record(self._bound(make_jobs()))
             self.recordings += 1
-            _remember(self._unpaid, kind, unpaid + 1, SIGHTS)
+            _remember(self._unused, kind, unused + 1, SEEN)
             _remember(self._graphs, key, graph, GRAPHS)
         return graph
 
     def _bound(self, jobs):
-        """(stream, needs, function) of each job: bound before any runs, so that nothing compiles in a recording."""
+        """Return (stream, needs, function) of each job. All jobs are bound before the first runs, so that nothing
+        compiles during a capture."""
         bound = []
         for job in jobs:
             stream = self._lane(job.lane)
@@ -130,25 +131,24 @@ class Streams:
         return bound
 
     def _lane(self, lane):
-        """The lane's stream."""
         if lane not in self._lanes:
             self._lanes[lane] = self._cuda.Stream(non_blocking=True)
         return self._lanes[lane]
 
     def _record(self, bound):
-        """A graph of the jobs, which do not run."""
+        """Capture the jobs as a graph without running them."""
         origin = self._lane(None)
         origin.begin_capture()
         try:
             self._spread(bound, origin)
         except BaseException:
-            with suppress(RuntimeError):  # the recording may have broken; it must be over in any case
+            with suppress(RuntimeError):  # the capture must end even if it is broken
                 origin.end_capture()
             raise
         return origin.end_capture()
 
     def _spread(self, bound, origin):
-        """Give the jobs to their streams, between what `origin` was given before and what it will be given."""
+        """Queue the jobs on their streams, after earlier work of `origin` and before its later work."""
         while len(self._events) < len(bound) + 1:
             self._events.append(self._cuda.Event(disable_timing=True))
         start, *done = self._events
@@ -167,14 +167,14 @@ class Streams:
                     run()
                 if number in awaited:
                     stream.record(done[number])
-        finally:  # also after an error: the caller may free the arrays
+        finally:  # also after an error, since the caller may free the arrays
             for stream in forked:
                 stream.record(start)
                 origin.wait_event(start)
 
 
 def _remember(calls, key, value, most):
-    """Put an entry at the end of an OrderedDict, and let the oldest go where there are more than that."""
+    """Put an entry at the end of an OrderedDict, and drop the oldest if there are more than `most`."""
     calls[key] = value
     calls.move_to_end(key)
     if len(calls) > most:

@@ -1,4 +1,4 @@
-"""Persistent kernels bound to the arrays of a launch."""
+"""Bind persistent kernels to the arrays of a launch."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 from numbarnn.schedules.persistent.planner import variant
 from numbarnn.schedules.persistent.tables import make_options, make_tables
 
-POLLS = 1 << 20  # looks at missing data before a kernel gives up, at least: about a second
-POLLS_PER_STEP = 64  # more of them, as the first wait may be for all steps of other layers
+POLLS = 1 << 20  # polls before a wait times out, about a second
+POLLS_PER_STEP = 64  # further polls per step and layer, since the first wait may be for all steps of other layers
 
 
 def bind(engine, about):
-    """A function without arguments that runs a launch.
+    """Return a function without arguments that runs a launch.
 
     Args:
         about: the `numbarnn.programs.launches.LaunchArrays`, with the engine's arrays.
@@ -48,19 +48,18 @@ def bind(engine, about):
 
 
 def _require_room(bound, launch):
-    """Raise RuntimeError where the device does not hold all of a launch's blocks at once; the simulator does."""
+    """Raise RuntimeError if the device cannot hold all of a launch's blocks at once. The simulator always can."""
     fit = getattr(bound, "resident_blocks", lambda: launch.blocks)()
     if fit < launch.blocks:
         raise RuntimeError(
-            f"a persistent launch has {launch.blocks} blocks, of {launch.tile.threads} threads and "
-            f"{launch.shared_bytes} bytes of shared memory each, which must run at the same time, and the device has "
-            f"room for {fit} (a share of a GPU, by MPS or MIG, has less than the whole): use schedule='wavefront' or "
-            f"'stepwise'"
+            f"a persistent launch needs {launch.blocks} blocks of {launch.tile.threads} threads and "
+            f"{launch.shared_bytes} bytes of shared memory at the same time, but the device has room for {fit} (less "
+            f"than usual on a part of a GPU, by MPS or MIG): use schedule='wavefront' or 'stepwise'"
         )
 
 
 def _flat(array):
-    """An array as kernels take it, one-dimensional, halves as their bits; lists and tuples of arrays as tuples."""
+    """Return an array flat, with 16-bit numbers as uint16; lists and tuples of arrays as tuples of flat arrays."""
     if array is None:
         return None
     if isinstance(array, WithinStep | ends.States | ends.Leaving):
@@ -71,8 +70,8 @@ def _flat(array):
 
 
 def _are_aligned(engine, array, places):
-    """Whether all matrices that kernels keep begin at multiples of 16 bytes: in an array that is a view, or has
-    parameters of odd sizes before them, they need not."""
+    """Return whether all matrices that kernels read begin at multiples of 16 bytes.
+    Matrices in a view, or behind parameters of odd sizes, may not."""
     first, size = engine.address(array), array.dtype.itemsize
     starts = [at for place in places.values() for at in (place.W, place.R, place.W_hr) if at >= 0]
     return all((first + at * size) % 16 == 0 for at in starts)

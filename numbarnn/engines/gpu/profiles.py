@@ -1,4 +1,4 @@
-"""Device profiles for planners: a handful of numbers, so that plans need no device."""
+"""Device profiles: the numbers of a GPU that planners need, so that they need no device."""
 
 from dataclasses import dataclass, replace
 
@@ -8,19 +8,18 @@ class DeviceProfile:
     """Numbers of a GPU that decide what a persistent kernel can hold and how long a step takes.
 
     Attributes:
-        name: for people.
+        name: for messages.
         compute_capability: (major, minor).
         multiprocessors: SMs; a persistent kernel has at most one block on each.
-        shared_bytes: most dynamic shared memory that a block can have.
+        shared_bytes: most dynamic shared memory of a block.
         registers: 32-bit registers of an SM.
         clock_ghz: of the SMs under load.
-        fma_per_clock: float32 multiply-adds of an SM per clock.
-        double_per_clock: float64 multiply-adds of an SM per clock.
-        mma_per_clock: float16 multiply-adds of an SM's tensor cores by `mma.sync` per clock; TF32: half of it.
-        l2_gb_s: bandwidth of the L2 cache, all SMs together.
-        exchange_us: from the moment the last block has stored a number until others have it, microseconds.
+        fma_per_clock, double_per_clock: float32 and float64 multiply-adds of an SM per clock.
+        mma_per_clock: float16 multiply-adds of an SM's tensor cores by `mma.sync` per clock; half of it for TF32.
+        l2_gb_s: bandwidth of the L2 cache for all SMs together.
+        exchange_us: microseconds from the last block's store of a number until other blocks have it.
         cooperative: whether it launches cooperative kernels.
-        warps: per block of a persistent kernel, what the planner may choose.
+        warps: warps per block of a persistent kernel that the planner may choose.
     """
 
     name: str
@@ -43,8 +42,8 @@ class DeviceProfile:
         return self.compute_capability >= (8, 0)
 
 
-# Sizes from NVIDIA's data sheets and "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and
-# exchange were measured on the H200 (bench/results/probe.json) and scaled by clock and SMs for the others.
+# Sizes are from NVIDIA's data sheets and the "CUDA C++ Programming Guide", table of compute capabilities. Bandwidth and
+# exchange were measured on the H200 (bench/results/probe.json), and scaled by clock and SMs for the other devices.
 KIB = 1024
 PROFILES = {
     "a100": DeviceProfile(
@@ -64,24 +63,24 @@ PROFILES = {
     ),
 }  # fmt: skip
 _PER_CAPABILITY = {(7, 5): "t4", (8, 0): "a100", (8, 6): "rtx4090", (8, 9): "rtx4090", (9, 0): "h200"}
-UNKNOWN = "h100"  # what devices of other capabilities are taken for, but for what they say of themselves
+UNKNOWN = "h100"  # profile of devices of other capabilities, for numbers that their driver does not tell
 
 
 def get(name):
-    """The profile of that name; a profile is returned as it is.
+    """Return the profile of that name; a profile is returned unchanged.
 
     Raises:
-        ValueError: there is none; says which there are.
+        ValueError: no profile has the name.
     """
     if isinstance(name, DeviceProfile):
         return name
     if not isinstance(name, str) or name not in PROFILES:
-        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, not {name!r}")
+        raise ValueError(f"profile must be one of {', '.join(PROFILES)}, got {name!r}")
     return PROFILES[name]
 
 
 def of_device(attributes, name, compute_capability):
-    """The profile of a device from what its driver says.
+    """Return the profile of a device from its driver's attributes.
 
     Args:
         attributes: dict with CuPy's names: MultiProcessorCount, MaxSharedMemoryPerBlockOptin,
@@ -102,8 +101,8 @@ def of_device(attributes, name, compute_capability):
     )
 
 
-# The simulator: small, so that several blocks and several launches come about at sizes that it can run; few threads and
-# no registers for weights, as threads and exchanges between lanes are dear there.
+# The simulator is small, so that small sizes need several blocks and launches. It has few threads and no registers for
+# weights, since it runs threads and exchanges between lanes slowly.
 SIMULATOR = DeviceProfile(
     "simulator", (9, 0), 8, 227 * KIB, 0, 1.0, 128, 64, 1300, 1000.0, 1.0, warps=(2,)
 )  # fmt: skip

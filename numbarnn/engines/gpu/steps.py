@@ -1,8 +1,8 @@
-"""The loops over a direction's steps on a GPU: products by cuBLAS, and the kernels of `numbarnn.kernels.step` between.
+"""The loops over a direction's steps on a GPU, with products by cuBLAS and the kernels of `numbarnn.kernels.step`.
 
-A step forward is h Rᵀ, the cell's further products if it has any (each after a kernel that makes what it multiplies),
-the cell, and the projection if there is one; a step backward is the same in reverse order. Everything is bound to its
-arrays before the first step: what a step does then is launches.
+A forward step is h Rᵀ, the cell's further products (each after a kernel that computes its vector), the cell, and the
+projection. A backward step is the reverse. All kernels and products are bound to their arrays before the first step,
+so that a step is launches only.
 """
 
 from numbarnn.common.order import step_time
@@ -11,7 +11,7 @@ from numbarnn.kernels.step import pointwise, projection, stages
 
 
 def forward_steps(buffers):
-    """A function f(first, last), see `Engine.forward_steps`.
+    """Return a function f(first, last) that runs steps (see `Engine.forward_steps`).
 
     Args:
         buffers: a `ForwardBuffers`.
@@ -20,7 +20,7 @@ def forward_steps(buffers):
     h = _of_direction(b.states.h, b.direction, parameters.R.shape[1])
     rows = cell.num_recurrent * (len(parameters.b_w) // cell.num_gates)  # of R, that multiply h
     product = gemm.step_product(ah[:, :rows], h, parameters.R[:rows], transpose_b=True, allow_tf32=b.allow_tf32)
-    parts = [_stage(b, stage) for stage in cell.product_stages]  # sums are made by what comes after
+    parts = [_stage(b, stage) for stage in cell.product_stages]  # sums are computed by the kernels that need them
     parts.append(pointwise.bind_forward(b))
     if b.states.m is not None:
         parts.append(_projection(b, h))
@@ -37,7 +37,7 @@ def forward_steps(buffers):
 
 
 def backward_steps(buffers):
-    """A function f(first, last), see `Engine.backward_steps`.
+    """Return a function f(first, last) that runs steps (see `Engine.backward_steps`).
 
     Args:
         buffers: a `BackwardBuffers`.
@@ -64,7 +64,7 @@ def backward_steps(buffers):
 
 
 def _stage(buffers, stage):
-    """A function f(t, before): the vector of a cell's product, and its product with the stage's rows of R."""
+    """Return a function f(t, before) that computes a stage's vector and multiplies it by the stage's rows of R."""
     b, cell, R = buffers, buffers.cell, buffers.parameters.R
     H = len(buffers.parameters.b_w) // cell.num_gates
     rows, first = cell.rows_of_stage(stage, H), cell.product_number(stage) * H
@@ -79,7 +79,7 @@ def _stage(buffers, stage):
 
 
 def _stage_backward(buffers, stage, H):
-    """A function f(t, before): the gradients of a stage's gates, and that of its vector."""
+    """Return a function f(t, before) that computes the gradients of a stage's gates and of its vector."""
     b, rows, first = buffers, buffers.cell.rows_of_stage(stage, H), buffers.cell.product_number(stage) * H
     gates, d_v = stages.bind_backward(b, stage), b.scratch.d_v[:, first : first + H]
     product = gemm.step_product(d_v, b.gradients.dah[:, :, rows], b.parameters.R[rows], allow_tf32=b.allow_tf32)
@@ -92,7 +92,7 @@ def _stage_backward(buffers, stage, H):
 
 
 def _projection(buffers, h):
-    """A function f(t, before): h[t + 1] = m[t + 1] W_hrᵀ, or h[before] where the step is skipped.
+    """Return a function f(t, before) that computes h[t + 1] = m[t + 1] W_hrᵀ, or h[before] if the step is skipped.
 
     Args:
         h: (T + 2, B, P), the direction's columns.
@@ -111,7 +111,7 @@ def _projection(buffers, h):
 
 
 def _projection_backward(buffers):
-    """A function f(t, before): dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
+    """Return a function f(t, before) that computes dht[t] = dy[t] + dh, dm = dht[t] W_hr."""
     b, W_hr = buffers, buffers.parameters.W_hr
     dy = _of_direction(b.gradients.dy, b.direction, W_hr.shape[0])
     join = projection.bind_join(b.gradients._replace(dy=dy), b.options)
@@ -125,5 +125,5 @@ def _projection_backward(buffers):
 
 
 def _of_direction(array, direction, width):
-    """The columns of one direction in an array of both, (T, B, D * width)."""
+    """Return the columns of one direction in an array of both, (T, B, D * width)."""
     return array[:, :, direction * width :][:, :, :width]

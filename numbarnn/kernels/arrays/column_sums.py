@@ -1,8 +1,6 @@
 """Sum over rows, for the gradients of biases. The order of the sum depends on the sizes alone."""
 
-import numpy as np
-
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage
 from numbarnn.cuda.backend import is_tiny, per_backend
 from numbarnn.cuda.language import cuda
@@ -19,7 +17,7 @@ def threads():
 @per_backend
 def make_add_column_sums(dtype):
     """Make the kernel for one dtype."""
-    scalar, (ROWS, COLUMNS) = np.dtype(compute_dtype(dtype)).type, threads()
+    scalar, (ROWS, COLUMNS) = compute_type(dtype), threads()
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     @cuda.jit

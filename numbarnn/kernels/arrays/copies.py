@@ -4,9 +4,7 @@ blocks.
 Every kernel is 2-D and grid-stride over columns (x) and rows (y), so that any grid is correct.
 """
 
-import numpy as np
-
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage, units
 from numbarnn.cuda.backend import backend, per_backend
 from numbarnn.cuda.language import cuda
@@ -76,7 +74,7 @@ def spread(out, x, gates):
 def make_sum_gates(dtype, accumulate):
     """Make the kernel for one dtype."""
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    zero = np.dtype(compute_dtype(dtype)).type(0)
+    zero = compute_type(dtype)(0)
 
     @cuda.jit
     def sum_gates_kernel(out, x, gates):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numbarnn.common.philox import philox
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import storage
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.backend import backend, is_tiny, per_backend
@@ -19,7 +19,7 @@ def make_dropout(dtype):
     """Make the kernel for one dtype."""
     random_words = specialise(philox, compute_dtype(dtype), backend())
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
-    zero = np.dtype(compute_dtype(dtype)).type(0)
+    zero = compute_type(dtype)(0)
 
     @cuda.jit
     def dropout_kernel(out, x, mask, scale, position):
@@ -59,5 +59,5 @@ def dropout(out, x, mask, scale, position=0):
     blocks = 2 if is_tiny() else max(1, min(MAX_BLOCKS, -(-n // (4 * THREADS_PER_BLOCK))))
     config = LaunchConfig(grid=blocks, block=4 if is_tiny() else THREADS_PER_BLOCK)
     flat_out, flat_x = (storage.stored(array.reshape(n)) for array in (out, x))
-    factor = np.dtype(compute_dtype(dtype)).type(scale)
+    factor = compute_type(dtype)(scale)
     make_dropout(dtype).bind(config, flat_out, flat_x, mask, factor, np.uint64(position))()

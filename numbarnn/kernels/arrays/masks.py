@@ -1,9 +1,7 @@
 """Fill step masks for sequence lengths and resets, and select rows by them."""
 
-import numpy as np
-
 from numbarnn.common.order import mask_of_step
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage
 from numbarnn.compile.specialise import jit
 from numbarnn.cuda.backend import backend, per_backend
@@ -45,7 +43,7 @@ def fill_step_mask(step_mask, lengths, resets):
 @per_backend
 def make_select(dtype):
     """Make the kernel for one dtype of x."""
-    narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
+    narrow, number = storage.narrow(dtype), compute_type(dtype)
 
     @cuda.jit
     def select_kernel(out, x, step_mask, fill, dropped):
@@ -76,7 +74,7 @@ def select(out, x, step_mask, dropped, fill):
 @per_backend
 def make_gather(dtype):
     """Make the kernel for one dtype."""
-    narrow, number = storage.narrow(dtype), np.dtype(compute_dtype(dtype)).type
+    narrow, number = storage.narrow(dtype), compute_type(dtype)
 
     @cuda.jit
     def gather_kernel(out, x, index, fill):

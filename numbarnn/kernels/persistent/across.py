@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.cuda import ptx
 from numbarnn.cuda.backend import backend
 from numbarnn.cuda.language import cuda
@@ -109,7 +109,7 @@ def make_across(tile, of_all):
     """
     publish, load, wait, as_float32 = make_publish_sum(), ptx.load, make_wait_for_word(), ptx.as_float32
     WARPS, THREADS, SEQUENCES, U = tile.warps, tile.threads, tile.sequences, tile.units
-    zero, least = map(np.dtype(compute_dtype(tile.dtype)).type, (0, -np.inf))
+    zero, least = map(compute_type(tile.dtype), (0, -np.inf))
     looks, place = LOOKS if backend() == "cuda" else 1, np.uint64  # unsigned: no negative indices
     row, add = _make_row(SEQUENCES, of_all), _make_add()
 

@@ -7,7 +7,7 @@ keeps the gradient of its units' state in shared memory from step to step.
 import numpy as np
 
 from numbarnn.common.order import SKIP
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import storage, units
 from numbarnn.compile.specialise import backward_function
 from numbarnn.cuda.backend import backend, per_backend
@@ -49,7 +49,7 @@ def _make_fetch_step(tile, K, N, Q):
 @per_backend
 def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     """Make the backward kernel. Arguments: as for `forward.make_forward`; `exact` is for all states' gradients."""
-    dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), np.dtype(compute_dtype(tile.dtype)).type
+    dtype, math_dtype, number = tile.dtype, compute_dtype(tile.dtype), compute_type(tile.dtype)
     U, P, WARPS, THREADS, SEQUENCES = tile.units, tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
     Q, staged, projects = cell.num_sums, len(cell.stages) > 0, tile.projects
@@ -76,9 +76,8 @@ def make_backward(cell, tile, inputs, drops, masked=False, exact=False):
     publish_ax, publish_ah = (exchange.make_publish_all(dtype, tile.aligned, count) for count in (G, of_h))
     backward, of_state = backward_function(cell, dtype, backend()), block.make_states(cell, dtype)
     narrow, state_at = storage.narrow(dtype), block.make_state_at(cell, tile)
-    load_state, store_state, whole, store_private = (
-        of_state.load, of_state.store, of_state.whole, of_state.store_private
-    )  # fmt: skip
+    load_state, store_state, whole = of_state.load, of_state.store, of_state.whole
+    store_private = of_state.store_private
     no_gates, no_recurrent, no_per_unit = (units.zeros(count, backend(), math_dtype) for count in (G, of_h, V))
     store_per_unit = units.storer(V, backend(), narrow)
 

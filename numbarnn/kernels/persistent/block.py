@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from numbarnn.common.philox import philox
-from numbarnn.common.precision import compute_dtype, is_half
+from numbarnn.common.precision import compute_dtype, compute_type, is_half
 from numbarnn.compile import storage, units
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda import ptx
@@ -19,7 +19,7 @@ PREFETCH_STEPS = 2  # how many steps ahead rows are prefetched
 
 def stored_number(dtype):
     """Return the type of stored numbers, which is uint16 for float16 and bfloat16."""
-    return np.uint16 if is_half(dtype) else np.dtype(compute_dtype(dtype)).type
+    return np.uint16 if is_half(dtype) else compute_type(dtype)
 
 
 def make_states(cell, dtype):
@@ -57,7 +57,7 @@ def make_share_biases(tile, G, A):
     weights; if negative, biases are zero.
     """
     U, THREADS, BIASES, widen = tile.units, tile.threads, tile.biases, storage.widen(tile.dtype)
-    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
+    zero = compute_type(tile.dtype)(0)
 
     def share_biases(shared, weights, bias_w, bias_r, owned):
         for row in range(cuda.threadIdx.x, (G + A) * U, THREADS):
@@ -129,12 +129,8 @@ def make_load_parameters(cell, tile):
 def make_fetch(tile, count):
     """Make fetch(into, rows, owned, t, b0), which loads `count` stored numbers of each of the thread's pairs. They are
     in the `Rows` of time or slot t. It computes nothing from them, so that the thread does not wait for the loads."""
-    load, store, pair_of, P = (
-        units.loader(count, backend()),
-        units.storer(count, backend()),
-        make_pair(tile),
-        tile.pairs,
-    )
+    load, store = units.loader(count, backend()), units.storer(count, backend())
+    pair_of, P = make_pair(tile), tile.pairs
 
     def fetch(into, rows, owned, t, b0):
         for i in range(P):
@@ -150,12 +146,8 @@ def make_fetch(tile, count):
 def make_fetch_sums(tile, count):
     """Make fetch_sums(into, sums, owned, t, b0), which loads `count` sums over units for each of the thread's pairs.
     sums is (T, B, count), flat: all units of a sequence share its sums."""
-    load, store, pair_of, P = (
-        units.loader(count, backend()),
-        units.storer(count, backend()),
-        make_pair(tile),
-        tile.pairs,
-    )
+    load, store = units.loader(count, backend()), units.storer(count, backend())
+    pair_of, P = make_pair(tile), tile.pairs
 
     def fetch(into, sums, owned, t, b0):
         for i in range(P):
@@ -208,7 +200,7 @@ def make_dropout_factor(dtype):
     """Make factor(position, options, mask) -> 0 or the scale, as in `numbarnn.kernels.arrays.dropout`.
     options: `columns.Options` with masks and scale. mask: the row of masks."""
     random_words = specialise(philox, compute_dtype(dtype), backend())
-    zero, low_bits, high_bits = np.dtype(compute_dtype(dtype)).type(0), np.uint64(0xFFFFFFFF), np.uint64(32)
+    zero, low_bits, high_bits = compute_type(dtype)(0), np.uint64(0xFFFFFFFF), np.uint64(32)
 
     def factor(position, options, mask):
         masks = options.masks

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numbarnn.common.precision import compute_dtype, is_half
+from numbarnn.common.precision import compute_type, is_half
 from numbarnn.compile import storage, units
 from numbarnn.cuda import ptx
 from numbarnn.cuda.backend import backend
@@ -87,7 +87,7 @@ def make_load_first(cell, dtype, exact_h, exact_c):
     """
     N, (widen, _), of_state = cell.num_private, _conversions(dtype, exact_h), make_states(cell, dtype)
     load, place_of = units.loader(N, backend(), _conversions(dtype, exact_c)[0]), _make_place()
-    zero, no_private, has_c = np.dtype(compute_dtype(dtype)).type(0), of_state.no_private, N > 0
+    zero, no_private, has_c = compute_type(dtype)(0), of_state.no_private, N > 0
 
     def load_first(states, owned, place, width, unit, b, has_h):
         h, private = zero, no_private()
@@ -178,7 +178,7 @@ def make_begin(cell, tile, save, exact):
         slots: slots of the initial states in `rows`.
     """
     dtype, N, P, SEQUENCES, projects = tile.dtype, cell.num_private, tile.pairs, tile.sequences, tile.projects
-    number, narrow, of_state = np.dtype(compute_dtype(dtype)).type, storage.narrow(dtype), make_states(cell, dtype)
+    number, narrow, of_state = compute_type(dtype), storage.narrow(dtype), make_states(cell, dtype)
     store_state, whole, store_private = of_state.store, of_state.whole, of_state.store_private
     load_first, state_at, keeps = make_load_first(cell, dtype, False, exact), make_state_at(cell, tile), save and N > 0
     publish, pair_of = make_publish(dtype, tile.aligned), make_pair(tile)
@@ -211,7 +211,7 @@ def make_end(cell, tile, exact):
     """
     U, THREADS, of_state = tile.units, tile.threads, make_states(cell, tile.dtype)
     widen, state_at, load_private = storage.widen(tile.dtype), make_state_at(cell, tile), of_state.load_private
-    store_last, zero = make_store_last(cell, tile.dtype, False, exact), np.dtype(compute_dtype(tile.dtype)).type(0)
+    store_last, zero = make_store_last(cell, tile.dtype, False, exact), compute_type(tile.dtype)(0)
 
     def end(thread, states, owned, outputs, place, h, slot):
         for pair in range(cuda.threadIdx.x, (owned.end - owned.begin) * U, THREADS):

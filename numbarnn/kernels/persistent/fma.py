@@ -238,10 +238,9 @@ def _make_fma_group(tile, group):
 def _make_stage(tile, group):
     """Make stage(thread, sums), which stores a group of gathered chunks in shared memory.
     With weights in registers it replaces a group's `multiply`, and so has the same arguments."""
-    store, n8, gathered, stride, sequences = (
-        ptx.store_shared_words, tile.n8, tile.gathered, tile.staged_stride, tile.sequences,
-    )  # fmt: skip
-    chunk_elements, piece_elements, staged = tile.chunk_elements, tile.piece_elements, tile.weight_elements
+    store, n8, gathered = ptx.store_shared_words, tile.n8, tile.gathered
+    stride, sequences, staged = tile.staged_stride, tile.sequences, tile.weight_elements
+    chunk_elements, piece_elements = tile.chunk_elements, tile.piece_elements
     skipped = group * gathered * chunk_elements if tile.register_chunks else 0
     place = tile.place_of(group)
 

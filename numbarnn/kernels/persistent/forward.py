@@ -23,7 +23,7 @@ initial states, stores the final states, and fills a failed call's results with 
 import numpy as np
 
 from numbarnn.common.order import SKIP
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import storage, units
 from numbarnn.compile.specialise import forward_function
 from numbarnn.cuda import ptx
@@ -48,7 +48,7 @@ def make_forward(cell, tile, save, inputs, drops, masked=False, exact=False):
         masked: whether some steps are skipped or reset (`numbarnn.common.order`).
         exact: whether initial and final cell states have the dtype of sums, without rounding.
     """
-    dtype, number = tile.dtype, np.dtype(compute_dtype(tile.dtype)).type
+    dtype, number = tile.dtype, compute_type(tile.dtype)
     P, WARPS, THREADS, SEQUENCES = tile.pairs, tile.warps, tile.threads, tile.sequences
     G, A, N, K, V = cell.num_gates, cell.num_ah, cell.num_private, cell.num_saved, cell.num_per_unit
     reads, inputs = not tile.given, inputs or tile.given  # reads: the first layer reads x Wᵀ

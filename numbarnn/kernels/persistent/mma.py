@@ -145,9 +145,8 @@ def _make_load_to_shared(tile):
 @device_function
 def _make_fragment(tile, chunk):
     """Make fragment(thread, m, half) -> the four words of the lane's fragment of that m and half of a chunk."""
-    get, lane_words, in_registers, in_shared = (
-        ptx.load_shared_words, tile.shared_words, tile.register_chunks, tile.shared_chunks
-    )  # fmt: skip
+    get, lane_words = ptx.load_shared_words, tile.shared_words
+    in_registers, in_shared = tile.register_chunks, tile.shared_chunks
 
     def from_registers(thread, m, half):
         registers, at = thread.registers, ((m * in_registers + chunk) * 2 + half) * 4

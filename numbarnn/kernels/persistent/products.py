@@ -10,7 +10,7 @@ Partial sums are in shared memory at the places that `tile.Tile` defines.
 
 import numpy as np
 
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.cuda.backend import per_backend
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import fma, mma
@@ -39,7 +39,7 @@ def make_sums(tile, count, ranges):
     if count == 0:
         return lambda shared, at, begin, end: ()
     rest, warps, units, between = make_sums(tile, count - 1, ranges), tile.warps, tile.units, tile.between_warps
-    zero, in_two_places = np.dtype(compute_dtype(tile.dtype)).type(0), tile.register_chunks and tile.shared_chunks
+    zero, in_two_places = compute_type(tile.dtype)(0), tile.register_chunks and tile.shared_chunks
     # One address and constants need fewer registers, but not with weights in two places (found by compiling).
     index = make_index(bool(tile.for_stages or tile.projects or not in_two_places))
 

@@ -9,7 +9,7 @@ Backward it publishes its outputs' gradients, and these warps multiply all of th
 import numpy as np
 
 from numbarnn.common.order import SKIP
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage
 from numbarnn.kernels.device import device_function
 from numbarnn.kernels.persistent import block, exchange, within_backward
@@ -35,7 +35,7 @@ def make_forward(cell, tile, drops, masked):
     dtype, product, P = tile.dtype, cell.num_products, tile.pairs
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
     publish, dropout_factor = exchange.make_publish(dtype, tile.aligned), block.make_dropout_factor(dtype)
-    pair_of, number = make_pair(tile), np.dtype(compute_dtype(dtype)).type
+    pair_of, number = make_pair(tile), compute_type(dtype)
     widen, narrow = storage.widen(dtype), storage.narrow(dtype)
 
     def project(thread, role, turn):
@@ -72,7 +72,7 @@ def make_backward(cell, tile, inputs, drops, masked):
         last: whether all steps are done, so that only the initial state's gradients are left.
     """
     dtype, product, P, state_at = tile.dtype, cell.num_products, tile.pairs, block.make_state_at(cell, tile)
-    M, number = 1 + cell.num_states, np.dtype(compute_dtype(tile.dtype)).type
+    M, number = 1 + cell.num_states, compute_type(tile.dtype)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, 1)
     gather = within_backward.make_gather(cell, tile, inputs, drops, masked)
     publish, pair_of, narrow = exchange.make_publish(dtype, tile.aligned), make_pair(tile), storage.narrow(dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import storage, units
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.backend import backend
@@ -26,7 +26,7 @@ def _make_carried(cell, tile, inputs, masked):
     """Make carried(thread, role, turn, i) -> the state's gradient from later steps, for the thread's i-th pair if
     valid. It also stores the gradient of h in shared memory."""
     A, U = cell.num_recurrent, tile.units
-    zero = np.dtype(compute_dtype(tile.dtype)).type(0)
+    zero = compute_type(tile.dtype)(0)
     sums = products.make_sums(tile, 1, inputs or cell.num_products > 0 or tile.projects)
     PARTIALS, ROW_STRIDE, state_at = tile.partials, tile.row_stride, block.make_state_at(cell, tile)
     pair_of, of_state = make_pair(tile), block.make_states(cell, tile.dtype)
@@ -111,7 +111,7 @@ def make_arguments(cell, tile, inputs, drops, masked):
         inputs, drops, masked: as for `forward.make_forward`.
     """
     dtype, N, K, Q = tile.dtype, cell.num_private, cell.num_saved, cell.num_sums
-    number, SEQUENCES, D_SUMS, M = np.dtype(compute_dtype(dtype)).type, np.uint64(tile.sequences), tile.stages, 2 + N
+    number, SEQUENCES, D_SUMS, M = compute_type(dtype), np.uint64(tile.sequences), tile.stages, 2 + N
     widen, of_state = storage.widen(dtype), block.make_states(cell, dtype)
     load_private, whole, no_state = of_state.load_private, of_state.whole, of_state.zero
     draw = make_draw(cell.noise, dtype, True)
@@ -154,10 +154,8 @@ def make_within(cell, tile, inputs, drops, masked):
     stages = tuple(stage for stage in reversed(range(len(cell.stages))) if not cell.stages[stage].largest)
     if not stages:
         return lambda thread, role, turn: None
-    arguments_of, d_state_of = (
-        make_arguments(cell, tile, inputs, drops, masked),
-        make_d_state(cell, tile, inputs, masked),
-    )
+    arguments_of = make_arguments(cell, tile, inputs, drops, masked)
+    d_state_of = make_d_state(cell, tile, inputs, masked)
 
     def terms_of(stage):
         return _make_terms(cell, tile, stage, arguments_of, d_state_of)

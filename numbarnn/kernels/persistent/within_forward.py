@@ -13,7 +13,7 @@ import numpy as np
 
 from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage, units
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.backend import backend
@@ -69,7 +69,7 @@ def make_arguments(cell, tile, inputs, masked, draws):
         inputs, masked: as for `forward.make_forward`. draws: draw random numbers.
     """
     dtype, U, Q = tile.dtype, tile.units, cell.num_sums
-    TOTALS, number_of, of_state = tile.stages, np.dtype(compute_dtype(dtype)).type, block.make_states(cell, dtype)
+    TOTALS, number_of, of_state = tile.stages, compute_type(dtype), block.make_states(cell, dtype)
     load_state, no_state, whole = of_state.load, of_state.zero, of_state.whole
     draw = make_draw(cell.noise, dtype, draws)
     load_sums, pair_of, state_at = units.loader(Q, backend()), make_pair(tile), block.make_state_at(cell, tile)
@@ -159,9 +159,7 @@ def _make_terms(cell, tile, stage, arguments_of):
 def _make_product(cell, tile, stage, arguments_of):
     """Make run(thread, role, turn), which publishes a product stage's vector and adds its product to ah."""
     dtype, P, U, S, product = tile.dtype, tile.pairs, tile.units, cell.num_products, cell.product_number(stage)
-    number, count, first_gate = (
-        np.dtype(compute_dtype(dtype)).type, len(cell.stages[stage].gates), cell.first_of_stage(stage)
-    )  # fmt: skip
+    number, count, first_gate = compute_type(dtype), len(cell.stages[stage].gates), cell.first_of_stage(stage)
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
     publish, pair_of = exchange.make_publish(dtype, tile.aligned), make_pair(tile)
     multiply, sums = make_multiply(tile, product), make_stage_sums(tile, product, count)

@@ -21,15 +21,8 @@ from numbarnn.cuda.backend import backend, per_backend
 from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
 from numbarnn.kernels.grid import launch_config
-from numbarnn.kernels.step import unit_sums
+from numbarnn.kernels.step import unit_sums, unit_values
 from numbarnn.kernels.step.groups import backward_arguments, forward_arguments, gradients_of_cell
-from numbarnn.kernels.step.unit_values import (
-    make_backward_rows,
-    make_forward_rows,
-    make_values_backward,
-    make_values_forward,
-    make_where,
-)
 
 
 @per_backend
@@ -40,8 +33,8 @@ def make_pointwise_forward(cell, dtype, save, masked=False):
         save: keep what backward needs (training). masked: read the step mask.
     """
     forward, narrow = forward_function(cell, dtype, backend()), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_forward_rows(cell)
-    values_of = make_values_forward(cell, dtype, masked, draws=save)
+    where_of, rows_of = unit_values.make_where(masked), unit_values.make_forward_rows(cell)
+    values_of = unit_values.make_values_forward(cell, dtype, masked, draws=save)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(len(cell.stages)), dtype, masked, draws=save)
     store_private = units.storer(cell.num_private, backend())
     store_saved = units.storer(cell.num_saved, backend(), narrow)
@@ -92,8 +85,8 @@ def make_pointwise_backward(cell, dtype, masked=False, projected=False, with_sta
         with_states: every step's cell states have a gradient.
     """
     backward, narrow = backward_function(cell, dtype, backend()), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
-    values_of = make_values_backward(cell, dtype, masked, projected, with_states)
+    where_of, rows_of = unit_values.make_where(masked), unit_values.make_backward_rows(cell, projected, with_states)
+    values_of = unit_values.make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(-1), dtype, (masked, projected, with_states))
     counts = cell.num_gates, cell.num_recurrent, cell.num_per_unit
     store_gates, store_recurrent, store_per_unit = (units.storer(count, backend(), narrow) for count in counts)

@@ -1,9 +1,7 @@
 """The kernels that a step with projection needs besides products and the cell (h = W_hr m, m the cell's output)."""
 
-import numpy as np
-
 from numbarnn.common.order import RESET, SKIP
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_type
 from numbarnn.compile import storage
 from numbarnn.cuda.backend import per_backend
 from numbarnn.cuda.language import cuda
@@ -42,7 +40,7 @@ def bind_carry(h, step_mask):
 def make_join(dtype, masked):
     """Make the kernel for one dtype; with `masked` it reads the step mask."""
     widen, narrow, where_of = storage.widen(dtype), storage.narrow(dtype), make_where(masked)
-    zero = np.dtype(compute_dtype(dtype)).type(0)
+    zero = compute_type(dtype)(0)
 
     @cuda.jit
     def join_kernel(gradients, options, t, before):

@@ -9,15 +9,8 @@ from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.backend import backend, per_backend
 from numbarnn.cuda.language import cuda
 from numbarnn.cuda.launch import Kernel
-from numbarnn.kernels.step import groups, unit_sums
+from numbarnn.kernels.step import groups, unit_sums, unit_values
 from numbarnn.kernels.step.pointwise import backward_config, backward_flags, forward_config
-from numbarnn.kernels.step.unit_values import (
-    make_backward_rows,
-    make_forward_rows,
-    make_values_backward,
-    make_values_forward,
-    make_where,
-)
 
 
 @per_backend
@@ -28,8 +21,8 @@ def make_stage_forward(cell, stage, dtype, masked=False, draws=False):
         masked: read the step mask. draws: draw random numbers.
     """
     vector_of, narrow = specialise(cell.stages[stage].forward, dtype, backend()), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_forward_rows(cell)
-    values_of = make_values_forward(cell, dtype, masked, draws)
+    where_of, rows_of = unit_values.make_where(masked), unit_values.make_forward_rows(cell)
+    values_of = unit_values.make_values_forward(cell, dtype, masked, draws)
     add_up = unit_sums.make_forward_sums(cell, cell.sums_before(stage), dtype, masked, draws)
     G, product = cell.num_gates, cell.product_number(stage)
 
@@ -66,8 +59,8 @@ def make_stage_backward(cell, stage, dtype, masked=False, projected=False, with_
     """Make the backward kernel of a cell's stage (its number) for arrays of a dtype.
     Flags: as for `pointwise.make_pointwise_backward`."""
     gradients_of, narrow = specialise(cell.stages[stage].backward, dtype, backend()), storage.narrow(dtype)
-    where_of, rows_of = make_where(masked), make_backward_rows(cell, projected, with_states)
-    values_of = make_values_backward(cell, dtype, masked, projected, with_states)
+    where_of, rows_of = unit_values.make_where(masked), unit_values.make_backward_rows(cell, projected, with_states)
+    values_of = unit_values.make_values_backward(cell, dtype, masked, projected, with_states)
     add_up = unit_sums.make_backward_sums(cell, cell.sums_after(stage), dtype, (masked, projected, with_states))
     count, first_gate = len(cell.stages[stage].gates), cell.first_of_stage(stage)
     store_gates, no_gates = units.storer(count, backend(), narrow), units.zeros(count, backend(), compute_dtype(dtype))

@@ -7,7 +7,7 @@ stage that needs the largest term (`Stage.largest`) takes the larger of two term
 
 import numpy as np
 
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import units
 from numbarnn.compile.specialise import specialise
 from numbarnn.cuda.backend import backend, is_tiny
@@ -69,7 +69,7 @@ def _make_sums(cell, stages, functions, values_of, dtype):
     if not stages:
         return lambda rows, parameters, options, where, H: None
     phases = tuple(_make_phase(cell, *each, values_of, dtype) for each in zip(stages, functions, strict=True))
-    run, scalar = in_turn(phases), np.dtype(compute_dtype(dtype)).type
+    run, scalar = in_turn(phases), compute_type(dtype)
     size = _shared_numbers(cell, stages, threads(cell, dtype, stages))
 
     def fill_in(rows, parameters, options, where, H):

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbarnn.cells.definition import Given
 from numbarnn.common.order import RESET
-from numbarnn.common.precision import compute_dtype
+from numbarnn.common.precision import compute_dtype, compute_type
 from numbarnn.compile import storage, units
 from numbarnn.cuda.backend import backend
 from numbarnn.kernels.device import device_function
@@ -120,7 +120,7 @@ def make_load_sums(count, dtype):
     """Make load(row, H) -> (H as a number, the row's sums), or () for a cell without sums."""
     if count == 0:
         return lambda row, H: ()
-    number, load, whole = np.dtype(compute_dtype(dtype)).type, units.loader(count, backend()), units.joiner(backend())
+    number, load, whole = compute_type(dtype), units.loader(count, backend()), units.joiner(backend())
     first, next_one = np.uintp(0), np.uintp(1)
     return lambda row, H: whole(number(H), load(row, first, next_one))
 
@@ -174,10 +174,8 @@ def make_values_backward(cell, dtype, masked, projected, with_states=False):
     """
     widen, number = storage.widen(dtype), compute_dtype(dtype)
     load_private, load_saved = units.loader(cell.num_private, backend()), units.loader(cell.num_saved, backend(), widen)
-    load_per_unit, load_d_v = (
-        units.loader(cell.num_per_unit, backend(), widen),
-        units.loader(cell.num_products, backend()),
-    )
+    load_per_unit = units.loader(cell.num_per_unit, backend(), widen)
+    load_d_v = units.loader(cell.num_products, backend())
     load_sums, draw = make_load_sums(cell.num_sums, dtype), make_draw(cell.noise, dtype, True)
     load_d_sums, first, next_one = units.loader(cell.num_sums, backend()), np.uintp(0), np.uintp(1)
     load_d_states, add = units.loader(cell.num_private, backend(), widen), units.adder(cell.num_private, backend())

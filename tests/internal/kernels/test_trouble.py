@@ -48,7 +48,7 @@ def test_all_results_of_a_call_that_failed_are_nan(case):
         dw = engine.zeros(layer.weights.shape, case.dtype)
         if fails:
             call = tape.forward
-            flag = engine.array_at(call.program.error_flag, call.reserve)
+            flag = engine.array_at(call.built.error_flag, call.reserve)
             flag.fill(error_flag.timeout_of(1, 0, backward=True) + 4)
         gradients = layer.backward(tape, dy, dstate, dw=dw)
         found = [np.isnan(array.get().astype("float32")) for array in arrays_in(gradients.x, gradients.state, dw)]
