@@ -17,7 +17,7 @@ ROOMS = {
     "kernels": (("kernels",), 5041),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14091),
     "cuda": (("cuda",), 2486),
-    "torch": (("torch",), 2808),
+    "torch": (("torch",), 2791),
     "weights and convert": (("weights", "convert.py"), 3021),
     "compile": (("compile",), 1784),
     "reference": (("reference",), 1154),

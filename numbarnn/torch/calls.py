@@ -22,7 +22,7 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 MAX_SEED = 2**62
 
 
-def _ignore_warnings_of_traces():  # about sizes that are compared here: a graph depends on none of them
+def _ignore_warnings_of_traces():  # about sizes that are compared here: no graph depends on them
     warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"numbarnn\.torch")
 
 
