@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "numbarnn"
 #: Room -> (its folders and files, lines).
 ROOMS = {
-    "bench": (("bench",), 5103),
+    "bench": (("bench",), 5089),
     "cells": (("cells",), 5358),
     "kernels": (("kernels",), 5041),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14091),
