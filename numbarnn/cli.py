@@ -1,7 +1,6 @@
 """The command line: `numbarnn info | check | bench | report | demo | plan | trace | kernels`.
 
-Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported only when
-it is the one that was asked for.
+Each subcommand is a module with `add_arguments(parser)` and `run(args) -> exit code`, imported when it is used.
 """
 
 import argparse
@@ -20,10 +19,7 @@ COMMANDS = {
     "report": ("numbarnn.bench.report", "write results of bench as an HTML page"),
     "demo": ("numbarnn.bench.demo", "train a character model and let it write"),
     "plan": ("numbarnn.bench.plan", "show how a GPU would run a problem, and why; needs no GPU"),
-    "trace": (
-        "numbarnn.bench.trace.command",
-        "write an HTML animation of what thread blocks compute and wait for",
-    ),
+    "trace": ("numbarnn.bench.trace.command", "write an HTML animation of what thread blocks compute and wait for"),
     "kernels": (
         "numbarnn.bench.kernels",
         "compile persistent kernels without a GPU; show registers, spills, PTX, machine code or source",
@@ -32,7 +28,7 @@ COMMANDS = {
 
 
 def build_parser(command=None):
-    """The parser, with the arguments of `command` (a name in COMMANDS) filled in; returns (parser, run)."""
+    """Return the parser and the function `run` of `command` (a name in COMMANDS), whose options the parser has."""
     parser = argparse.ArgumentParser(prog="numbarnn", description="Run, check and time recurrent networks.")
     parser.add_argument("--version", action="version", version=f"numbarnn {numbarnn.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="{" + ",".join(COMMANDS) + "}", required=True)
@@ -47,11 +43,11 @@ def build_parser(command=None):
 
 
 def main(argv=None):
-    """Runs one subcommand; returns its exit code: 0 success, 1 failure. Bad arguments exit with 2."""
+    """Run a subcommand and return its exit code: 0 success, 1 failure. Exit with 2 for wrong arguments."""
     argv = sys.argv[1:] if argv is None else list(argv)
     _take_any_text()
     command = next((argument for argument in argv if not argument.startswith("-")), None)
-    try:  # around the command's modules, too, whose import takes a second
+    try:  # Ctrl-C may also come while the command's modules are imported, which takes a second
         parser, run = build_parser(command)
         args = parser.parse_args(argv)
         refuse_one_file_for_two(args, parser)
@@ -62,12 +58,12 @@ def main(argv=None):
 
 
 def _run(command, run, args):
-    """The exit code of a command; what keeps it from being done is said in one line."""
+    """Run a command and return its exit code; print an expected error in one line."""
     from numbarnn.bench.console import CannotRun, WrongArguments
 
     try:
         return run(args)
-    except BrokenPipeError:  # `| head` has read enough: nothing more to say, nor to flush at the end
+    except BrokenPipeError:  # `| head` has closed the stream, so neither write to it nor flush it at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CannotRun, OSError, MemoryError) as reason:
@@ -76,7 +72,7 @@ def _run(command, run, args):
 
 
 def _take_any_text():
-    """Let output streams take all text: a letter that the encoding lacks becomes "?"; a closed stream swallows it."""
+    """Let output streams accept all text. A letter that the encoding lacks becomes "?"; a closed stream drops text."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -86,7 +82,7 @@ def _take_any_text():
 
 
 def refuse_one_file_for_two(args, parser):
-    """Ends with an error where two options name the same file to write: those are the arguments that are Paths."""
+    """Exit with an error if two options name the same output file. Options of output files are Paths."""
     named = {}
     for option, path in vars(args).items():
         if isinstance(path, Path) and named.setdefault(path.resolve(), option) != option:
@@ -94,7 +90,7 @@ def refuse_one_file_for_two(args, parser):
 
 
 def in_one_line(error):
-    """Return the message of an exception that ends a command."""
+    """Return the message of an exception in one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):

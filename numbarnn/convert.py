@@ -1,12 +1,10 @@
 """Import and export weights: PyTorch, Keras, ONNX and safetensors files.
 
-Every `from_...` returns a new layer and every `to_...` new arrays. Sizes, directions, biases, projection and skip input
-follow from the weights. All other options of the layer (device, dtype, schedule, dropout, ...) are keyword arguments;
-dtype is the weights' by default. Numbers are copied exactly, except where two biases must be added (`to_keras`, and
-`from_onnx` for custom cells).
-
-A network that the target cannot express raises ValueError. Dropout comes only with PyTorch's modules and safetensors
-files.
+Every `from_...` returns a new `LSTM`, `GRU` or `RNN`, every `to_...` new arrays. Sizes, directions, biases, projection
+and skip input follow from the weights. Other options of the layer (device, dtype, schedule, dropout, ...) are keyword
+arguments; dtype is the weights' by default. Numbers are copied exactly, except where two biases must be added
+(`to_keras`, and `from_onnx` for custom cells). A network that the target cannot express raises ValueError. Only
+PyTorch's modules and safetensors files have dropout.
 
 What each format can express:
 
@@ -36,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 from numbarnn import cells
 from numbarnn.common import files
 from numbarnn.layers import GRU, LSTM, RNN, Recurrent
-from numbarnn.weights import described, keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
-from numbarnn.weights.network import infer, of_parts, package
+from numbarnn.weights import keras, onnx, onnx_cells, onnx_scan, onnx_write, safetensors, torch
+from numbarnn.weights.network import OPTIONS, describe, described_cell, infer, of_parts, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
     Prefix = str | Sequence[str] | Sequence[tuple[str, str]]
-    Layer = Any  # an LSTM, a GRU or an RNN: the source tells which
+    Layer = Any  # an LSTM, GRU or RNN, depending on the source
 
 __all__ = [
     "from_keras", "from_onnx", "from_torch", "from_torch_cells", "load_safetensors", "save_safetensors", "to_keras",
@@ -75,19 +73,16 @@ def from_torch(source: Any, cell: str | None = None, *, prefix: Prefix = "", **o
     """Make a layer with the weights of a torch.nn.LSTM, GRU or RNN.
 
     Args:
-        source: the module, with its batch_first and dropout; or its state dict, of tensors or arrays.
+        source: the module, of which batch_first and dropout are kept too, or its state dict (tensors or arrays).
         cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". Needed for the state dict of a vanilla RNN,
             and of a GRU with reset_after=False ("gru_reset_before").
-        prefix: start of the names in a larger model, such as "encoder.lstm.". The names of a single cell ("weight_hh",
-            without "_l0") are accepted too; for a list of prefixes see `from_torch_cells`.
-        options: options of the layer; they override the module's.
-
-    Returns:
-        an `LSTM`, `GRU` or `RNN`.
+        prefix: start of the names in a larger model, such as "encoder.lstm."; the names of a single cell ("weight_hh",
+            without "_l0") may follow. For a list of prefixes see `from_torch_cells`.
+        options: options of the layer, which override the module's.
 
     Raises:
-        ValueError: entries are missing, unknown or have a wrong shape (all are named), or `cell` is not the module's.
-        TypeError: an entry is no array of numbers, or dtypes differ and `dtype` is not given.
+        ValueError: entries are missing, unknown or have a wrong shape, or `cell` is not the module's.
+        TypeError: an entry is no array of numbers, or dtypes differ and there is no `dtype`.
 
     >>> convert.from_torch(torch.nn.GRU(8, 16, num_layers=2, batch_first=True), device="cpu")
     GRU(8, 16, num_layers=2, batch_first=True, dtype='float32', device='cpu')
@@ -120,17 +115,14 @@ def from_torch_cells(source: Any, cell: str | None = None, *, prefix: Prefix = "
     """Make a layer with the weights of stacked torch.nn.LSTMCell, GRUCell or RNNCell.
 
     Args:
-        source: a list with one module or state dict, or one pair (forward, reverse), per layer. Or a larger model or
-            its state dict, with a list of prefixes. Modules may be scripted.
+        source: a list with one module or state dict per layer, or one pair of these (forward, reverse); or a larger
+            model or its state dict. Modules may be scripted.
         cell, options: see `from_torch`.
-        prefix: start of the names in each state dict of a list; for a larger model a list with one prefix, or a pair,
-            per layer, such as ["cells.0.", "cells.1."].
-
-    Returns:
-        an `LSTM`, `GRU` or `RNN`.
+        prefix: start of the names in each state dict of the list. For a larger model a list with one prefix or pair of
+            prefixes per layer, such as ["cells.0.", "cells.1."].
 
     Raises:
-        ValueError, TypeError: see `from_torch`; or the cells do not form a stack.
+        ValueError, TypeError: see `from_torch`, or the cells do not form a stack.
 
     >>> convert.from_torch_cells([torch.nn.LSTMCell(8, 16), torch.nn.LSTMCell(16, 4)], device="cpu")
     LSTM(8, [16, 4], num_layers=2, dtype='float32', device='cpu')
@@ -161,25 +153,21 @@ def from_keras(
 ) -> Layer:  # fmt: skip
     """Make a layer with the weights of Keras' LSTM, GRU, SimpleRNN or Bidirectional, or of a stack of them.
 
-    A single bias becomes b_w (bias="input"); a GRU with reset_after=True has two. Layers with unusual activations
-    become an `RNN` of a custom cell.
+    A single bias becomes b_w (bias="input"). Layers with unusual activations become an `RNN` of a custom cell.
 
     Args:
         source: a Keras layer, its `get_weights()`, or a list of either, layer 0 first.
         cell: "lstm", "gru", "gru_reset_before", "rnn_tanh" or "rnn_relu". Needed only for the weights of a SimpleRNN
             without `activation`.
         reset_after: whether a GRU resets after the product. Needed only for False and weights without a bias.
-        activation, recurrent_activation: Keras' names, for bare weights. Default: "tanh" and "sigmoid". Keras 1 and 2's
-            "hard_sigmoid" is "hard_sigmoid_keras2" (0.2 x + 0.5), Keras 3's is "hard_sigmoid_keras3" (x / 6 + 0.5).
+        activation, recurrent_activation: Keras' names, if source is weights. Default: "tanh" and "sigmoid".
+            "hard_sigmoid" is "hard_sigmoid_keras2" (0.2 x + 0.5, Keras 1 and 2) or "hard_sigmoid_keras3" (x / 6 + 0.5).
         options: options of the layer. batch_first is True by default, as in Keras.
-
-    Returns:
-        an `LSTM`, `GRU` or `RNN`.
 
     Raises:
         ValueError: a shape does not fit, `cell` is not the layer's, or numbarnn lacks an option of the layer: a custom
             activation, go_backwards, a merge_mode other than "concat".
-        TypeError: something is no recurrent layer of Keras, or no array.
+        TypeError: source has something else than Keras' recurrent layers or arrays.
 
     >>> gru = keras.layers.GRU(16, reset_after=False, return_sequences=True)
     >>> gru.build((None, None, 8))
@@ -235,13 +223,9 @@ def from_onnx(
         options: options of the layer. batch_first is True by default if the nodes' `layout` is 1, or if the model
             transposes its input to time first, as `to_onnx` and PyTorch do.
 
-    Returns:
-        an `LSTM`, `GRU` or `RNN`.
-
     Raises:
-        ValueError: numbarnn lacks something that a node has (the message names it), weights depend on the model's
-            inputs, an initial state is a constant other than zero, the nodes do not form a stack, or the graph has a
-            cycle.
+        ValueError: numbarnn lacks an option of a node, weights depend on the model's inputs, an initial state is a
+            constant other than zero, the nodes do not form a stack, or the graph has a cycle.
         ImportError: the package onnx is not installed.
 
     >>> model = convert.to_onnx(numbarnn.GRU(8, 16, num_layers=2, device="cpu"), lengths=True)
@@ -298,7 +282,7 @@ def to_onnx(layer: Recurrent, path: Path | None = None, *, state: bool = False, 
 
 
 def _onnx_model(layer, state, lengths):
-    """Return the model of `to_onnx`, of nodes if there are such."""
+    """Return the model of `to_onnx`, with LSTM, GRU or RNN nodes where they can express the layer."""
     custom = _custom(layer)
     if custom or (_is_built_in(layer) and not (layer.proj_size or layer.cell_clip)):
         return onnx_write.write(custom or _network(layer), layer.batch_first, state, lengths)
@@ -306,8 +290,7 @@ def _onnx_model(layer, state, lengths):
         raise ValueError(f"ONNX models need a cell's equations, but cell {layer.cell} is written as functions")
     if layer.dtype == "bfloat16":
         raise ValueError("ONNX models of custom cells are float16, float32 or float64: convert the layer's weights")
-    told = layer.state_dict(), described.describe(layer)
-    return onnx_scan.write(layer.stack, *told, layer.batch_first, state, lengths)
+    return onnx_scan.write(layer.stack, layer.state_dict(), describe(layer), layer.batch_first, state, lengths)
 
 
 # ---------------------------------------------------------------- safetensors
@@ -323,8 +306,8 @@ def save_safetensors(layer: Recurrent, path: Path) -> None:
 
     >>> convert.save_safetensors(numbarnn.LSTM(8, 16, proj_size=4, cell_clip=2.0, device="cpu"), "lstm.safetensors")
     """
-    if not _is_built_in(layer) or layer.input_mode == "given":  # of which arrays do not tell the sizes
-        safetensors.write(os.fspath(path), layer.state_dict(), described.describe(layer))
+    if not _is_built_in(layer) or layer.input_mode == "given":  # the arrays do not determine the sizes
+        safetensors.write(os.fspath(path), layer.state_dict(), describe(layer))
         return
     network = _network(layer)
     options = {"cell": network.cell, "batch_first": layer.batch_first, "dropout": layer.dropout}
@@ -361,27 +344,27 @@ def load_safetensors(path: Path, cell: str | Cell | None = None, *, prefix: Pref
 
 # ---------------------------------------------------------------- layers and networks
 def _is_built_in(layer):
-    """Return whether a layer has one of cuDNN's cells; raise TypeError unless it is a layer."""
+    """Return whether a layer has a built-in cell; raise TypeError unless it is a layer."""
     if not isinstance(layer, Recurrent):
         raise TypeError(f"layer must be a numbarnn LSTM, GRU or RNN, not a {type(layer).__qualname__}")
     return isinstance(layer._cell, str) and layer.cell in _CLASSES
 
 
 def _network(layer):
-    """Return a layer's `NetworkData`, with copies of its parameters on the host."""
+    """Return a layer's `NetworkData`, with copies of its parameters."""
     if not (_is_built_in(layer) or layer.cell in _CLASSES):
         raise ValueError(
             f"layer must have one of the cells {', '.join(_CLASSES)}, got {layer.cell!r}: PyTorch and Keras have no "
             "such layer; write it by to_onnx or save_safetensors"
         )
     network = replace(infer(layer.state_dict(), layer.cell), cell_clip=layer.cell_clip)
-    if layer.input_mode == "given":  # arrays do not say so
+    if layer.input_mode == "given":  # cannot be inferred from the arrays
         network = replace(network, input_mode="given", input_size=layer.input_size)
     return network
 
 
 def _custom(layer):
-    """Return the `NetworkData` of a layer whose cell `from_onnx` made, or None."""
+    """Return the `NetworkData` of a layer whose cell `from_onnx` made, None for other cells."""
     kind = onnx_cells.kind_of(layer.stack.cell) if isinstance(layer, Recurrent) else None
     if kind is None:
         return None
@@ -395,15 +378,19 @@ def _custom(layer):
     return of_parts(parts, kind)
 
 
-def _described(description, arrays, cell, source, options):
-    """Make a layer as `described.describe` told it. `options` override what the file says."""
-    cell = described.cell_of(description, cell, source)
-    own = {name: description[name] for name in described.OPTIONS if name in description}
-    sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+def _check_options(options, decides):
     if decided := [name for name in options if name in _FROM_WEIGHTS]:
-        raise TypeError(f"{', '.join(decided)} must be left out: {source} decides")
-    options = {"dtype": str(next(iter(arrays.values())).dtype)} | own | options
-    if cell.bias is not None:  # the equations say
+        raise TypeError(f"{', '.join(decided)} must be left out: {decides}")
+
+
+def _described(description, arrays, cell, source, options):
+    """Make a layer from `describe`'s description in a file. `options` override those of the description."""
+    cell = described_cell(description, cell, source)
+    described = {name: description[name] for name in OPTIONS if name in description}
+    sizes = {name: description[name] for name in ("input_size", "hidden_size")}
+    _check_options(options, f"{source} decides")
+    options = {"dtype": str(next(iter(arrays.values())).dtype)} | described | options
+    if cell.bias is not None:  # the equations decide
         del options["bias"]
     if cells.CELLS.get(cell.name) is cell:
         make, kind = _CLASSES[cell.name]
@@ -415,9 +402,8 @@ def _described(description, arrays, cell, source, options):
 
 
 def _layer(network, found, options):
-    """Make a layer with the network's weights. `options` override those that came with the weights."""
-    if decided := [name for name in options if name in _FROM_WEIGHTS]:
-        raise TypeError(f"{', '.join(decided)} must be left out: the weights decide (for a state dict also cell=)")
+    """Make a layer with the network's weights. `options` override `found`, the options that came with the weights."""
+    _check_options(options, "the weights decide (for a state dict also cell=)")
     options = found | options
     if "dtype" not in options:
         options["dtype"] = network.dtype

@@ -21,12 +21,12 @@ class Optimizer:
 
     Args:
         weights: the arrays, such as [layer.weights].
-        lr: learning rate. It may be set anew at any time.
-        clip: largest norm of the gradients, over all arrays together; larger ones are scaled down to it (R. Pascanu, T.
-            Mikolov, Y. Bengio, 2013, arXiv 1211.5063, algorithm 1). None: no clipping.
+        lr: learning rate, which you may change at any time.
+        clip: largest norm of all gradients together. Larger gradients are scaled down to it (R. Pascanu, T. Mikolov, Y.
+            Bengio, 2013, arXiv 1211.5063, algorithm 1). None disables clipping.
 
     Attributes:
-        steps: number of updates so far. The arguments.
+        steps: number of updates so far. The arguments are attributes too.
     """
 
     def __init__(self, weights: Sequence[Any], lr: float, clip: float | None) -> None:
@@ -35,11 +35,11 @@ class Optimizer:
         self.weights, self.lr, self.clip, self.steps = list(weights), lr, clip, 0
         kinds = [getattr(getattr(one, "dtype", None), "name", type(one).__name__) for one in self.weights]
         if not kinds or not {*kinds} <= {"float32", "float64"}:
-            raise TypeError(f"weights must be arrays of float32 or float64, but are {', '.join(kinds) or 'none'}")
+            raise TypeError(f"weights must be arrays of float32 or float64, got {', '.join(kinds) or 'none'}")
         if not lr >= 0:
-            raise ValueError(f"lr must be a number of at least 0, not {lr!r}")
+            raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
         if clip is not None and not clip > 0:
-            raise ValueError(f"clip must be a positive number or None, not {clip!r}")
+            raise ValueError(f"clip must be a positive number or None, got {clip!r}")
 
     @property
     def xp(self) -> Any:
@@ -53,17 +53,17 @@ class Optimizer:
         """Update the weights.
 
         Args:
-            gradients: one array per array of weights, of its shape; they are not changed.
+            gradients: one array per array of weights, of the same shape. They stay unchanged.
 
         Raises:
-            ValueError: their number or shapes differ from the weights'. Nothing is changed.
+            ValueError: the gradients' number or shapes differ from the weights'. Nothing was changed.
         """
         gradients = list(gradients)
         shapes, wanted = ([getattr(one, "shape", None) for one in arrays] for arrays in (gradients, self.weights))
         if shapes != wanted:
-            raise ValueError(f"gradients must have the shapes of the weights, {wanted}, but have {shapes}")
+            raise ValueError(f"gradients must have the shapes of the weights, {wanted}, got {shapes}")
         self.steps += 1
-        if self.clip is not None:  # by min(1, clip / norm); the norm stays on the device, so that nobody waits
+        if self.clip is not None:  # the norm stays on the device, so that the host does not wait for it
             norm = self.xp.sqrt(sum((g * g).sum() for g in gradients))
             scale = self.xp.minimum(self.clip / (norm + 1e-6), 1.0).astype(gradients[0].dtype)
             gradients = [g * scale for g in gradients]
@@ -78,11 +78,11 @@ class Adam(Optimizer):
 
     Args:
         weights, lr, clip: see `Optimizer`.
-        betas: factors by which the means of gradients and of their squares decay per step.
-        eps: number that is added to the root of the mean square.
+        betas: decay per step of the mean gradient and of the mean squared gradient.
+        eps: number added to the root of the mean squared gradient.
 
     Attributes:
-        first, second: the means, one array per array of weights.
+        first, second: the mean gradients and mean squared gradients, one array per array of weights.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Adam(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(weights, lr, clip)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be two numbers from 0 to below 1, not {betas!r}")
+            raise ValueError(f"betas must be two numbers from 0 to below 1, got {betas!r}")
         self.betas, self.eps, self.first, self.second = betas, eps, self._zeros(), self._zeros()
 
     def _update(self, gradients):
@@ -110,7 +110,7 @@ class SGD(Optimizer):
 
     Args:
         weights, lr, clip: see `Optimizer`.
-        momentum: how much of v stays with each step.
+        momentum: factor of v per step.
 
     Attributes:
         velocity: v, one array per array of weights.

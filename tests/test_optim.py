@@ -50,7 +50,7 @@ def test_gradients_stay_and_wrong_ones_change_nothing():
     assert (g == 10).all() and w.dtype == np.float32 and not (w == 1).any()
     before = w.copy()
     for wrong in ([g, g], [g[:2]]):
-        with pytest.raises(ValueError, match=r"the shapes of the weights, \[\(3,\)\], but have"):
+        with pytest.raises(ValueError, match=r"the shapes of the weights, \[\(3,\)\], got"):
             optimizer.step(wrong)
     assert np.array_equal(w, before) and optimizer.steps == 1
     with pytest.raises(TypeError, match="a list of arrays"):

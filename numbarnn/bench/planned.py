@@ -63,7 +63,7 @@ def minimal_kernel():
 
 
 def persistent_kernel(problem, launch):
-    """Return the ShippedKernel of a `planner.Launch` of a problem."""
+    """Return the ShippedKernel of a `persistent.launch.Launch` of a problem."""
     cell, dtype, layers, D = problem.cell, problem.dtype, len(launch.layer_range), problem.directions
     places, options = layers * D, planner.variant(problem, launch)
     numbers, sums = zeros(dtype, 1), zeros(compute_dtype(dtype), 1)

@@ -1,6 +1,6 @@
-"""Define the equations of one step, each once, as a scalar function that all engines share.
+"""Define the equations of one step, once, as scalar functions that all engines call.
 
-`lstm`, `gru` and `rnn` are written by hand. `tracing` makes a cell from equations (`numbarnn.cell`). `library` has
+`lstm`, `gru` and `rnn` are written by hand. `tracing` makes cells from equations (`numbarnn.cell`). `library` has
 cells from the literature.
 """
 
@@ -17,6 +17,6 @@ __all__ = ["CELLS", "GRU", "GRU_RESET_BEFORE", "LSTM", "RNN_RELU", "RNN_TANH", "
 
 
 def __getattr__(name):
-    if name == "library":  # loaded when asked for: it traces its cells
+    if name == "library":  # imported on first use, as it traces its cells
         return import_module("numbarnn.cells.library")
     raise AttributeError(f"module 'numbarnn.cells' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Make the initial values that a cell's equations choose for parameters: a number, or an array drawn for a shape."""
+"""Make the initial values that a cell's equations set for its parameters."""
 
 import math
 from dataclasses import dataclass
@@ -9,10 +9,7 @@ import numpy as np
 
 
 def orthogonal(shape, rng):
-    """A matrix with orthonormal rows or columns, whichever are fewer, uniform among all such.
-
-    Saxe et al. 2014, arXiv:1312.6120.
-    """
+    """Return a random matrix with orthonormal rows, or columns if they are fewer. Saxe et al. 2014, arXiv:1312.6120."""
     rows, columns = shape
     Q, R = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
     Q = Q * np.where(np.diag(R) < 0, -1.0, 1.0)
@@ -20,12 +17,12 @@ def orthogonal(shape, rng):
 
 
 def identity(shape, rng):
-    """1 on the diagonal, else 0. Le et al. 2015, arXiv:1504.00941."""
+    """Return 1 on the diagonal, else 0. Le et al. 2015, arXiv:1504.00941."""
     return np.eye(*shape)
 
 
 def xavier(shape, rng):
-    """Uniform in ±√(6 / (rows + columns)). Glorot and Bengio 2010."""
+    """Draw uniformly from ±√(6 / (rows + columns)). Glorot and Bengio 2010."""
     bound = math.sqrt(6 / sum(shape))
     return rng.uniform(-bound, bound, shape)
 
@@ -35,22 +32,21 @@ BY_NAME = {"orthogonal": orthogonal, "identity": identity, "xavier": xavier}
 
 @dataclass(frozen=True)
 class Chrono:
-    """Biases by which units forget after up to `longest` steps, log u with u uniform in 1 to longest - 1. With `sign`
-    -1 those of the input gate, each minus that of the forget gate.
+    """Biases of a forget gate (sign 1) or input gate (-1): sign log u with u uniform in 1 to longest - 1.
 
     Tallec and Ollivier 2018, arXiv:1804.11188.
     """
 
     longest: float
     sign: float
-    alike: ClassVar = "chrono"  # both gates' draw the same numbers
+    alike: ClassVar = "chrono"  # both gates get the same random numbers
 
     def __call__(self, shape, rng):
         return self.sign * np.log(rng.uniform(1, self.longest - 1, shape))
 
 
 def checked(value):
-    """The value as cells keep it: a float, or a function of (shape, rng)."""
+    """Return a user's initial value as a float or a function of (shape, rng)."""
     expected = f"value must be a number, an array, a function of (shape, rng) or one of {', '.join(BY_NAME)}"
     if isinstance(value, str):
         if value not in BY_NAME:
@@ -66,10 +62,9 @@ def checked(value):
 
 
 def draw(value, shape, key, name):
-    """Return a parameter's initial value, a number or an array of its shape, from a `value` of `checked`.
+    """Return a parameter's initial value, a number or array. value: result of `checked`.
 
-    The ints of `key` and the parameter's name decide the random numbers, whatever other parameters there are.
-    """
+    The ints of `key` and the parameter's name seed the random numbers, so that other parameters do not matter."""
     if isinstance(value, float):
         return value
     rng = np.random.default_rng([*key, crc32(getattr(value, "alike", name).encode())])

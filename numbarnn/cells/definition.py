@@ -1,4 +1,4 @@
-"""Define a cell as data: the equations of one unit at one step, and what they need."""
+"""Define a cell as data: the equations of one unit at one step, and their inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from numbarnn.cells.layout import STACKED, Layout, usual
 
 
 class Given(NamedTuple):
-    """Inputs of a general cell's equations for one unit, besides its pre-activations and states; all are tuples.
+    """Further inputs of a general cell's equations for one unit, as tuples.
 
     Attributes:
-        per_unit: the unit's own parameters.
-        sums: empty without sums, else the number of units, then all stages' sums in their order.
-        noise: the unit's random numbers in this step.
+        per_unit: the unit's parameters. noise: the unit's random numbers in this step.
+        sums: the number of units, then the sums of all stages; empty if the cell has no sums.
     """
 
     per_unit: tuple = ()
@@ -27,28 +26,25 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Work on all units of a sequence before a step can go on: a further product, or sums over units.
+    """Work within a step for which all units of a sequence must wait: a further product, or sums over units.
 
-    A product: some rows of R multiply not h' but a vector v, made of what is known by then.
+    In a product, some rows of R multiply a vector v, computed in the step, instead of h'.
 
         forward(ax, ah, state, given)                                    -> v
         backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> d_ah of its gates
 
-    Sums: numbers of all units of one sequence are added up, and all its units see the totals.
+    Sums add up one term per unit, and all units of the sequence see the totals.
 
-        forward(ax, ah, state, given)                                    -> its sums' terms, a tuple
-        backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> terms of their gradients
+        forward(ax, ah, state, given)                                    -> the terms, a tuple with one per sum
+        backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> the terms of the sums' gradients
 
-    Or in place of their sum the largest of the terms (`largest`), through which no gradient flows: backward's terms are
-    0, and engines leave them out.
+    With `largest`, units see the maximum of the terms. No gradient flows through it, and engines skip its backward.
 
-    forward must read those gates of ah and those sums only that come before this stage's; backward those of d_v (one
-    per product) and of d_sums only that come after it.
+    forward may only read the gates of ah and the sums of earlier stages; backward may only read the d_v and d_sums of
+    later stages.
 
     Attributes:
-        gates: of a product: names of its gates of ah.
-        sums: of sums: their names.
-        largest: of sums: the largest terms stand in their place.
+        gates: names of a product's gates of ah. sums: names of the sums. Each is empty for the other kind of stage.
     """
 
     gates: tuple[str, ...]
@@ -60,11 +56,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Noise:
-    """A random number per unit, sequence and step: 0 with probability `rate`, else `kept`; in inference always `mean`.
-    If it is `uniform`, it is one of 2^24 numbers from 0 to 1, in equal distances.
+    """A random number per unit and sequence: 0 with probability `rate`, else `kept`; in inference always `mean`.
 
-    With `each_step` there is another one in each step; else one for all steps of a sequence in a direction. Random
-    words of 32 bits below `threshold` make 0.
+    A `uniform` number is (k + 1/2) 2^-24 with a random int k below 2^24. With `each_step` each step draws a new number,
+    without it all steps of a sequence in a direction share one. Random words of 32 bits below `threshold` become 0.
     """
 
     rate: float
@@ -78,8 +73,9 @@ class Noise:
 
 
 class NoiseForm(NamedTuple):
-    """The part of a `Noise` that is compiled in; all else are arguments (`Chances`), the same code for all rates.
-    Where `kept` or `mean` is 1, as zoneout's and dropout's, nothing is multiplied."""
+    """The part of a `Noise` that is compiled in: a factor `kept` or `mean` of 1 needs no multiplication.
+
+    Rates are arguments (`Chances`), so that all rates share compiled code."""
 
     each_step: bool
     kept_is_one: bool
@@ -88,11 +84,11 @@ class NoiseForm(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """The numbers of a cell's `Noise`, in their order, as arguments of compiled code.
+    """The numbers of a cell's `Noise`s as arguments of compiled code.
 
     Attributes:
-        thresholds: in training each one's threshold, uint64; in inference None, as nothing is drawn.
-        values: in training what each is where it is not 0; in inference its mean. Of the dtype of c.
+        thresholds: thresholds as uint64 in training; None in inference, where nothing is drawn.
+        values: `kept` of each in training, `mean` in inference, in the dtype of c.
     """
 
     thresholds: tuple | None
@@ -109,38 +105,36 @@ class Cell:
         forward(ax, ah, state)                       -> new_state, saved
         backward(saved, state, new_state, d_state)   -> d_ax, d_ah, d_state_before
 
-    All arguments and results are tuples of scalars. `saved` is what backward needs beyond the states; `d_state` is the
-    gradient of `new_state`; `d_state_before` is the part of the previous state's gradient that does not go through R.
+    All arguments and results are tuples of scalars. `saved` has the values that backward needs besides the states,
+    `d_state` is the gradient of `new_state`, and `d_state_before` is the part of the gradient of `state` that does not
+    come through R.
 
-    A `general` cell may have parameters per unit, `per_unit`, other gates of ah than of ax, random numbers, `noise`,
-    and `stages`: further products, whose gates of ah come after those that multiply h', and sums over units:
+    A `general` cell may have per-unit parameters, other gates of ah than of ax, random numbers, and `stages`:
 
         forward(ax, ah, state, given)                                    -> new_state, saved
         backward(saved, state, new_state, d_state, d_v, d_sums, given)   -> d_ax, d_ah, d_state_before, d_per_unit
 
-    `given` is a `Given`; `d_v` is the gradient of each product's vector, `d_sums` that of each sum; `d_ah` is that of
-    the gates that multiply h' itself.
+    `given` is a `Given`, `d_v` has the gradient of each product's vector and `d_sums` that of each sum. `d_ah` has the
+    gates that multiply h' only; those of further products follow them in ah.
 
     Attributes:
-        name: such as "lstm"; one of `numbarnn.cells.CELLS`, or a variant's own.
+        name: such as "lstm".
         gates: names of the gates of ax, in the order of the rows of W.
-        states: state names; the first is h, which is the output.
-        saved: names of the values kept per step and unit for backward.
-        same_gradient: d_ah equals d_ax for every gate, so that it is stored once.
-        recurrent: names of the gates of ah that multiply h' itself; None: those of ax.
+        states: names of the states; the first is h, the output.
+        saved: names of the values saved per step and unit for backward.
+        same_gradient: whether d_ah equals d_ax, so that it is stored once.
+        recurrent: names of the gates of ah that multiply h'. Default: the gates of ax.
         stages: further products and sums, in their order.
-        per_unit: names of the parameters per unit.
-        noise: the `Noise` of each random number that a unit gets in each step.
-        heads: R's matrices are this many blocks on the diagonal: units see those of their own block alone.
-        drop_connect: for each gate of ah the probability with which a training call takes a weight of R as 0, the same
-            for all steps, the others times 1 / (1 - p); empty: no weight.
-        initial: (name of a parameter in the equations; what it begins with in a new layer, as `numbarnn.cells.begin`
-            has it).
-        projected: h is a product W_hr m of what the functions call their first state; a layer says how wide.
-        bias: the biases it has, one of `numbarnn.weights.BIAS_MODES`; None: as the layer's user wants.
-        general: the wider signatures.
-        source: of generated functions, all their text: what was compiled from it is known by that.
-        layout: the names of its parameters, and how what kernels read is made of them; None: as `layout.usual` says.
+        per_unit: names of the per-unit parameters.
+        noise: the `Noise` of each random number of a unit.
+        heads: number of blocks on the diagonal of R's matrices; units see the units of their block only.
+        drop_connect: for each gate of ah the rate of `numbarnn.drop_connect`; empty without it.
+        initial: (name of a parameter in the equations, initial value, see `numbarnn.cells.begin`) of some parameters.
+        projected: whether h is a product W_hr m, where m is the first state of the functions.
+        bias: one of `BIAS_MODES`; None if the layer's user chooses it.
+        general: whether the functions have the longer signatures.
+        source: the text of generated functions, which identifies compiled code.
+        layout: the parameters' names and derived weights. Default: `layout.usual`.
     """
 
     name: str
@@ -166,11 +160,11 @@ class Cell:
     def __copy__(self):
         return self
 
-    def __deepcopy__(self, memo):  # nothing in it changes, and what was compiled is known by the object
+    def __deepcopy__(self, memo):  # cells are immutable, and compiled code is cached by the object
         return self
 
     def __reduce__(self):
-        """Cells are pickled by name; one made of functions of one's own as `Cell(...)` as the names of these."""
+        """Pickle built-in cells by name, others by their fields."""
         if CELLS.get(self.name) is self:
             return get, (self.name,)
         return type(self), tuple(getattr(self, item.name) for item in fields(self))
@@ -184,28 +178,27 @@ class Cell:
     num_private = cached_property(lambda self: len(self.states) - 1)  # states besides h
     num_saved = cached_property(lambda self: len(self.saved))
     num_per_unit = cached_property(lambda self: len(self.per_unit))
-    num_products = cached_property(lambda self: len(self.product_stages))  # further ones per step: S
-    num_sums = cached_property(lambda self: self.first_sum(len(self.stages)))  # over units, per step: Q
+    num_products = cached_property(lambda self: len(self.product_stages))  # further products per step: S
+    num_sums = cached_property(lambda self: self.first_sum(len(self.stages)))  # sums over units per step: Q
     noise_forms = cached_property(lambda self: tuple(one.form for one in self.noise))
 
     @cached_property
     def parameters(self):
-        """Its parameters by name, a `Layout`."""
+        """The `Layout` of its parameters."""
         return usual(self) if self.layout is None else self.layout
 
     @cached_property
     def rows(self):
-        """Name of an array of parameters, such as "weight_ih" -> the names of the parameters that stand in it, one
-        after another. All others are arrays of their own."""
+        """Name of an array, such as "weight_ih" -> names of the parameters that it holds, in their order."""
         return {STACKED[kind]: names for kind, names in self.parameters.rows.items()}
 
-    # Of a stage: its number; the number of stages stands for the cell's own functions, which come last.
+    # In the methods below, `stage` is a number; len(stages) stands for the cell's own functions, which come last.
     def first_of_stage(self, stage):
-        """Number of the first gate of ah of a stage."""
+        """Return the number of a stage's first gate of ah."""
         return self.num_recurrent + sum(len(one.gates) for one in self.stages[:stage])
 
     def rows_of_stage(self, stage, H):
-        """The slice of R's rows that are a stage's; of ah's columns too."""
+        """Return the slice of a stage's rows of R, or columns of ah."""
         return slice(self.first_of_stage(stage) * H, self.first_of_stage(stage + 1) * H)
 
     @cached_property
@@ -214,38 +207,39 @@ class Cell:
         return tuple(number for number, stage in enumerate(self.stages) if stage.gates)
 
     def product_number(self, stage):
-        """Number of a product stage among those: which columns of v are its own."""
+        """Return the number of a stage among the product stages, which selects its columns of v."""
         return sum(1 for one in self.product_stages if one < stage)
 
     def first_sum(self, stage):
-        """Number of the first sum of a stage."""
+        """Return the number of a stage's first sum."""
         return sum(len(one.sums) for one in self.stages[:stage])
 
     def sums_before(self, stage):
-        """Numbers of the stages of sums right before a stage, in their order."""
+        """Return the numbers of the consecutive stages of sums right before a stage."""
         first = stage
         while first > 0 and self.stages[first - 1].sums:
             first -= 1
         return tuple(range(first, stage))
 
     def sums_after(self, stage):
-        """Numbers of the stages of sums right after a stage, the last one first: those whose gradients its backward
-        waits for; of stage -1, those that the cell's own backward waits for. Stages of the largest have none."""
+        """Return the numbers of the stages of sums right after a stage, last first, without stages of maxima.
+
+        The stage's backward needs their gradients. For stage -1 these are the sums of the first stages."""
         last = stage + 1
         while last < len(self.stages) and self.stages[last].sums:
             last += 1
         return tuple(number for number in range(last - 1, stage, -1) if not self.stages[number].largest)
 
 
-CELLS = {}  #: name -> `Cell`, of those that are known by a name alone; `numbarnn.cells` fills it
+CELLS = {}  #: name -> built-in `Cell`, filled by `numbarnn.cells`
 
 
 def get(cell: str | Cell) -> Cell:
-    """The `Cell` of that name; a `Cell` is returned as it is.
+    """Return the built-in `Cell` with a name; a `Cell` is returned unchanged.
 
     Raises:
-        ValueError: no cell has the name.
-        TypeError: it is a function.
+        ValueError: no built-in cell has the name.
+        TypeError: cell is a function of equations.
     """
     if isinstance(cell, Cell):
         return cell

@@ -1,7 +1,7 @@
 """Functions for the equations of a cell, besides `+ - * / % **` and comparisons.
 
-They take traced values while `numbarnn.cell` makes a cell, and NumPy arrays otherwise: the same equations run in plain
-NumPy, as inference. Each docstring gives the derivative at a kink.
+They take traced values and NumPy arrays, so that the same equations run in plain NumPy, as inference. A docstring
+gives the derivative at a kink.
 
     of one unit           sigmoid tanh relu leaky_relu elu selu softplus log_sigmoid softsign gelu silu mish
                           hard_sigmoid hard_sigmoid_keras2 hard_tanh erf normal_cdf exp log sqrt abs sign floor sin
@@ -47,7 +47,7 @@ hints.FUNCTIONS[:] = __all__
 
 
 def _apply(op, *values):
-    """Apply an operation of `numbarnn.cells.scalar` by name, traced if one of the values is."""
+    """Apply an operation of `numbarnn.cells.scalar` to traced values or arrays."""
     for value in values:
         if isinstance(value, Traced):
             return value._trace.apply(op, *values)
@@ -55,7 +55,7 @@ def _apply(op, *values):
 
 
 def _number(name, value, least=None):
-    """Return `value` as a float; raise an error unless it is a number of at least `least`."""
+    """Return `value` as a float; raise an error unless it is a number of at least `least`. `name` is for messages."""
     if isinstance(value, Traced):
         raise error(f"{name} must be a number, not {value._what()}: write the function out, with where(...)")
     if isinstance(value, str) or not hasattr(value, "__float__"):
@@ -65,13 +65,13 @@ def _number(name, value, least=None):
     return float(value)
 
 
-def _of_one(name, what, function=None) -> Callable[[Value], Value]:
-    """Make the function of that name, by default of the operation in `numbarnn.cells.scalar`."""
+def _of_one(name, doc, function=None) -> Callable[[Value], Value]:
+    """Make a function of one value, by default the operation `name` of `numbarnn.cells.scalar`."""
 
     def of_one(x: Value) -> Value:
         return function(x) if function else _apply(name, x)
 
-    of_one.__name__, of_one.__qualname__, of_one.__doc__ = name, name, what
+    of_one.__name__, of_one.__qualname__, of_one.__doc__ = name, name, doc
     return of_one
 
 
@@ -134,7 +134,7 @@ def gelu(x: Value, approximate: str = "none") -> Value:
         return x * normal_cdf(x)
     if approximate != "tanh":
         raise ValueError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
-    # (1 + tanh(u)) / 2 is sigmoid(2 u), in which nothing cancels.
+    # (1 + tanh(u)) / 2 is sigmoid(2 u), which has no cancellation
     return x * sigmoid(_GELU_SCALE * (x + 0.044715 * x * x * x))
 
 
@@ -154,8 +154,8 @@ def minimum(a: Value, b: Value) -> Value:
 def where(condition: Value, a: Value, b: Value) -> Value:
     """Return a where the condition (a comparison) holds, else b.
 
-    Both derivatives are computed. An infinite one makes the gradient NaN even where the other is chosen, as in PyTorch:
-    write `log(where(a > 0, a, 1))` instead of `where(a > 0, log(a), 0)`.
+    Both derivatives are computed. As in PyTorch, an infinite derivative makes the gradient NaN even where the other
+    value is chosen: write `log(where(a > 0, a, 1))` instead of `where(a > 0, log(a), 0)`.
     """
     return _apply("where", condition, a, b)
 
@@ -185,7 +185,6 @@ def mean(x: Value) -> Value:
 
 
 def _units(x):
-    """Return the number of units."""
     if isinstance(x, Traced):
         return x._trace.units()
     if np.ndim(x) == 0:
@@ -194,10 +193,10 @@ def _units(x):
 
 
 def _largest(x):
-    """Return the maximum over all units, a constant for backward; softmax and logsumexp subtract it."""
+    """Return the maximum over all units, for every unit, as a constant for backward."""
     if isinstance(x, Traced):
         return x._trace.apply("row_max", x)
-    _units(x)  # refuses a number
+    _units(x)  # raises CellError for a number
     return np.broadcast_to(np.max(x, axis=0), np.shape(x))
 
 
@@ -216,7 +215,7 @@ def logsumexp(x: Value) -> Value:
 def cumsum(x: Value) -> Value:
     """Return for each unit the sum of all units up to and including it. For arrays units are the first axis.
 
-    Each step multiplies with a constant triangular matrix, which costs as much as a gate.
+    Each step multiplies by a constant triangular matrix, which costs as much as a gate.
     """
     return x._trace.cumsum(x) if isinstance(x, Traced) else np.cumsum(x, axis=0)
 
@@ -233,7 +232,7 @@ def layer_norm(*values: Value, eps: float = 1e-5) -> Value:
 
     Args:
         values: one value, or several that share mean and variance, such as the products of an LSTM's gates.
-        eps: number that is added to the variance.
+        eps: added to the variance.
 
     Returns:
         the normalized value, or a tuple of several.
@@ -253,7 +252,7 @@ def layer_norm(*values: Value, eps: float = 1e-5) -> Value:
 
 
 def _named(name, value):
-    """Name a traced value for generated source, unless it has a name."""
+    """Name a traced value in the generated source."""
     if isinstance(value, Traced):
         value._name_it(f"layer_norm_{name}")
     return value
@@ -266,15 +265,15 @@ def stop_gradient(x: Value) -> Value:
 
 
 def custom_derivative(value: Value, x: Value, derivative: Value, *more: Value) -> Value:
-    """Return `value`, and use `derivative` as its derivative by x. No other gradient flows through it.
+    """Return `value`, with `derivative` as its derivative by x. No other gradient flows through it.
 
         spike = custom_derivative(where(v > 1, 1, 0), v, 1 / (1 + abs(5 * (v - 1))) ** 2)   # a surrogate
         bit = custom_derivative(sign(a), a, 1)                                              # straight through
 
     Args:
         value: the result of forward.
-        x: a traced value or a parameter. Its gradient is `derivative` times the gradient of value.
-        derivative: computed in backward only; no gradient flows through it.
+        x: a traced value or a parameter. Its gradient is `derivative` times the gradient of the result.
+        derivative: computed in backward only. No gradient flows through it.
         more: further pairs of x and derivative.
     """
     if len(more) % 2:
@@ -288,7 +287,6 @@ def custom_derivative(value: Value, x: Value, derivative: Value, *more: Value) -
 
 # -------------------------------------------------------------------------------------------------- random, in training
 def _noise(value, noise):
-    """Return a random number per unit if the value is traced, else its mean."""
     return value._trace.noise(noise) if isinstance(value, Traced) else noise.mean
 
 
@@ -316,8 +314,7 @@ def dropout(x: Value, rate: float, each_step: bool = True) -> Value:
 def uniform(each_step: bool = True) -> Value:
     """Return a random number from 0 to 1 for each unit and sequence; outside training 1/2.
 
-    Training calls (`layer.forward`) draw the same numbers on every engine. Gradients flow into what the number is
-    multiplied with, not into the number.
+    Training calls (`layer.forward`) draw the same numbers on every engine.
 
     Args:
         each_step: draw at each step. False draws once per sequence.
@@ -328,9 +325,9 @@ def uniform(each_step: bool = True) -> Value:
 def normal(each_step: bool = True) -> Value:
     """Return a normal random number (mean 0, standard deviation 1) per unit and sequence; outside training 0.
 
-        h_new = tanh(a) + p.scale * nr.normal()    # noise in the state, of a size that is learned
+        h_new = tanh(a) + p.scale * nr.normal()    # noise of a learned size in the state
 
-    To draw in inference too, call `layer.forward` and ignore its tape; in PyTorch call a module in training mode.
+    To draw in inference too, call `layer.forward` and ignore its tape; in PyTorch use the module's training mode.
 
     Args:
         each_step: draw at each step. False draws once per sequence.
@@ -339,7 +336,7 @@ def normal(each_step: bool = True) -> Value:
 
 
 def _drawn(mean, each_step):
-    """Return a uniform random number while equations are traced, else the mean."""
+    """Return a uniform random number if the equations are being traced, else its mean."""
     if not isinstance(each_step, bool):
         raise TypeError(f"each_step must be a bool, not {each_step!r}; scale the number: 0.1 * nr.normal()")
     trace = current()
@@ -349,7 +346,7 @@ def _drawn(mean, each_step):
 def zoneout(new: Value, old: Value, rate: float) -> Value:
     """Keep the old state with probability `rate` in training (Krueger et al. 2017, arXiv:1606.01305).
 
-    Each unit draws at each step. In inference return the mean of both.
+    Each unit draws at each step. In inference return the mean, (1 - rate) new + rate old.
 
     Args:
         new, old: a state after the step and before it.
@@ -364,7 +361,7 @@ def zoneout(new: Value, old: Value, rate: float) -> Value:
 
 # ------------------------------------------------------------------------------------------------------ of parameters
 class _Group:
-    """Apply a function to each matrix of a group, such as p.R."""
+    """A group of parameters, such as p.R, with a function applied to each parameter."""
 
     def __init__(self, group, function):
         self._group, self._function = group, function
@@ -374,7 +371,7 @@ class _Group:
 
 
 def _with(name, parameter, change=lambda array: array, **options):
-    """Set options of a parameter, or of each in a group. For an array return `change(array)`."""
+    """Set options of a parameter or a group of parameters; return `change(array)` for an array."""
     if isinstance(parameter, Parameter):
         return parameter._with(**options)
     if isinstance(parameter, np.ndarray):
@@ -390,8 +387,8 @@ def heads(matrix: Value, count: int) -> Value:
     The parameter has shape (H, H / count).
 
     Args:
-        matrix: a parameter or a group (p.R) that multiplies states or values computed from them. All such matrices of a
-            cell must have the same number of heads.
+        matrix: a parameter or a group (p.R) that multiplies states or values computed from them. All such matrices of
+            the cell must have the same number of heads.
         count: number of heads; it must divide the hidden size.
     """
     _check_count(count, "heads")
@@ -399,13 +396,13 @@ def heads(matrix: Value, count: int) -> Value:
 
 
 def _check_count(count, of):
-    """Raise ValueError unless count, the number of heads, columns or units, is an int of at least 1."""
+    """Raise ValueError unless `count`, the number of `of`, is an int of at least 1."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"count must be an int of at least 1, the number of {of}, got {count!r}")
 
 
 def _block_diagonal(matrix, count):
-    H, width = matrix.shape  # the vector has width * count units: H, or P with a projection
+    H, width = matrix.shape  # width * count is H, or P with a projection
     if H % count:
         raise ValueError(f"a matrix of {count} heads must have a multiple of {count} rows, got {H}")
     rows, dense = H // count, np.zeros((H, width * count), matrix.dtype)
@@ -418,8 +415,8 @@ def _block_diagonal(matrix, count):
 def drop_connect(matrix: Value, rate: float) -> Value:
     """Drop each weight with probability `rate` in training, and scale the rest by 1 / (1 - rate).
 
-    One choice per call of a layer holds for all sequences and steps. Wan et al. 2013; for recurrent matrices Merity et
-    al. 2018, arXiv:1708.02182.
+    Each call of a layer draws once, for all sequences and steps. Wan et al. 2013; for recurrent matrices Merity et al.
+    2018, arXiv:1708.02182.
 
     Args:
         matrix: a parameter or a group (p.R) that multiplies states or values computed from them.
@@ -429,25 +426,25 @@ def drop_connect(matrix: Value, rate: float) -> Value:
 
 
 def initial(parameter: Value, value: Value) -> Value:
-    """Set the initial value of a parameter, or of each in a group. The default is random numbers.
+    """Set the initial value of a parameter or a group of parameters. The default is random numbers.
 
         initial(p.gain, 1)                              # gain of a layer normalization
         initial(p.b.f, 1)                               # a forget gate that is open at first
         R = initial(p.R, "orthogonal")                  # then R.i @ h, R.f @ h, ...
         initial(p.log_period, lambda shape, rng: rng.uniform(0, 3, shape))
 
-    The layer's seed (for a PyTorch module its generator) and the parameter's name decide the random numbers.
+    The layer's seed (or PyTorch's generator) and the parameter's name determine the random numbers.
 
     Args:
-        parameter: a matrix, a vector or a scalar.
-        value: a number for all elements, an array, or a function of (shape, rng) with a `numpy.random.Generator`. For
+        parameter: a matrix, vector, scalar or group.
+        value: a number for all elements, an array, or a function of (shape, rng) with a `numpy.random.Generator`; for
             matrices also "orthogonal", "identity" or "xavier".
     """
     return _with("initial", parameter, initial=begin.checked(value))
 
 
 def chrono(forget: Value, take_in: Value, longest: float) -> Value:
-    """Initialize the biases of forget and input gate for memories of up to `longest` steps.
+    """Initialize the biases of a forget and an input gate for memories of up to `longest` steps.
 
         b_f, b_i = chrono(p.b.f, p.b.i, 784)
 
@@ -464,7 +461,7 @@ def columns(matrix: Value, count: int) -> Value:
         (nr.columns(p.U, 8) @ p.V) @ h    # or nr.columns(p.U, 8) @ (p.V @ h): U (H, 8), V (8, H), and 8 may be a number
                                           # of the cell, `def f(x, h, p, rank=8)`
 
-    The product U V is computed once per call and steps multiply with it. This saves parameters, not arithmetic.
+    The product U V is computed once per call, and steps multiply by it. This saves parameters, not arithmetic.
 
     Args:
         matrix: a parameter or a group.
@@ -479,8 +476,8 @@ def sized(state: Value, count: int) -> Value:
 
         s = nr.sized(s, 40)    # 40 may be a number of the cell, `def f(x, h, s, p, context=40)`
 
-    Matrices take the shapes that they need: in `s + p.B @ x` p.B is (40, I), in `p.R.h @ h + p.P @ s` p.P is (H, 40).
-    A state that keeps the previous x (`return h, x`) has the size of x without `sized`.
+    The shapes of matrices follow: in `s + p.B @ x` p.B is (40, I), in `p.R.h @ h + p.P @ s` p.P is (H, 40).
+    A state that is the previous x (`return h, x`) has the size of x and needs no `sized`.
 
     A step costs as much as if h and all states had the largest size.
 
@@ -497,7 +494,7 @@ def sized(state: Value, count: int) -> Value:
 
 
 def constant(function: Callable) -> Value:
-    """Use an array that depends on the hidden size and is not learned.
+    """Define an array that depends on the hidden size and is not learned.
 
         def f(x, h, p, decay=nr.constant(lambda H: np.linspace(0.5, 0.99, H))): ... decay * h ...
         nr.constant(lambda H: np.tril(np.ones((H, H)))) @ h
@@ -505,8 +502,8 @@ def constant(function: Callable) -> Value:
     For one fixed hidden size, write the array itself into the equations.
 
     Args:
-        function: H -> array (H,), one number per unit, or (H, H), a matrix for left of @. It must return the same array
-            for the same H.
+        function: H -> array (H,), one number per unit, or (H, H), a matrix left of @. It must always return the same
+            array for the same H.
     """
     if not callable(function):
         raise TypeError(f"constant takes a function of H, such as lambda H: numpy.arange(H), got {words(function)}")

@@ -1,8 +1,8 @@
-"""Gated recurrent unit: cuDNN's form, and the first one.
+"""Gated recurrent unit: cuDNN's form, and the original form.
 
-Cho et al. 2014, arXiv:1406.1078. In cuDNN's form, with the reset gate applied after the recurrent product (so that
-R h' is one product) and two biases, as in cuDNN and PyTorch; gate order r z n. With ax = W x + b_w and ah = R h' + b_r,
-where h' is the previous step's:
+Cho et al. 2014, arXiv:1406.1078. cuDNN and PyTorch apply the reset gate after the recurrent product, so that R h' is
+one product, and have two biases. Gate order r z n. With ax = W x + b_w and ah = R h' + b_r, where h' is the previous
+step's:
 
     r = σ(ax_r + ah_r)      z = σ(ax_z + ah_z)                             (1)
     q = ah_n                n = tanh(ax_n + r q)                           (2)
@@ -15,13 +15,13 @@ Backward, given dh:
     dr = dn q r (1 - r)     dq = dn r                                      (6)
     dh' = dh z + Rᵀ [dr dz dq]                                             (7)
 
-The pre-activations' gradients are dr, dz, dn on the side of W x and dr, dz, dq on the side of R h': they differ in the
-last gate, and so do the gradients of the two biases. With one bias only, b_rn stays within (2)'s q: cudnn.h says of
-CUDNN_RNN_SINGLE_REC_BIAS "one recurrent bias in recurrent GEMM". That cuDNN computes this is
-an assumption (`tests/support/cudnn_assumptions.py`).
+The gradients of the pre-activations are dr, dz, dn for W x and dr, dz, dq for R h'. They differ in the last gate, and
+so do the gradients of the two biases. A single recurrent bias is part of q in (2): cudnn.h says of
+CUDNN_RNN_SINGLE_REC_BIAS "one recurrent bias in recurrent GEMM". We assume that cuDNN computes this
+(`tests/support/cudnn_assumptions.py`).
 
-Cho et al. reset the state before the product (Keras: reset_after=False; ONNX: linear_before_reset=0), which makes two
-products of a step. The n gate of ah is R_n v + b_rn then:
+Cho et al. reset the state before the product (Keras: reset_after=False; ONNX: linear_before_reset=0), so that a step
+has two products. The n gate of ah is then R_n v + b_rn:
 
     v = r h'                n = tanh(ax_n + ah_n)                          (2a)
     dv = R_nᵀ dn            dr = dv h' r (1 - r)                           (6a)
@@ -33,27 +33,27 @@ from numbarnn.cells.scalar import d_sigmoid, d_tanh, sigmoid, tanh
 
 
 def reset_gate(ax, ah):
-    """r of (1)."""
+    """Compute r of (1)."""
     return sigmoid(ax[0] + ah[0])
 
 
 def update_gate(ax, ah):
-    """z of (1)."""
+    """Compute z of (1)."""
     return sigmoid(ax[1] + ah[1])
 
 
 def mix(n, z, h):
-    """(3)."""
+    """Compute h, (3)."""
     return n + z * (h - n)
 
 
 def mix_backward(dh, n, z, h):
-    """dz and dn: (4) and (5)."""
+    """Compute dz and dn, (4) and (5)."""
     return dh * (h - n) * d_sigmoid(z), (dh - dh * z) * d_tanh(n)
 
 
 def gru_forward(ax, ah, state):
-    """One step of one unit: (1) to (3)."""
+    """Compute one step of one unit: (1) to (3)."""
     (h,) = state
     r = reset_gate(ax, ah)  # (1)
     z = update_gate(ax, ah)
@@ -63,7 +63,7 @@ def gru_forward(ax, ah, state):
 
 
 def gru_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (4) to (7) but for Rᵀ, which is a matrix product."""
+    """Compute one step of one unit backward: (4) to (7) without the matrix product with Rᵀ."""
     r, z, n, q = saved
     (h_before,) = state
     (dh,) = d_state
@@ -78,18 +78,18 @@ GRU = Cell("gru", ("r", "z", "n"), ("h",), ("r", "z", "n", "q"), gru_forward, gr
 
 # --------------------------------------------------------------------------------------- reset before the product
 def reset_forward(ax, ah, state, given):
-    """v of (2a)."""
+    """Compute v of (2a)."""
     return reset_gate(ax, ah) * state[0]
 
 
 def reset_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    """dn of (5), the gradient of what multiplies v."""
+    """Compute dn of (5), the gradient of R_n v."""
     _, z, n = saved
     return (mix_backward(d_state[0], n, z, state[0])[1],)
 
 
 def gru_reset_before_forward(ax, ah, state, given):
-    """One step of one unit: (1), n of (2a), (3)."""
+    """Compute one step of one unit: (1), n of (2a), (3)."""
     (h,) = state
     z = update_gate(ax, ah)
     n = tanh(ax[2] + ah[2])
@@ -97,7 +97,7 @@ def gru_reset_before_forward(ax, ah, state, given):
 
 
 def gru_reset_before_backward(saved, state, new_state, d_state, d_v, d_sums, given):
-    """One step of one unit backward: (4), (5), (6a) and (7a), but for what goes through R."""
+    """Compute one step of one unit backward: (4), (5), (6a) and (7a) without the products with Rᵀ."""
     r, z, n = saved
     (h_before,) = state
     (dh,) = d_state

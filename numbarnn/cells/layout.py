@@ -1,9 +1,9 @@
-"""Name a cell's parameters, and derive from them the matrices that kernels multiply with.
+"""Name a cell's parameters, and define the arrays that kernels read by them.
 
-Kernels read, per layer and direction, matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and parameters per unit.
-Users set what their equations name: `p.W.i`, `p.peep`, `p.scalar.alpha`. As a rule the rows of W are the matrices that
-multiply x, one after another, and nothing is to be done. Where it is not so, `Layout.derived` says by `Term`s what the
-rows are instead; `numbarnn.weights.derived` computes them, and takes gradients back.
+Per layer and direction, kernels read matrices W (G*H, I) and R (A*H, H), biases b_w and b_r, and per-unit parameters.
+The equations have parameters such as `p.W.i`, `p.peep`, `p.scalar.alpha`. Mostly the rows of W are the parameters that
+multiply x, one after another. Otherwise `Layout.derived` defines the rows by `Term`s, from which
+`numbarnn.weights.derived` computes them.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Kinds of parameters that stand one after another in one array: kind -> that array's name, PyTorch's.
+# Kind of array with rows of several parameters -> PyTorch's name.
 STACKED = {"W": "weight_ih", "R": "weight_hh", "W_hr": "weight_hr", "b_w": "bias_ih", "b_r": "bias_hh"}
 # The biases of cuDNN's four bias modes (CUDNN_RNN_NO_BIAS, _SINGLE_INP_BIAS, _SINGLE_REC_BIAS, _DOUBLE_BIAS).
 BIAS_MODES = {"none": (), "input": ("b_w",), "recurrent": ("b_r",), "double": ("b_w", "b_r")}
-SCALARS = "scalar."  # what the names of parameters begin with of which there is one number per layer
+SCALARS = "scalar."  # start of the names of parameters with one number per layer
 
 
 class Term(NamedTuple):
@@ -24,12 +24,11 @@ class Term(NamedTuple):
 
         parameter   data: its name                     number    data: a float
         eye         the identity; data: its size, or   constant  data: a `Constant`
-                    why it is square, until that is known
-        lower       (H, H), ones on the diagonal and below it: what sums up
-        part        selects a part of x; data: a `PartOfX`
-        zero, fill  a vector of zeros; of one scalar   transpose, neg, add, sub, mul, divide, product   of args
+                    a reason for errors, until known   part      selects a part of x; data: a `PartOfX`
+        lower       ones on and below the diagonal     zero      a vector of zeros
+        fill        a vector with one scalar           transpose, neg, add, sub, mul, divide, product   of args
 
-    mul and divide work element by element, or with a number or scalar; product is a matrix product.
+    mul and divide are elementwise, or with a number or scalar. product is a matrix product.
     """
 
     op: str
@@ -38,11 +37,11 @@ class Term(NamedTuple):
 
 
 class PartOfX(NamedTuple):
-    """A matrix that selects columns of x: its last `all_side` columns are side inputs, in the order of the arguments.
+    """A matrix that selects columns of x: one side input, or all columns but those of side inputs, the last `all_side`.
 
     Attributes:
-        name: of the side input; of x itself without these.
-        start, width: the first column after those of x itself, and how many; None: x itself.
+        name: the input's name in the equations.
+        start, width: the side input's first column among those of side inputs, and its number of columns; None for x.
         rows: a letter or an int, None until it is known. With a width of 1 all rows select the same column.
     """
 
@@ -62,12 +61,11 @@ class PartOfX(NamedTuple):
 
 
 class Constant:
-    """A matrix, or a vector with a number per unit, that is not learnt; equal ones are equal.
+    """A matrix, or a vector of one number per unit, that is not learned. Constants compare by value.
 
     Attributes:
-        array: a copy of it, as callers may go on writing to theirs; None where it is a function of H.
-        function: H -> array, or None.
-        shape: of the array; of a function (rows, columns) or (rows,), letters or ints, as far as that is known.
+        array: a copy of the array, or None. function: H -> array, or None.
+        shape: of the array; for a function (rows, columns) or (rows,), letters or ints, as far as known.
     """
 
     def __init__(self, array=None, function=None, shape=None):
@@ -76,11 +74,11 @@ class Constant:
         self._key = (function, shape) if array is None else (array.shape, array.dtype.str, array.tobytes())
 
     def with_shape(self, *shape):
-        """A function with what is known of its array's shape; an array as it is."""
+        """Return a copy with the shape of a function's array; a constant array is returned unchanged."""
         return self if self.function is None else Constant(function=self.function, shape=shape)
 
     def of(self, sizes):
-        """The array of a layer of these sizes, letter -> int; ValueError if a function returns no such array."""
+        """Return the array for sizes, letter -> int; ValueError if a function's array has another shape."""
         if self.function is None:
             return self.array
         array = np.asarray(self.function(sizes["H"]), np.float64)
@@ -106,7 +104,7 @@ class Constant:
 
 
 class Equal(NamedTuple):
-    """Two sizes, letters or ints, that have to be equal, and why."""
+    """Two sizes, letters or ints, that must be equal, and why."""
 
     one: Any
     other: Any
@@ -115,18 +113,15 @@ class Equal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A cell's parameters by name.
+    """A cell's parameters by name. Sizes are letters (H, I, P) or ints.
 
     Attributes:
-        rows: kind, one of `STACKED` -> the names of those that stand in its array, in their order. Each has H rows, but
-            for W_hr.
-        own: name -> shape of each parameter that is an array of its own: (H,) per unit, () of the layer, or a matrix. A
-            size is a letter, as in `numbarnn`, or an int.
-        derived: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or parameter per unit, where kernels do
-            not read the parameters themselves.
-        equal: what a layer's sizes have to fulfill, as `Equal`s.
-        states: the size of each state but the first, a letter or an int; empty: all have H units. For kernels h and all
-            states have as many as the largest; what they multiply a smaller one with is 0 beyond.
+        rows: kind, one of `STACKED` -> names of the parameters in its array, in order, with H rows each (W_hr: P).
+        own: name -> shape of each parameter that is a separate array: (H,), (), or a matrix.
+        derived: kind, one of `STACKED` or "per_unit" -> the `Term` of each gate or per-unit parameter. Kinds whose
+            parameters kernels read directly are missing.
+        equal: `Equal`s that a layer's sizes must meet.
+        states: the size of each state but the first; empty if all are H.
         side: name -> width of the side inputs, the last columns of x.
     """
 
@@ -137,27 +132,27 @@ class Layout:
     states: tuple = ()
     side: Mapping = field(default_factory=dict)
 
-    side_width = property(lambda self: sum(self.side.values()), doc="The columns of x that are side inputs.")
+    side_width = property(lambda self: sum(self.side.values()), doc="Number of columns of side inputs.")
 
     def parts_of(self, x):
-        """Return (x itself, name -> side input), views of the columns of an x, its last axis."""
+        """Split x along its last axis; return (x without side inputs, name -> side input), as views."""
         ends = np.cumsum([x.shape[-1] - self.side_width, *self.side.values()])
         own, *others = (x[..., first:last] for first, last in zip([0, *ends], ends, strict=False))
         return own, dict(zip(self.side, others, strict=True))
 
     def of_all_x(self, term):
-        """Return a matrix that multiplies x with columns for side inputs, zeros if they are not there."""
+        """Return a matrix' term with zero columns for the side inputs in x, unless it selects a part of x."""
         if not self.side or any(part.op == "part" for part in walked((term,))):
             return term
         return Term("product", (term, Term("part", data=PartOfX("x", None, None, self.side_width, "I"))))
 
     @property
     def per_unit(self):
-        """The names of the parameters per unit."""
+        """Names of the per-unit parameters."""
         return tuple(name for name, shape in self.own.items() if shape == ("H",))
 
     def shapes(self, width="H", heads=1):
-        """Name -> shape of every parameter, in letters. `width`: of h, "P" with a projection."""
+        """Return name -> shape of every parameter, in letters. width: size of h, "P" with a projection."""
         columns = f"{width}/{heads}" if heads > 1 else width
         of_kind = {"W": ("H", "I"), "R": ("H", columns), "W_hr": ("P", "H"), "b_w": ("H",), "b_r": ("H",)}
         stacked = {name: of_kind[kind] for kind, names in self.rows.items() for name in names}
@@ -165,7 +160,7 @@ class Layout:
 
 
 def usual(cell):
-    """The `Layout` of a cell that is written by hand."""
+    """Return the `Layout` of a cell written as functions."""
     kinds = {"W": cell.gates, "R": cell.gates_of_ah}
     if cell.bias is None or cell.projected:
         kinds["W_hr"] = ()
@@ -175,29 +170,29 @@ def usual(cell):
 
 
 def flat_name(name):
-    """Return the name of a single array in a state dict, without the layer's ending."""
+    """Return a parameter's name in a state dict, without the layer's suffix."""
     return name.replace(".", "_")
 
 
 def parameters_in(terms):
-    """The names of the parameters in terms, each once, in their order."""
+    """Return the names of the parameters in terms, each once, in their order."""
     return tuple(dict.fromkeys(term.data for term in walked(terms) if term.op in ("parameter", "fill")))
 
 
 def constants_in(terms):
-    """The `Constant`s in terms, each once, in their order."""
+    """Return the `Constant`s in terms, each once, in their order."""
     return tuple(dict.fromkeys(term.data for term in walked(terms) if term.op == "constant"))
 
 
 def walked(terms):
-    """All terms that these are made of, themselves too, from left to right."""
+    """Yield the terms and all their arguments, from left to right."""
     for term in terms:
         yield term
         yield from walked(term.args)
 
 
 def declared_columns(term, columns):
-    """How many columns a matrix has, if `columns`, name of a parameter -> int, says it; else None."""
+    """Return a matrix' number of columns if `columns`, name of a parameter -> int, determines it, else None."""
     if term.op == "parameter":
         return columns.get(term.data)
     if term.op == "product":
@@ -211,14 +206,14 @@ SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "divide": "/", "product": "@"}
 
 
 def operation_text(op, texts):
-    """An operation of a `Term` as equations have it, of the texts of its arguments."""
+    """Return the text of an operation of a `Term`, from the texts of its arguments."""
     if op in SYMBOLS:
         return f"({f' {SYMBOLS[op]} '.join(texts)})"
     return f"{texts[0]}.T" if op == "transpose" else f"-{texts[0]}"
 
 
 def term_text(term):
-    """A term as equations have it."""
+    """Return the text of a term as in equations."""
     if term.args:
         return operation_text(term.op, list(map(term_text, term.args)))
     if term.op in ("parameter", "fill"):
@@ -231,12 +226,12 @@ def term_text(term):
 
 
 def as_text(parts):
-    """A tuple's text, such as (H, I) of ("H", "I")."""
+    """Return a tuple as text: (H, I) for ("H", "I")."""
     return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
 
 
 def listed(shapes):
-    """Names by their shapes, as text: `W.i W.g (H, I), b.i (H,)`, in the order in which shapes come first."""
+    """Return texts with the names of each shape: ["W.i W.g (H, I)", "b.i (H,)"]."""
     groups = {}
     for name, shape in shapes.items():
         groups.setdefault(as_text(shape), []).append(name)

@@ -17,8 +17,8 @@ Backward, given dh and dc (the gradient that reaches c from the next step):
 
 di, df, dg, do are the gradients of the gates' pre-activations, for W x as for R h'.
 
-With cell clip (cudnnRNNSetClip) c is limited wherever it is read, and no gradient passes where it was. The state itself
-keeps its value, so that c, unlike h, may leave the bounds:
+With cell clip (cudnnRNNSetClip) c is limited wherever it is read, and no gradient passes where c is beyond the bounds.
+The state c itself is not limited:
 
     k(c) = min(max(c, lclip), rclip)
     c = f k(c') + i g       h = o tanh(k(c))                               (3a)
@@ -26,8 +26,8 @@ keeps its value, so that c, unlike h, may leave the bounds:
     df = dc k(c') f (1 - f)        do = dh tanh(k(c)) o (1 - o)            (5a)
     dc' = dc f                     but 0 where c' is beyond the bounds    (7a)
 
-cuDNN 9.19 computes so to the last bits of float64 (tests/data/cudnn-lstm-clip*.npz, recorded on an H200). Its
-documentation does not say it.
+cuDNN 9.19 computes these equations to the last bits of float64 (tests/data/cudnn-lstm-clip*.npz, recorded on an H200);
+its documentation does not give them.
 """
 
 from functools import cache
@@ -39,7 +39,7 @@ from numbarnn.cells.scalar import ZERO, clip, clip_nan, d_sigmoid, d_tanh, sigmo
 
 
 def lstm_forward(ax, ah, state):
-    """One step of one unit: (1) to (3)."""
+    """Compute one step of one unit: (1) to (3)."""
     _, c = state
     i = sigmoid(ax[0] + ah[0])  # (1)
     f = sigmoid(ax[1] + ah[1])
@@ -51,7 +51,7 @@ def lstm_forward(ax, ah, state):
 
 
 def lstm_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (4) to (7) but for Rᵀ, which is a matrix product."""
+    """Compute one step of one unit backward: (4) to (7) without the matrix product with Rᵀ."""
     i, f, g, o = saved
     _, c_before = state
     _, c = new_state
@@ -70,7 +70,7 @@ LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), lstm
 
 
 # ---------------------------------------------------------------------------------------------------- with cell clip
-# `clipped` gives copies of these functions other ones.
+# `clipped` copies the functions below with other values of these names.
 LCLIP, RCLIP, LIMIT, WITHIN = -inf, inf, clip, within
 
 
@@ -92,14 +92,10 @@ def clipped_backward(saved, state, new_state, d_state):
 
 @cache
 def clipped(lclip, rclip, propagate_nan=True):
-    """Return the LSTM that limits c to [lclip, rclip] wherever it reads it, as cuDNN does.
-
-    Args:
-        propagate_nan: NaN stays NaN; else it becomes lclip.
-    """
-    own = {"LCLIP": float(lclip), "RCLIP": float(rclip)}
-    own |= {"LIMIT": clip, "WITHIN": within} if propagate_nan else {"LIMIT": clip_nan, "WITHIN": within_nan}
+    """Return the LSTM that limits c to [lclip, rclip] wherever it reads c; without propagate_nan NaN becomes lclip."""
+    names = {"LCLIP": float(lclip), "RCLIP": float(rclip)}
+    names |= {"LIMIT": clip, "WITHIN": within} if propagate_nan else {"LIMIT": clip_nan, "WITHIN": within_nan}
     functions = [
-        FunctionType(one.__code__, one.__globals__ | own, one.__name__) for one in (clipped_forward, clipped_backward)
+        FunctionType(one.__code__, one.__globals__ | names, one.__name__) for one in (clipped_forward, clipped_backward)
     ]
     return Cell("lstm_clip" + "_no_nan" * (not propagate_nan), LSTM.gates, LSTM.states, LSTM.saved, *functions)

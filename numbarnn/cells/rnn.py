@@ -12,23 +12,23 @@ from numbarnn.cells.scalar import ZERO, d_relu, d_tanh, relu, tanh
 
 
 def rnn_tanh_forward(ax, ah, state):
-    """One step of one unit: (1)."""
+    """Compute one step of one unit: (1)."""
     return (tanh(ax[0] + ah[0]),), ()
 
 
 def rnn_tanh_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (2), and (3) but for Rᵀ."""
+    """Compute one step of one unit backward: (2)."""
     gates = (d_state[0] * d_tanh(new_state[0]),)
     return gates, gates, (ZERO,)
 
 
 def rnn_relu_forward(ax, ah, state):
-    """One step of one unit: (1)."""
+    """Compute one step of one unit: (1)."""
     return (relu(ax[0] + ah[0]),), ()
 
 
 def rnn_relu_backward(saved, state, new_state, d_state):
-    """One step of one unit backward: (2), and (3) but for Rᵀ."""
+    """Compute one step of one unit backward: (2)."""
     gates = (d_state[0] * d_relu(new_state[0]),)
     return gates, gates, (ZERO,)
 

@@ -1,4 +1,4 @@
-"""Is an exercise solved? The answer is printed: "right", "not solved yet", or "wrong" and where."""
+"""Check the exercises of the course: print "right", "not solved yet", or "wrong" and where."""
 
 import ast
 import copy
@@ -6,28 +6,33 @@ import inspect
 import textwrap
 import traceback
 
-from .compare import describe, difference, is_changed, is_missing
+import numpy as np
+
+SHORT = 60  # most characters of a value in a message
 
 
 def check(attempt, on=None, gives=None, *, of=None, name=None, tolerance=1e-9, mistakes=None, otherwise=None):
-    """Print whether an attempt gives what is expected.
+    """Print whether an attempt gives the expected values.
+
+    An attempt is unsolved if it raises NotImplementedError, returns None or `...`, leaves NaN in all of its arrays, or
+    has dots in its code. A function that changes an argument without returning it is wrong, since later cells use the
+    argument.
 
     Args:
-        attempt: a function, or a value where `on` is None. Unsolved is what raises NotImplementedError, gives None or
-            `...`, leaves NaN in all of its arrays, or has dots in its code. A function that changes an argument which
-            it does not return is wrong: later cells go on with it.
-        on: the arguments of each call, a list of tuples; what is no tuple is a single argument.
-        gives: what is expected: a function of the same arguments, or a list with a value for each of `on`; where `on`
-            is None the value itself.
-        of: the student's function or kernel that `attempt`, written by the course, calls: errors quote its line.
-        name: what the message calls it, the function's own name otherwise.
-        tolerance: how far floats may differ, relative to the largest one that is expected.
-        mistakes: for each known mistake ("adds the biases twice") what comes of it, in the form of `gives`; the message
-            then names it.
-        otherwise: what later cells use where the attempt is not right.
+        attempt: a function, or a value if `on` is None.
+        on: list of argument tuples, one per call; a single argument needs no tuple.
+        gives: the expected values: a function of the same arguments, or a list with a value for each element of `on`.
+            If `on` is None, the expected value itself.
+        of: the student's function or kernel, if `attempt` is a function of the course that calls it. Errors quote its
+            line.
+        name: the attempt's name in the message; by default the function's name.
+        tolerance: largest error of floats, relative to the largest expected one.
+        mistakes: text of a known mistake ("adds the biases twice") -> its results, in the form of `gives`. The message
+            names the mistake if the results match.
+        otherwise: what later cells use if the attempt is not right.
 
     Returns:
-        The attempt if it is right, else `otherwise`; None if there is no `otherwise`.
+        The attempt if it is right, else `otherwise`; None without `otherwise`.
     """
     name = name or getattr(attempt, "__name__", "your answer")
     calls = [None] if on is None else [one if isinstance(one, tuple) else (one,) for one in on]
@@ -57,13 +62,13 @@ def check(attempt, on=None, gives=None, *, of=None, name=None, tolerance=1e-9, m
 
 
 def breaks(attempt, error, *says, name=None):
-    """Print the error of something that was broken on purpose, and whether it is the error that was asked for.
+    """Print the error that an attempt raises, and whether it is the expected error.
 
     Args:
-        attempt: a function without arguments. Unsolved is what raises NotImplementedError, or no error and gives None.
-        error: the class of the error that should come.
-        says: parts of its message, each of which should be there.
-        name: what the message calls the attempt, the function's own name otherwise.
+        attempt: a function without arguments. It is unsolved if it raises NotImplementedError or returns None.
+        error: class of the expected error.
+        says: texts that its message must contain.
+        name: the attempt's name in the message; by default the function's name.
     """
     name = name or attempt.__name__
     expected = f"{error.__name__}: ... {' ... '.join(says)} ..."
@@ -79,7 +84,7 @@ def breaks(attempt, error, *says, name=None):
 
 
 def _call(attempt, arguments):
-    """(result, None) of a call, or (None, the error that it raised)."""
+    """Return (result, None), or (None, the error) of a call that fails."""
     if not callable(attempt):
         return None, TypeError(f"it is no function but {describe(attempt)}")
     try:
@@ -95,7 +100,7 @@ def _given(gives, number, arguments):
 
 
 def _known(came, mistakes, number, arguments, tolerance):
-    """A line that names the mistake that gives the same, if one of them does."""
+    """Return a line that names the mistake with the same results, or an empty text."""
     for mistake, then in mistakes.items():
         if not difference(came, _given(then, number, arguments), tolerance):
             return f"\n    This comes of one that {mistake}."
@@ -103,14 +108,14 @@ def _known(came, mistakes, number, arguments, tolerance):
 
 
 def _code(function):
-    """The code of a function, or of the function of a kernel; None of anything else."""
-    for name in ("py_func", "fn"):  # Numba's dispatchers, its simulator's kernels
+    """Return the code of a function or kernel, or None for any other value."""
+    for name in ("py_func", "fn"):  # of kernels of Numba and of its simulator
         function = getattr(function, name, function)
     return getattr(function, "__code__", None)
 
 
 def _has_dots(function):
-    """Whether `...` stands in a function's code where a value belongs."""
+    """Return whether a function's code has `...` in place of a value."""
     if (code := _code(function)) is None:
         return False
     try:
@@ -123,7 +128,7 @@ def _has_dots(function):
 
 
 def _where(error, attempt):
-    """An error with the line of the attempt from which it came, if it did."""
+    """Describe an error, with the attempt's line that raised it."""
     file = getattr(_code(attempt), "co_filename", None)
     errors = [error, *([error.__cause__] if error.__cause__ else [])]
     frames = [frame for one in errors for frame in traceback.extract_tb(one.__traceback__) if frame.filename == file]
@@ -132,6 +137,94 @@ def _where(error, attempt):
 
 
 def _tell(message, otherwise):
-    """Print, and say with what the notebook goes on."""
     on_with = "" if otherwise is None else f"\n    The notebook goes on with {describe(otherwise)} in its place."
     print(message + on_with)
+
+
+# ---- differences
+def describe(value):
+    """Return a value as text: a large array as its shape, a long text shortened."""
+    if isinstance(value, tuple | list) and any(isinstance(part, np.ndarray) for part in value):
+        first, last = "()" if isinstance(value, tuple) else "[]"
+        return f"{first}{', '.join(map(describe, value))}{last}"
+    if isinstance(value, np.ndarray) and value.size > 6:
+        return f"array {value.shape}"
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, precision=4, separator=", ").replace("\n", "")
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
+
+
+def is_missing(value):
+    """Return whether nothing was computed: the value is None, `...`, or an array full of NaN."""
+    if value is None or value is Ellipsis:
+        return True
+    if isinstance(value, tuple | list):
+        return bool(value) and all(map(is_missing, value))
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size > 0 and bool(np.isnan(value).all())
+
+
+def is_changed(now, before):
+    """Return whether an array differs from its earlier copy, also within tuples, lists and dicts."""
+    if isinstance(now, np.ndarray):
+        return not np.array_equal(now, before, equal_nan=now.dtype.kind == "f")
+    if isinstance(now, tuple | list):
+        return len(now) != len(before) or any(map(is_changed, now, before))
+    if isinstance(now, dict):
+        return now.keys() != before.keys() or any(is_changed(now[key], before[key]) for key in now)
+    return False
+
+
+def difference(came, expected, tolerance):
+    """Describe how a value differs from the expected one, or return None.
+
+    Args:
+        came, expected: numbers, arrays, strings, or tuples, lists and dicts of them.
+        tolerance: largest error of floats, relative to the largest expected one.
+    """
+    if isinstance(expected, dict):
+        if not isinstance(came, dict) or set(came) != set(expected):
+            return f"came {describe(came)}, expected a dict with the keys {', '.join(map(repr, expected))}"
+        return _first((f"[{key!r}]", difference(came[key], expected[key], tolerance)) for key in expected)
+    if isinstance(expected, tuple | list):
+        if not isinstance(came, tuple | list) or len(came) != len(expected):
+            return f"came {describe(came)}, expected {len(expected)} values: {describe(expected)}"
+        pairs = enumerate(zip(came, expected, strict=True))
+        return _first((f"[{k}]", difference(*pair, tolerance)) for k, pair in pairs)
+    if isinstance(expected, np.ndarray | np.number | int | float) and not isinstance(expected, bool):
+        return _difference_of_numbers(came, expected, tolerance)
+    return None if came == expected else f"came {describe(came)}, expected {describe(expected)}"
+
+
+def _first(found):
+    """Return the first difference with its place, from pairs (place, difference or None)."""
+    return next((f"at {place}: {what}" for place, what in found if what), None)
+
+
+def _difference_of_numbers(came, expected, tolerance):
+    try:
+        array = np.asarray(came)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        return f"came {describe(came)}, expected {describe(expected)}"
+    came, expected = array, np.asarray(expected)
+    if came.shape != expected.shape:
+        return f"came {_kind(came)}, expected {_kind(expected)}"
+    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+    exact = expected.dtype.kind in "biu" and came.dtype.kind in "biu"
+    bad = ~np.isclose(came, expected, rtol=0, atol=0 if exact else tolerance * max(largest, 1e-30), equal_nan=True)
+    if not bad.any():
+        return None
+    first = tuple(int(k) for k in np.argwhere(bad)[0])
+    place = f"at [{', '.join(map(str, first))}] " if first else ""
+    others = f" ({bad.sum()} of {bad.size} elements differ)" if bad.size > 1 else ""
+    unwritten = " (NaN: nothing was written there)" if came.dtype.kind == "f" and np.isnan(came[first]) else ""
+    digits = 6 if f"{came[first]:.6g}" != f"{expected[first]:.6g}" else 16
+    return f"{place}came {came[first]:.{digits}g}{unwritten}, expected {expected[first]:.{digits}g}{others}"
+
+
+def _kind(array):
+    return f"an array {array.shape}" if array.ndim else f"one number, {array:.6g}"

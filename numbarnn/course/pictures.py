@@ -1,4 +1,4 @@
-"""The pictures of the course that are more drawing than lesson."""
+"""Draw the larger pictures of the course."""
 
 import difflib
 import html
@@ -14,7 +14,7 @@ LINE = "#444444"
 
 
 def _canvas(width, height, x, y):
-    """An axis without frame, `width` by `height` inches, that shows x and y from 0 to these."""
+    """Return an axis without a frame, of `width` by `height` inches, with limits (0, x) and (0, y)."""
     _, axis = plt.subplots(figsize=(width, height), layout="constrained")
     axis.set(xlim=(0, x), ylim=(0, y))
     axis.axis("off")
@@ -22,7 +22,7 @@ def _canvas(width, height, x, y):
 
 
 def _box(axis, place, text, color, size=10, at=(0.5, 0.5)):
-    """A box with its place (x, y of the lower left corner, width, height); the text `at` that part of it."""
+    """Draw a box at `place` (left, bottom, width, height), with text at the fractions `at` of its width and height."""
     x, y, width, height = place
     style = FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0,rounding_size=0.08", fc=color, ec=LINE, lw=1)
     axis.add_patch(style)
@@ -40,7 +40,7 @@ def _arrow(axis, start, end, color=LINE, width=1.4):
 
 
 def lstm_dataflow():
-    """One step of an LSTM: how the gates, the memory c and the output h come from x, h' and c'."""
+    """Draw how one step of an LSTM computes its gates, memory c and output h from x, h' and c'."""
     axis = _canvas(10, 4.3, 11.2, 5.3)
     products = "two matrix products:  W x + R h' + b,  one number for each gate of each unit"
     _box(axis, (1.2, 0.35, 7.6, 0.6), products, "#eeeeee")
@@ -75,7 +75,7 @@ def lstm_dataflow():
 
 
 def gpu():
-    """Threads in warps in blocks on multiprocessors, and the memories at each level."""
+    """Draw threads, warps, blocks and multiprocessors, with the memory at each level."""
     axis = _canvas(11, 4.6, 13.2, 5.6)
     _box(axis, (0.05, 0.05, 13.1, 5.5), "GPU", "#fafafa", 11, (0.03, 0.95))
     l2 = "L2 cache: all blocks see it;  behind it the GPU's memory, where arrays lie"
@@ -103,7 +103,7 @@ def gpu():
 
 
 def unrolled(steps=4):
-    """The loop over time as a graph: black arrows compute, red ones carry gradients back."""
+    """Draw the loop over time as a graph, in which red arrows carry gradients back."""
     axis = _canvas(10, 3.5, 2.35 * steps + 1.6, 4.4)
     axis.text(0.35, 2.2, "h', c'\n= 0", ha="center", va="center", fontsize=10)
     for t in range(steps):
@@ -126,11 +126,11 @@ def unrolled(steps=4):
 
 
 def thread_map(who, threads=None, unit="unit j", row="sequence b", title=""):
-    """Which thread handles which element.
+    """Draw which thread computes which element of an array.
 
     Args:
-        who: int array (rows, columns, 2): number of the block, and of the thread in it; -1: nobody.
-        threads: (rows, columns) of all threads of the launch; those outside of the array are drawn grey.
+        who: int array (rows, columns, 2) of block and thread numbers; -1 for an element without a thread.
+        threads: (rows, columns) of all threads of the launch; those outside the array are drawn grey.
     """
     rows, columns = who.shape[:2]
     down, across = threads or (rows, columns)
@@ -150,12 +150,7 @@ def thread_map(who, threads=None, unit="unit j", row="sequence b", title=""):
 
 
 def diff(before, after):
-    """Show what changes from one kernel to the next: lines that went in red, lines that came in green. Lines that were
-    only moved to the right are the same.
-
-    Args:
-        before, after: kernels or functions.
-    """
+    """Show the removed lines (red) and the added lines (green) of two kernels or functions, apart from indentation."""
     old, new = (inspect.getsource(getattr(one, "py_func", one)).splitlines() for one in (before, after))
     matcher = difflib.SequenceMatcher(None, list(map(str.strip, old)), list(map(str.strip, new)), autojunk=False)
     lines = []

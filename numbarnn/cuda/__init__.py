@@ -1,1 +1,1 @@
-"""Running kernels on NVIDIA GPUs, or in place of one: compiler, launches, products. Knows no recurrent network."""
+"""Compile and launch kernels, and multiply matrices, on NVIDIA GPUs or in a simulator. Knows no recurrent network."""

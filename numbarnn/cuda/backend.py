@@ -1,7 +1,7 @@
-"""Choose the backend of kernels and device functions: "cuda", compiled by Numba, or "python", for the simulator.
+"""Choose what kernels are made for: "cuda", compiled by Numba, or "python", run by the simulator.
 
-Factories ask `backend()` while they make something, and remember it by `per_backend`. An engine says which it is around
-its calls (`using`); outside of these it is "cuda", or with NUMBA_ENABLE_CUDASIM=1 "python".
+Kernel factories read `backend()`, and `per_backend` caches their results. An engine sets its backend around its calls
+with `using`. Elsewhere the backend is "cuda", or "python" with NUMBA_ENABLE_CUDASIM=1.
 """
 
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ _backend = ContextVar("backend", default=None)
 
 
 def backend():
-    """Return what device functions are made for now: "cuda" or "python"; see `specialise`."""
+    """Return the backend that kernels and device functions are made for now: "cuda" or "python"."""
     return _backend.get() or ("python" if simulated() else "cuda")
 
 
 @contextmanager
 def using(name):
-    """Make them for this backend inside."""
+    """Make kernels for the backend `name` inside the `with` block."""
     token = _backend.set(name)
     try:
         yield
@@ -29,21 +29,21 @@ def using(name):
 
 
 def per_backend(factory):
-    """Decorate a factory: what it made is remembered for each backend and set of arguments."""
+    """Cache a factory's results by backend and arguments."""
 
     @cache
-    def remembered(name, *arguments, **named):
-        return factory(*arguments, **named)
+    def cached(backend_name, *arguments, **options):
+        return factory(*arguments, **options)
 
     @wraps(factory)
-    def made(*arguments, **named):
-        return remembered(backend(), *arguments, **named)
+    def for_backend(*arguments, **options):
+        return cached(backend(), *arguments, **options)
 
-    made.cache_clear = remembered.cache_clear
-    return made
+    for_backend.cache_clear = cached.cache_clear
+    return for_backend
 
 
 def is_tiny():
-    """Return whether launches have few threads: in the simulator each is dear. They have several blocks in any case, so
-    that their boundaries are crossed."""
+    """Return whether to launch few threads, which the simulator runs slowly. Such launches still have several blocks,
+    so that tests cross block boundaries."""
     return backend() == "python"

@@ -1,35 +1,34 @@
-"""From a readable `@cuda.jit` kernel to a cubin. Numba only compiles; `numbarnn.cuda.launch` launches.
+"""Compile `@cuda.jit` kernels to cubins, without a GPU or a driver. `numbarnn.cuda.launch` launches them.
 
     kernel --Numba--> PTX --nvJitLink--> cubin, with its registers, spills and shared memory
 
-No GPU and no driver is needed for that, so every kernel can be compiled for every device anywhere. Cubins are kept in
-the process and on disk (`numbarnn.common.code_cache`).
-
-What reaches into Numba's internals is in `numbarnn.cuda.patches`. This module knows the names of a dispatcher's
-attributes.
+Cubins are cached in the process and on disk (`numbarnn.common.code_cache`).
 """
 
 import os
 import re
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 from numbarnn.common import code_cache, install, notice
 from numbarnn.cuda import patches
 
-#: Of the environment: a name for all that takes part in compiling. Kernels kept under it, such as those that another
-#: machine has compiled, are found whatever is installed.
+#: Environment variable that names the compiler in the cache's keys in place of its versions. So a machine without a
+#: compiler can run kernels that another machine compiled.
 TOOLCHAIN = "NUMBARNN_TOOLCHAIN"
-HOW_LONG = "ten seconds for a layer of a new kind or size"  # compiling takes, for `notice`
+HOW_LONG = "ten seconds for a layer of a new kind or size"  # compile time, for `notice`
 _PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cuda-bindings", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12",
     "nvidia-nvvm", "nvidia-nvjitlink",
 )  # fmt: skip
 
-_compiled = {}  # key -> CompiledKernel, of this process
+_OPTIONS = {"fastmath": False, "opt": True, "lineinfo": False, "launch_bounds": None, "max_registers": None}
+
+_compiled = {}  # key -> CompiledKernel
 _lock = threading.RLock()
 
 
@@ -41,12 +40,11 @@ class CompiledKernel:
         name: the kernel's Python name.
         entry: its symbol in the cubin.
         cubin: the binary that the driver loads.
-        cc: compute capability (major, minor) it was compiled for.
+        cc: its compute capability (major, minor).
         parameter_bytes: size of each kernel parameter; an array is 5 + 2 ndim parameters of 8 bytes.
-        registers: registers per thread; -1 if the linker did not say.
-        spill_bytes: registers spilled to local memory, bytes stored plus bytes loaded; 0 is what one wants,
-            -1 means that the linker did not say.
-        shared_bytes: static shared memory per block, as declared.
+        registers: registers per thread, or -1 if unknown.
+        spill_bytes: bytes that spilled registers store and load, or -1 if unknown.
+        shared_bytes: static shared memory per block.
         stack_bytes: local memory per thread.
     """
 
@@ -61,19 +59,16 @@ class CompiledKernel:
     stack_bytes: int
 
 
-def compile_kernel(kernel, argument_types, cc, *, source_key="", fastmath=None):
-    """The kernel as a cubin, from a cache where possible.
+def compile_kernel(kernel, argument_types, cc, *, source_key=""):
+    """Compile a kernel, or take it from a cache.
 
-    Options given to `@cuda.jit` hold: fastmath, launch_bounds, max_registers, lineinfo, opt.
+    The `@cuda.jit` options fastmath, launch_bounds, max_registers, lineinfo and opt apply.
 
     Args:
-        kernel: a function decorated with `@cuda.jit`, or a plain one; it may call device functions.
+        kernel: a function decorated with `@cuda.jit`, or a plain one. It may call device functions.
         argument_types: Numba types, one per parameter of the kernel.
         cc: compute capability, such as (9, 0).
-        source_key: anything else that distinguishes this kernel from others, as text. The kernel's code and
-            the functions, constants and jitted functions it refers to are part of the cache's key anyway.
-        fastmath: True, False, or None for what `@cuda.jit` was given (False if nothing). Without it
-            multiplications and additions are still contracted to FMA.
+        source_key: further text for the cache's key, which has the kernel's code and all that the code refers to.
 
     Returns:
         CompiledKernel.
@@ -81,8 +76,8 @@ def compile_kernel(kernel, argument_types, cc, *, source_key="", fastmath=None):
     Raises:
         RuntimeError: the CUDA compiler is not installed, or knows no device as new as `cc`.
     """
-    function, argument_types, cc = _function(kernel), tuple(argument_types), _capability(cc)
-    options = _options(kernel, fastmath)
+    function, argument_types, cc = _function(kernel), tuple(argument_types), tuple(map(int, cc))
+    options = _options(kernel)
     key = code_cache.key(function, source_key, str(argument_types), f"{cc} {sorted(options.items())}", toolchain())
     with _lock:
         if key not in _compiled:
@@ -90,55 +85,53 @@ def compile_kernel(kernel, argument_types, cc, *, source_key="", fastmath=None):
         return _compiled[key]
 
 
-def ptx(kernel, argument_types, cc, *, fastmath=None):
-    """The kernel's PTX as text: arguments as for `compile_kernel`. Not cached."""
+def ptx(kernel, argument_types, cc):
+    """Return a kernel's PTX as text, without a cache. Arguments: as for `compile_kernel`."""
     toolchain()
-    return _ptx(_function(kernel), tuple(argument_types), _capability(cc), _options(kernel, fastmath))
+    return _ptx(_function(kernel), tuple(argument_types), tuple(map(int, cc)), _options(kernel))
 
 
 @lru_cache(maxsize=1)
 def toolchain():
-    """Versions of all that takes part in compiling, as text, or the name that the environment has for it.
+    """Return the versions of all parts of the compiler as text, or the value of NUMBARNN_TOOLCHAIN.
 
     Raises:
-        RuntimeError: a part is missing; says how to install it.
+        RuntimeError: a part is missing.
     """
     if simulated():
         raise RuntimeError("kernels cannot be compiled in Numba's simulator: unset NUMBA_ENABLE_CUDASIM")
-    if named := os.environ.get(TOOLCHAIN):
-        return named
+    if name := os.environ.get(TOOLCHAIN):
+        return name
     if lacks := install.compiler_lacks():
         raise RuntimeError(lacks)
     try:
         libraries = _library_versions()
     except (ImportError, OSError, RuntimeError) as error:
-        found = " ".join(str(error).split())
-        raise RuntimeError(f"the CUDA compiler was not found ({found}): {install.for_gpus()}") from error
+        reason = " ".join(str(error).split())
+        raise RuntimeError(f"the CUDA compiler was not found ({reason}): {install.for_gpus()}") from error
     packages = []
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             packages.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
     return f"{libraries} {' '.join(packages)}"
 
 
 def simulated():
-    """Whether Numba runs kernels in its simulator (NUMBA_ENABLE_CUDASIM=1).
+    """Return whether Numba runs kernels in its simulator (NUMBA_ENABLE_CUDASIM=1).
 
-    Numba itself is asked only where it is there already, or reads something else too: importing it takes a quarter of a
-    second, which the CPU engine does without.
+    Numba's own setting is read only if Numba is imported or has a configuration file, since the CPU engine does not
+    need Numba, whose import takes 0.25 s.
     """
-    said = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
-    if sys.modules.get("numba") is None and said in ("0", "1") and not os.path.exists(".numba_config.yaml"):
-        return said == "1"
+    variable = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
+    if sys.modules.get("numba") is None and variable in ("0", "1") and not os.path.exists(".numba_config.yaml"):
+        return variable == "1"
     from numba.core import config
 
     return bool(config.ENABLE_CUDASIM)
 
 
 def _library_versions():
-    """Load NVVM, NVRTC (Numba asks it for the devices known) and nvJitLink; their versions as text."""
+    """Load NVVM, NVRTC (from which Numba gets the known devices) and nvJitLink, and return their versions as text."""
     from cuda.bindings import nvjitlink, nvrtc
     from numba.cuda.cudadrv import nvvm
 
@@ -155,28 +148,13 @@ def _function(kernel):
     return getattr(kernel, "py_func", kernel)
 
 
-def _capability(cc):
-    major, minor = cc
-    return int(major), int(minor)
-
-
-def _options(kernel, fastmath):
-    """Return the options of `@cuda.jit` that matter to the compiler."""
-    given = getattr(kernel, "targetoptions", {})
-    for name in ("debug", "link"):
-        if given.get(name):
-            raise ValueError(f"@cuda.jit option {name!r} is not supported for kernels of numbarnn")
-    return {
-        "fastmath": bool(given.get("fastmath", False) if fastmath is None else fastmath),
-        "opt": bool(given.get("opt", True)),
-        "lineinfo": bool(given.get("lineinfo", False)),
-        "launch_bounds": given.get("launch_bounds"),
-        "max_registers": given.get("max_registers"),
-    }
+def _options(kernel):
+    """Return the `@cuda.jit` options that reach the compiler."""
+    options = getattr(kernel, "targetoptions", {})
+    return {name: options.get(name, default) for name, default in _OPTIONS.items()}
 
 
 def _ptx(function, argument_types, cc, options):
-    """The kernel's PTX, by Numba and NVVM."""
     from numba import cuda
 
     options = {name: value for name, value in options.items() if name != "max_registers"}
@@ -189,34 +167,19 @@ def _ptx(function, argument_types, cc, options):
 
 # ---------------------------------------------------------------------------------- nvJitLink: PTX to cubin
 def _compile_and_store(key, function, argument_types, cc, options):
-    what = f"its GPU kernels for sm_{cc[0]}{cc[1]}"
-    with code_cache.alone(key), notice.compiling(what, HOW_LONG, code_cache.directory_if_any()):
-        compiled = _load(key)  # another process may have compiled it meanwhile
-        if compiled is None:
-            compiled = _compile(function, argument_types, cc, options)
-            description = asdict(compiled)
-            del description["cubin"]
-            code_cache.write(key, description, compiled.cubin)
-    return compiled
-
-
-def _compile(function, argument_types, cc, options):
-    text = _ptx(function, argument_types, cc, options)
-    entry = re.search(r"\.entry\s+([\w$]+)", text).group(1)
-    cubin, log = _link(text, function.__name__, cc, options)
-    return CompiledKernel(
-        name=function.__name__,
-        entry=entry,
-        cubin=cubin,
-        cc=cc,
-        parameter_bytes=_parameter_bytes(text),
-        shared_bytes=_shared_bytes(text),
-        **_resources(log),
-    )
+    label = f"its GPU kernels for sm_{cc[0]}{cc[1]}"
+    with code_cache.alone(key), notice.compiling(label, HOW_LONG, code_cache.directory_if_any()):
+        if compiled := _load(key):  # another process has stored it while this one waited
+            return compiled
+        text = _ptx(function, argument_types, cc, options)
+        cubin, log = _link(text, function.__name__, cc, options)
+        description = {"name": function.__name__, "cc": cc, **_declared(text), **_resources(log)}
+        code_cache.write(key, description, cubin)
+    return CompiledKernel(cubin=cubin, **description)
 
 
 def _load(key):
-    """The CompiledKernel stored on disk under `key`, or None."""
+    """Return the CompiledKernel stored on disk under `key`, or None."""
     stored = code_cache.read(key)
     if stored is None:
         return None
@@ -224,19 +187,21 @@ def _load(key):
     lists = {name: tuple(value) for name, value in description.items() if isinstance(value, list)}
     try:
         return CompiledKernel(cubin=cubin, **{**description, **lists})
-    except TypeError:  # written by something else
+    except TypeError:  # stored by another version, with other fields
         return None
 
 
 def _link(text, name, cc, options):
-    """(cubin, the linker's log) of a PTX text. A linker that is older than NVVM names the version of PTX that it knows:
-    the text is then tried once more as one of that version."""
+    """Link PTX text and return (cubin, the linker's log).
+
+    A linker older than NVVM rejects the PTX version and names its own. The text is then linked again as that version.
+    """
     from cuda.bindings import nvjitlink
 
     target = re.search(r"\.target\s+sm_(\d+)", text).group(1)
     if int(target) // 10 != cc[0]:
         raise RuntimeError(
-            f"{name}: the newest device that the installed CUDA compiler knows is sm_{target}, this one is "
+            f"{name}: the newest device that the installed CUDA compiler knows is sm_{target}, got "
             f"sm_{cc[0]}{cc[1]}; upgrade numba-cuda and its CUDA packages"
         )
     flags = [f"-arch=sm_{target}", "-verbose"]
@@ -244,8 +209,7 @@ def _link(text, name, cc, options):
         flags.append(f"-maxrregcount={options['max_registers']}")
     if options["lineinfo"]:
         flags.append("-lineinfo")
-    data = text.encode()
-    handle = None
+    data, handle = text.encode(), None
     try:
         handle = nvjitlink.create(len(flags), flags)
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), name)
@@ -279,7 +243,7 @@ def _as_text(log):
 
 
 def _resources(log):
-    """Read a kernel's resources from the linker's log; device functions that were not inlined included."""
+    """Read a kernel's resources, with those of device functions that were not inlined, from the linker's log."""
 
     def numbers(pattern):
         return [int(number) for number in re.findall(pattern, log)]
@@ -292,19 +256,17 @@ def _resources(log):
     }
 
 
-def _shared_bytes(text):
-    """Static shared memory that the PTX text declares (the linker's log adds what sm_90 reserves)."""
-    total = 0
-    for alignment, size in re.findall(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+[\w$]+\[(\d+)\]", text):
-        total += -total % int(alignment) + int(size)
-    return total
-
-
 # .param .u64 name   .param .u64 .ptr .global .align 8 name   .param .align 8 .b8 name[16]
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[bfsu](\d+)\s[^,\[]*(?:\[(\d+)\])?")
+_SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.b8\s+[\w$]+\[(\d+)\]")
 
 
-def _parameter_bytes(text):
-    """Size in bytes of each parameter of the PTX text's kernel."""
-    declared = re.search(r"\.entry\s+[\w$]+\s*\((.*?)\)", text, re.DOTALL).group(1)
-    return tuple(int(bits) // 8 * int(count or 1) for bits, count in _PARAMETER.findall(declared))
+def _declared(text):
+    """Read a kernel's entry, parameter sizes and static shared memory from PTX. (The linker's log would add to shared
+    memory what sm_90 reserves.)"""
+    entry, parameters = re.search(r"\.entry\s+([\w$]+)\s*\((.*?)\)", text, re.DOTALL).groups()
+    sizes = tuple(int(bits) // 8 * int(count or 1) for bits, count in _PARAMETER.findall(parameters))
+    shared_bytes = 0
+    for alignment, size in _SHARED.findall(text):
+        shared_bytes += -shared_bytes % int(alignment) + int(size)
+    return {"entry": entry, "parameter_bytes": sizes, "shared_bytes": shared_bytes}

@@ -1,11 +1,11 @@
-"""The one place that multiplies matrices for kernels: on a GPU, and in the simulator.
+"""Multiply matrices with cuBLAS (CuPy arrays) or with NumPy (NumPy arrays, in the simulator).
 
-    matmul(out, a, b, ...)            out = a b for CuPy arrays (`numbarnn.cuda.cublas`) and NumPy arrays (NumPy's BLAS)
-    step_product(out, a, b, ...)      the same product prepared for many steps: a is indexed by step at each call
+    matmul(out, a, b, ...)            out = a b
+    step_product(out, a, b, ...)      prepare out = a[t] b for many steps t
 
-Arrays are row-major; a row may be longer than the matrix is wide (a slice of columns needs no copy). a and b are of one
-dtype: float64, float32, float16 or bfloat16. out is of the same dtype, or float32 where a and b have 16 bits. Sums are
-float64's or float32's, rounded once to out's dtype; float32 stays float32, TF32 is used only where it is allowed.
+Arrays are row-major, and their rows may be strided (a slice of columns needs no copy). a and b have one dtype: float64,
+float32, float16 or bfloat16. out has that dtype, or float32 if a and b are float16 or bfloat16. Sums are in float64 for
+float64 and in float32 for the rest, and are rounded once to out's dtype. TF32 is used only where `allow_tf32` is true.
 """
 
 import numpy as np
@@ -15,46 +15,41 @@ from numbarnn.cuda import cublas
 
 
 def matmul(out, a, b, *, transpose_a=False, transpose_b=False, accumulate=False, allow_tf32=False):
-    """out = op(a) op(b), or out += op(a) op(b); op(m) is m or mᵀ.
+    """Compute out = op(a) op(b), or out += op(a) op(b), where op(m) is m or its transpose.
 
     Args:
-        out: (M, N), last axis contiguous, as of a and b.
+        out: (M, N). The last axis of out, a and b is contiguous.
         a: (M, K), or (K, M) with `transpose_a`.
         b: (K, N), or (N, K) with `transpose_b`.
         accumulate: add to out.
-        allow_tf32: on a GPU, float32 products by tensor cores, which read 10 bits of each mantissa: faster, coarser.
+        allow_tf32: let tensor cores multiply float32 on a GPU. They read 10 bits of each mantissa.
 
     Raises:
-        TypeError: the dtypes do not go together.
+        TypeError: the dtypes do not match.
     """
-    _require_dtypes(out, a, b)
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b, "accumulate": accumulate}
-    if isinstance(out, np.ndarray):
-        _numpy_product(out, a, b, **options)
-    else:
-        cublas.product(out, a, b, **options, allow_tf32=allow_tf32)()
+    _product(out, a, b, options, allow_tf32)()
 
 
 def step_product(out, a, b, *, transpose_b=False, accumulate=False, allow_tf32=False):
-    """A function f(t) that computes out = a[t] op(b), or adds it, with all else prepared.
+    """Return a function f(t) that computes out = a[t] op(b), or adds the product to out.
 
     Args:
-        out: (M, N), or (S, M, N) for out[t]. a: (S, M, K). Any stride between their S matrices.
+        out: (M, N), or (S, M, N) to write out[t]. a: (S, M, K). Their S matrices may have any stride.
         b: (K, N), or (N, K) with `transpose_b`.
     """
-    _require_dtypes(out, a, b)
-    options = {"transpose_b": transpose_b, "accumulate": accumulate}
-    if isinstance(out, np.ndarray):
-        return lambda t: _numpy_product(out[t] if out.ndim == 3 else out, a[t], b, **options)
-    return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
+    return _product(out, a, b, {"transpose_b": transpose_b, "accumulate": accumulate}, allow_tf32)
 
 
-def _require_dtypes(out, a, b):
+def _product(out, a, b, options, allow_tf32):
     if a.dtype != b.dtype or (out.dtype != a.dtype and not (is_half(a.dtype.name) and out.dtype == np.float32)):
         raise TypeError(
-            "a product's a and b must be of one dtype, and out of it too (or float32, for a and b of 16 bits), but "
-            f"they are {a.dtype}, {b.dtype} and {out.dtype}: convert one"
+            f"a and b of a product must have one dtype, and out that dtype (or float32, for 16-bit a and b), got "
+            f"a {a.dtype}, b {b.dtype} and out {out.dtype}. Convert one of them."
         )
+    if isinstance(out, np.ndarray):
+        return lambda t=0: _numpy_product(out[t] if out.ndim == 3 else out, a[t] if a.ndim == 3 else a, b, **options)
+    return cublas.product(out, a, b, **options, allow_tf32=allow_tf32)
 
 
 def _numpy_product(out, a, b, transpose_a=False, transpose_b=False, accumulate=False):

@@ -1,13 +1,13 @@
-"""The language of kernels: the one object `cuda` that they know, as `numba.cuda` has it.
+"""The object `cuda` that kernels use, with the names of `numba.cuda`.
 
     from numbarnn.cuda.language import cuda
 
     @cuda.jit
     def kernel(out): out[cuda.grid(1)] = cuda.threadIdx.x
 
-Where kernels are compiled (`numbarnn.cuda.backend`), `cuda.jit` hands them to Numba, in whose copy of a function the
-name `cuda` is `numba.cuda`. Else they stay Python for the simulator, which gives this object its other names
-(`numbarnn.cuda.simulator`). Nothing outside of this folder knows the compiler.
+For the backend "cuda", `cuda.jit` hands Numba a copy of the function in which `cuda` is `numba.cuda`. For the backend
+"python", functions stay as they are, and the simulator adds the other names to this object while a kernel runs. Only
+this folder imports Numba's compiler.
 """
 
 from functools import lru_cache
@@ -17,34 +17,34 @@ from numbarnn.cuda.backend import backend
 
 
 class PythonKernel:
-    """A kernel for the simulator; py_func: its function, in which `cuda` is this module's."""
+    """A kernel for the simulator. py_func: its Python function."""
 
     def __init__(self, function):
         self.py_func = function
 
 
 class Language:
-    """`cuda` in kernels."""
+    """The class of `cuda`."""
 
     def jit(self, function=None, device=False, **options):
-        """Decorate a kernel, or with `device` a function that kernels call; options: those of `numba.cuda.jit`."""
+        """Decorate a kernel, or with `device` a function that kernels call. options: as for `numba.cuda.jit`."""
         if function is None:
             return lambda function: self.jit(function, device, **options)
         if backend() == "python":
             return function if device else PythonKernel(function)
-        from numba import cuda as numbas  # half a second, which the CPU engine does without
+        from numba import cuda as numba_cuda  # takes 0.5 s, and the CPU engine does not need it
 
-        return numbas.jit(device=device, **options)(with_names(function, {"cuda": numbas}))
+        return numba_cuda.jit(device=device, **options)(with_names(function, {"cuda": numba_cuda}))
 
     def __getattr__(self, name):
-        raise AttributeError(f"cuda.{name} is not there: outside of a launch, or the simulator has no such name")
+        raise AttributeError(f"cuda.{name} exists in a running kernel only, or the simulator does not support it")
 
 
 cuda = Language()
 
 
 def with_names(function, names, cells=()):
-    """Return a copy of a function with other values of some of its global names, and of its closure's cells."""
+    """Copy a function, with new values for some global names and, with `cells`, for its closure."""
     used = names.keys() & set(function.__code__.co_names)
     if not used and not cells:
         return function
@@ -58,23 +58,22 @@ def with_names(function, names, cells=()):
 
 @lru_cache(maxsize=1024)
 def as_python(kernel):
-    """Return the function of a kernel as the simulator runs it: `cuda` is ours, in it and in what it calls, though
-    `numba.cuda.jit` may have decorated them.
+    """Return a kernel's Python function for the simulator, with our `cuda` in it and in every function it calls.
 
     Args:
-        kernel: a `PythonKernel`, what `numba.cuda.jit` made, or a function.
+        kernel: a `PythonKernel`, a kernel or device function decorated by `numba.cuda.jit`, or a plain function.
     """
     if isinstance(kernel, PythonKernel):
         return kernel.py_func
     function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
-    names = {name: _as_python(function.__globals__.get(name)) for name in function.__code__.co_names}
+    names = {name: _replacement(function.__globals__.get(name)) for name in function.__code__.co_names}
     names = {name: value for name, value in names.items() if value is not function.__globals__.get(name)}
-    cells = tuple(CellType(_as_python(cell.cell_contents)) for cell in function.__closure__ or ())
+    cells = tuple(CellType(_replacement(cell.cell_contents)) for cell in function.__closure__ or ())
     return with_names(function, names, cells)
 
 
-def _as_python(value):
-    """Return what stands in a kernel for a value that its function refers to."""
+def _replacement(value):
+    """Replace `numba.cuda` and functions decorated by its jit; return any other value unchanged."""
     if isinstance(value, ModuleType) and value.__name__ == "numba.cuda":
         return cuda
     is_jitted = type(value).__module__.startswith("numba.cuda") and (hasattr(value, "py_func") or hasattr(value, "fn"))
@@ -82,7 +81,7 @@ def _as_python(value):
 
 
 def libdevice():
-    """Return NVIDIA's functions for GPUs, as Numba knows them."""
+    """Return Numba's module of NVIDIA's math functions for GPUs."""
     from numba.cuda import libdevice
 
     return libdevice

@@ -1,15 +1,14 @@
-"""Launching compiled kernels with little overhead.
+"""Launch compiled kernels with little overhead.
 
     add = Kernel(add_kernel)  # a @cuda.jit kernel: add_kernel(out, a, factor, t)
     step = add.bind(LaunchConfig(grid=64, block=256), out, a, np.float32(2))
     step(0)  # launches it with t = 0 on CuPy's current stream
     step(1)
 
-Binding does once what Numba's dispatcher does at every launch: types, compiling, loading, packing the
-arguments. A call then writes its integers into the packed block and calls the driver: about a microsecond of
-host time.
+`bind` does once what Numba's dispatcher does at each launch: it types and packs the arguments, compiles and loads. A
+call then only writes its integers into the packed arguments and calls the driver, which takes about 1 us of host time.
 
-Kernels that were made for the backend "python" run on NumPy arrays, in `simulator`.
+Kernels made for the backend "python" run on NumPy arrays in `simulator`.
 """
 
 import struct
@@ -33,10 +32,10 @@ class LaunchConfig:
     """Sizes of a launch.
 
     Attributes:
-        grid: number of blocks: an int, or a tuple of 1 to 3 (x, y, z); kept as a tuple of 3.
-        block: threads per block, an int or a tuple as `grid`; at most 1024 in all.
+        grid: number of blocks, an int or a tuple of 1 to 3 (x, y, z); stored as a tuple of 3.
+        block: threads per block, an int or tuple as for `grid`; at most 1024 in all.
         shared_bytes: dynamic shared memory per block.
-        cooperative: all blocks are resident at once, so that they may wait for each other.
+        cooperative: keep all blocks resident at once, so that they may wait for each other.
     """
 
     grid: int | tuple[int, ...]
@@ -54,7 +53,6 @@ class LaunchConfig:
 
 
 def _three_sizes(name, sizes):
-    """An int or up to three ints as a tuple of three, the missing ones 1."""
     given = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     positive = all(isinstance(size, (int, np.integer)) and size > 0 for size in given)
     if not positive or not 1 <= len(given) <= 3:
@@ -66,19 +64,15 @@ class Kernel:
     """A `@cuda.jit` kernel that is launched through `bind`.
 
     Args:
-        dispatcher: the decorated kernel. Its last parameters may be int32 scalars that change between
-            launches.
-        name: what messages call it; its Python name if None.
-        source_key: anything else that distinguishes it from kernels of the same source, for the cache on
-            disk.
+        dispatcher: the decorated kernel. Its last parameters may be int32 scalars that change between launches.
+        name: name in messages, by default the Python name.
+        source_key: text that tells it from kernels of the same source in the cache on disk.
     """
 
     def __init__(self, dispatcher, name=None, source_key=""):
-        self.dispatcher = dispatcher
+        self.dispatcher = PythonKernel(as_python(dispatcher)) if backend() == "python" else dispatcher
         self.name = name or dispatcher.py_func.__name__
         self.source_key = source_key
-        if backend() == "python":
-            self.dispatcher = PythonKernel(as_python(dispatcher))
         self._num_parameters = dispatcher.py_func.__code__.co_argcount
         self._functions = {}  # (signature, device) -> driver.Function
 
@@ -86,38 +80,35 @@ class Kernel:
         return f"Kernel({self.name})"
 
     def bind(self, config, *arguments):
-        """Prepare launches with these arguments.
+        """Prepare launches of the kernel with these arguments.
 
         Args:
             config: LaunchConfig.
-            arguments: for the kernel's first parameters, in order: CuPy arrays, NumPy scalars such as
-                np.float32(0.5), tuples of these, or NamedTuples of these and None; in the simulator NumPy arrays.
-                Other arrays with `__cuda_array_interface__` do as well, if the caller orders their work before the
-                launches. Arrays are kept alive and their contents may change between launches; their places in
-                memory, and scalars, are fixed here.
+            arguments: for the kernel's first parameters: CuPy arrays, NumPy scalars such as np.float32(0.5), tuples of
+                these, or NamedTuples of these and None. In the simulator, NumPy arrays. Other arrays with
+                `__cuda_array_interface__` do if the caller synchronizes their streams. Arrays are kept alive. Their
+                contents may change between launches, but not their addresses, nor the scalars.
 
         Returns:
-            A function of the kernel's remaining parameters (ints), which launches it on the stream that is
-            CuPy's current one when called. Not to be called by two threads at once. Binding compiles and
-            loads, so bind before the capture of a CUDA graph.
+            A function that takes the kernel's remaining parameters (ints) and launches it on CuPy's current stream. Two
+            threads must not call it at once. Bind before a CUDA graph is captured, since binding compiles and loads.
         """
         num_ints = self._num_ints(len(arguments))
-        if isinstance(self.dispatcher, PythonKernel):
-            return _bind_simulated(self, config, arguments, num_ints)
         packed = Arguments(self.name, arguments)
+        if isinstance(self.dispatcher, PythonKernel):
+            return self._bind_simulated(config, arguments, num_ints)
         return BoundKernel(self.name, config, self._load(packed, num_ints), packed, num_ints)
 
     def compile(self, cc, *arguments):
-        """The CompiledKernel for arguments like these (NumPy arrays will do) and the remaining ints.
+        """Return the CompiledKernel for arguments like these and the remaining ints; needs no GPU.
 
         Args:
-            cc: compute capability, such as (9, 0); needs no GPU.
-            arguments: as for `bind`.
+            cc: compute capability, such as (9, 0).
+            arguments: as for `bind`, or NumPy arrays in their place.
         """
         return self._compile(Arguments(self.name, arguments), self._num_ints(len(arguments)), cc)
 
     def _num_ints(self, num_arguments):
-        """How many of the kernel's parameters are left for the launches."""
         if num_arguments > self._num_parameters:
             raise TypeError(f"kernel {self.name} has {self._num_parameters} parameters, got {num_arguments} arguments")
         return self._num_parameters - num_arguments
@@ -129,7 +120,7 @@ class Kernel:
         return compiled
 
     def _load(self, packed, num_ints):
-        """The kernel for these arguments on CuPy's current device, as a driver.Function."""
+        """Return the driver.Function for these arguments on CuPy's current device."""
         device = driver.current_device()
         packed.require_on(device)
         driver.activate(device)
@@ -139,15 +130,24 @@ class Kernel:
             self._functions[key] = driver.load(compiled, device)
         return self._functions[key]
 
+    def _bind_simulated(self, config, arguments, num_ints):
+        from numbarnn.cuda import simulator
+
+        def launch(*ints):
+            if len(ints) != num_ints:
+                raise TypeError(f"kernel {self.name} takes {num_ints} more int32 at a launch, got {ints!r}")
+            simulator.launch(self.dispatcher.py_func, config, (*arguments, *map(np.int32, ints)))
+
+        return launch
+
 
 class BoundKernel:
-    """A bound kernel on a GPU: call it with the kernel's remaining ints to launch.
+    """A kernel bound to arguments on a GPU. Call it with the kernel's remaining ints to launch it.
 
     Attributes:
-        name: of the kernel, for messages.
+        name: the kernel's name, for messages.
         config: the LaunchConfig.
-        function: the loaded kernel, a driver.Function; `function.compiled` tells its registers and shared
-            memory.
+        function: the driver.Function; `function.compiled` has its registers and shared memory.
     """
 
     def __init__(self, name, config, function, packed, num_ints):
@@ -156,9 +156,8 @@ class BoundKernel:
         self._kept_alive = packed.arguments
         self._num_ints = num_ints
         self._pack_ints = struct.Struct("=" + INT * num_ints).pack_into
-        self._first_int = 8 * len(packed.values)  # where the ints begin, in bytes
-        # The driver takes an array of pointers, one to each parameter; both arrays keep their addresses from
-        # here on.
+        self._first_int = 8 * len(packed.values)  # offset of the ints, in bytes
+        # The driver takes an array of pointers, one to each slot. Neither array may move from here on.
         num_slots = len(packed.values) + num_ints
         self._slots = array("Q", bytes(8 * num_slots))
         packed.pack_into(self._slots)
@@ -177,19 +176,19 @@ class BoundKernel:
         try:
             self._pack_ints(self._slots, self._first_int, *ints)
         except struct.error as error:
-            wanted = f"{self._num_ints} more int32 at a launch"
-            raise TypeError(f"kernel {self.name} takes {wanted}, got {ints!r}") from error
+            expected = f"{self._num_ints} more int32 at a launch"
+            raise TypeError(f"kernel {self.name} takes {expected}, got {ints!r}") from error
         stream = self._current_stream().ptr
         status = self._launch(*self._sizes, stream, *self._parameters)[0]
         if status:
             self._recover(status, stream)
 
     def resident_blocks(self):
-        """The largest grid, in blocks, of a cooperative launch of this kernel with this block."""
+        """Return how many blocks of this size the device holds at once: the largest cooperative grid."""
         return self.function.resident_blocks(prod(self.config.block), self.config.shared_bytes)
 
     def _recover(self, status, stream):
-        """After a failed launch: try again if this thread had no context yet, else raise RuntimeError."""
+        """Launch again if this thread had no context yet; raise RuntimeError if that fails too."""
         error = getattr(status, "name", "")
         if error == "CUDA_ERROR_INVALID_CONTEXT":
             driver.activate(self.function.device)
@@ -207,19 +206,3 @@ class BoundKernel:
             f"launching kernel {self.name} on device {self.function.device} failed ({launched}): "
             f"{driver.explain(status)}"
         )
-
-
-def _bind_simulated(kernel, config, arguments, num_ints):
-    """`Kernel.bind` in the simulator: NumPy arrays, written in place."""
-    from numbarnn.cuda import simulator
-
-    Arguments(kernel.name, arguments)  # rejects what a GPU would not take either
-    function = as_python(kernel.dispatcher)
-
-    def launch(*ints):
-        if len(ints) != num_ints:
-            raise TypeError(f"kernel {kernel.name} takes {num_ints} more int32 at a launch, got {ints!r}")
-        values = (*arguments, *map(np.int32, ints))
-        simulator.launch(function, config, values)
-
-    return launch

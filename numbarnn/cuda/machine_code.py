@@ -1,7 +1,7 @@
-"""The machine code of a compiled kernel (NVIDIA calls it SASS), as NVIDIA's disassembler prints it; without a GPU.
+"""Read a compiled kernel's machine code (SASS) with NVIDIA's disassembler, without a GPU.
 
-What PTX says is not what runs: the assembler unrolls, merges and moves. Names of instructions are in "CUDA Binary
-Utilities", "Instruction Set Reference".
+PTX does not show what runs, since the assembler unrolls, merges and moves instructions. NVIDIA's "CUDA Binary
+Utilities" lists the instructions under "Instruction Set Reference".
 """
 
 import re
@@ -17,44 +17,34 @@ INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.
 
 
 def listing(compiled):
-    """Return the lines of a `compiler.CompiledKernel` that have instructions, and labels to jump to."""
-    lines = text_of(compiled).splitlines()
-    return [line.rstrip() for line in lines if LABEL.match(line) or INSTRUCTION.match(line)]
-
-
-def text_of(compiled):
-    """Return what the disassembler prints of a `compiler.CompiledKernel`.
+    """Return the lines with instructions and labels of a `compiler.CompiledKernel`.
 
     Raises:
-        RuntimeError: the disassembler is not installed, or does not know the device; says what to do.
+        RuntimeError: the disassembler is not installed or cannot read the kernel.
     """
-    sections = _SECTION.split(disassembled(compiled.cubin))
-    return dict(zip(sections[1::2], sections[2::2], strict=True))[compiled.entry]
-
-
-def disassembled(cubin):
-    """The disassembler's text of a cubin (bytes): all of its functions."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
+        path.write_bytes(compiled.cubin)
         done = subprocess.run([disassembler(), "-c", path], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"NVIDIA's disassembler cannot read the kernel: {' '.join(done.stderr.split())}")
-    return done.stdout
+    sections = _SECTION.split(done.stdout)
+    lines = dict(zip(sections[1::2], sections[2::2], strict=True))[compiled.entry].splitlines()
+    return [line.rstrip() for line in lines if LABEL.match(line) or INSTRUCTION.match(line)]
 
 
 def disassembler():
-    """The path of NVIDIA's disassembler: that of a wheel, of conda, or of the CUDA toolkit.
+    """Return the path of NVIDIA's disassembler, from a wheel, conda or the CUDA toolkit.
 
     Raises:
-        RuntimeError: it is not installed; says how to.
+        RuntimeError: it is not installed.
     """
-    cure = f"install it: {install.command('sass')}"
+    cure = f"Install it: {install.command('sass')}"
     try:
         from cuda.pathfinder import find_nvidia_binary_utility
     except ImportError as error:
-        raise RuntimeError(f"what finds NVIDIA's disassembler is missing ({error}); {cure}") from error
-    found = find_nvidia_binary_utility("nvdisasm")
-    if found is None:
-        raise RuntimeError(f"NVIDIA's disassembler, nvdisasm, was not found; {cure}")
-    return found
+        raise RuntimeError(f"cannot search for NVIDIA's disassembler ({error}). {cure}") from error
+    path = find_nvidia_binary_utility("nvdisasm")
+    if path is None:
+        raise RuntimeError(f"NVIDIA's disassembler, nvdisasm, was not found. {cure}")
+    return path

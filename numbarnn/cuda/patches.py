@@ -1,7 +1,6 @@
-"""Changes of numba-cuda while it compiles one of our kernels: one context manager per change.
+"""Context managers that patch numba-cuda while it compiles a kernel, and undo the patch at the end.
 
-Each puts everything back at its end. Where a function of Numba's gives another answer, it does so in this thread only.
-With a numba-cuda that lacks what it changes, each does nothing.
+A patch does nothing with a numba-cuda that lacks the patched name.
 """
 
 import threading
@@ -13,11 +12,10 @@ import numpy as np
 
 @contextmanager
 def device_for_numba(cc):
-    """Compile called device functions for `cc`, not for the current device.
+    """Compile device functions for compute capability `cc` where no GPU is.
 
-    When a kernel calls a `@cuda.jit(device=True)` function, numba-cuda (0.20 to 0.30) compiles that function
-    on its own and asks the current device for its compute capability; without a GPU that fails. Answer for
-    it, in this thread.
+    numba-cuda (0.20 to 0.30) compiles a called `@cuda.jit(device=True)` function on its own and asks the current device
+    for its compute capability. This patch gives `cc` as the result, in this thread only.
     """
     from numba.cuda import dispatcher
 
@@ -35,7 +33,7 @@ def device_for_numba(cc):
 
 @contextmanager
 def numpy_for_numba():
-    """Let numba-cuda (up to 0.30) load with NumPy 2.5, which dropped `row_stack`, a name Numba registers."""
+    """Let numba-cuda (up to 0.30) load with NumPy 2.5, which dropped `row_stack`, a name that Numba registers."""
     missing = not hasattr(np, "row_stack")
     if missing:
         np.row_stack = lambda *_: None  # noqa: NPY201
@@ -48,11 +46,10 @@ def numpy_for_numba():
 
 @contextmanager
 def convergent_functions():
-    """Mark all functions as LLVM's `convergent`: a call must not come to depend on a branch that it did not depend on.
+    """Mark all functions as LLVM's `convergent`, which forbids making a call depend on a further branch.
 
-    Barriers, shuffles and `mma` need that, and so does each function that calls one, before it is inlined. As CUDA's
-    own compiler does, mark them all: LLVM takes the mark away where nothing of the kind is inside. numba-cuda (up to
-    0.30) marks none.
+    Barriers, shuffles and `mma` need the mark, and so does every function that calls one before it is inlined. NVIDIA's
+    compiler marks all functions too, and LLVM removes needless marks. numba-cuda (up to 0.30) marks none.
     """
     from numba.cuda import codegen
 

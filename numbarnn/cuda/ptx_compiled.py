@@ -9,16 +9,16 @@ _LETTERS = {types.uint16: "h", WORD: "r", types.int32: "r", types.int64: "l", FL
 
 
 def _emit(context, builder, text, results, operands, pinned):
-    """Emit the instruction, and return one value per result.
+    """Emit an instruction, and return one LLVM value per result.
 
     Args:
-        operands: (LLVM value, constraint letter) of each. pinned: it keeps its place, as memory operations must.
+        operands: (LLVM value, constraint letter) of each operand. pinned: see `_intrinsic`.
     """
     result_types = [context.get_value_type(result) for result in results] or [ir.VoidType()]
     returned = result_types[0] if len(result_types) == 1 else ir.LiteralStructType(result_types)
     constraints = [f"={_LETTERS[result]}" for result in results] + [letter for _, letter in operands]
     constraints += ["~{memory}"] * (pinned == "memory")
-    # A whole warp makes mma, and comes to barriers, together: these must not move to where fewer lanes come.
+    # All lanes of a warp run mma and barriers together, so LLVM must not move these to where fewer lanes come.
     of_a_warp = ".sync" in text or "barrier" in text
     function = ir.FunctionType(returned, [value.type for value, _ in operands])
     assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=bool(pinned) or of_a_warp)
@@ -29,7 +29,7 @@ def _emit(context, builder, text, results, operands, pinned):
 
 
 def _address(context, builder, array_type, array, index, shared):
-    """The address of array[index] as an operand."""
+    """Return the address of array[index] as an operand."""
     pointer = builder.gep(context.make_array(array_type)(context, builder, value=array).data, [index])
     if shared:
         pointer = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, addrspace=3))
@@ -38,23 +38,23 @@ def _address(context, builder, array_type, array, index, shared):
 
 
 def _typed(parts):
-    """The type of an argument or a result: a scalar, or a tuple of several."""
+    """Return the type of an argument or a result with these parts: void, a scalar or a tuple."""
     return types.void if not parts else parts[0] if len(parts) == 1 else types.Tuple(parts)
 
 
 def _intrinsic(name, count, form_of, pinned=False, shared=False, kept=0):
-    """An intrinsic of `count` arguments.
+    """Make an intrinsic of `count` arguments.
 
     Args:
-        form_of: types of the arguments -> (text, result types, for each argument a list of its parts' types, and of
-            an array and its index none); None where there is no such instruction. $n counts the results, then the
-            address if there is one, then the parts.
-        pinned: "memory" of what accesses memory; "place" of what is not to be moved out of a loop.
-        shared: the array is in shared memory.
-        kept: so many of the last parts are results too: what these are unless the instruction changes them.
+        form_of: function of the argument types -> (text, result types, parameters), or None for types without such an
+            instruction. parameters: types of the parts of each argument, without those of an array and its index. In
+            text, $n counts the results, then the address if there is one, then the parts.
+        pinned: "memory" for an instruction that accesses memory, "place" for one that must stay in its loop.
+        shared: whether the array is in shared memory.
+        kept: number of last parts that are also results, for an instruction that may leave them unchanged.
     """
 
-    def typed(given):
+    def typed(*given):
         form = form_of(*given)
         if form is None:
             return None
@@ -80,23 +80,23 @@ def _intrinsic(name, count, form_of, pinned=False, shared=False, kept=0):
 
         return _typed(results)(*types_of), generate
 
-    functions = (
-        lambda typing_context: typed(()),
-        lambda typing_context, a: typed((a,)),
-        lambda typing_context, a, b: typed((a, b)),
-        lambda typing_context, a, b, c: typed((a, b, c)),
+    functions = (  # Numba's intrinsics take no *arguments
+        lambda typing_context: typed(),
+        lambda typing_context, a: typed(a),
+        lambda typing_context, a, b: typed(a, b),
+        lambda typing_context, a, b, c: typed(a, b, c),
     )
     functions[count].__name__ = name
     return intrinsic(functions[count])
 
 
 def _instruction(name, text, results, *parameters, pinned=False):
-    """An intrinsic of scalars and tuples: of each argument a list of its parts' types."""
+    """Make an intrinsic of scalars and tuples. parameters: types of the parts of each argument."""
     return _intrinsic(name, len(parameters), lambda *_: (text, results, parameters), pinned)
 
 
 def _memory_instruction(name, forms, shared=False, kept=0):
-    """An intrinsic name(array, index), or name(array, index, value) where the first form has parts of a value.
+    """Make an intrinsic name(array, index), or name(array, index, value) if the forms have parts of a value.
 
     Args:
         forms: array's element type -> (text, result types[, types of the value's parts]).
@@ -108,11 +108,11 @@ def _memory_instruction(name, forms, shared=False, kept=0):
         text, results, *parts = forms[array.dtype]
         return text, results, parts
 
-    values = len(next(iter(forms.values()))) - 2
-    return _intrinsic(name, 2 + values, form_of, "memory", shared, kept)
+    count_of_values = len(next(iter(forms.values()))) - 2
+    return _intrinsic(name, 2 + count_of_values, form_of, "memory", shared, kept)
 
 
-_NAMES = {types.uint16: "u16", FLOAT32: "f32"}  # of what arrays hold that blocks exchange, and of weights
+_NAMES = {types.uint16: "u16", FLOAT32: "f32"}  # element types of weights and of arrays that blocks exchange
 _STORED = {**_NAMES, types.int64: "s64", types.float64: "f64"}
 _FOUR_WORDS = "{$0, $1, $2, $3}"
 
@@ -124,8 +124,8 @@ def _four_words(text):
 
 # ---- memory that blocks share
 load_words = _memory_instruction("load_words", _four_words(f"ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4];"))
-# load_words_if(array, index, (wanted, four words)): the words, unless `wanted` is not 0: then those of the array.
-# No branch, so that several are on their way together.
+# load_words_if(array, index, (wanted, four words)) loads if `wanted` is not 0, else returns the four words. It has no
+# branch, so that several loads are in flight at once.
 _IF_WANTED = (
     f"{{ .reg .pred wanted; setp.ne.u32 wanted, $5, 0; @wanted ld.relaxed.gpu.global.v4.u32 {_FOUR_WORDS}, [$4]; }}"
 )
@@ -141,7 +141,7 @@ store = _memory_instruction(
 store_word = _memory_instruction("store_word", {types.uint16: ("st.relaxed.gpu.global.u32 [$0], $1;", [], [WORD])})
 prefetch = _memory_instruction("prefetch", {kind: ("prefetch.global.L2 [$0];", []) for kind in _NAMES})
 
-# ---- weights, which nobody writes during a kernel: one, two neighbors (halves as a word), 16 bytes as four words
+# ---- weights, which no kernel writes: one, two neighbors (16-bit ones as a word), or 16 bytes as four words
 load_weight = _memory_instruction(
     "load_weight", {kind: (f"ld.global.nc.{name} $0, [$1];", [kind]) for kind, name in _NAMES.items()}
 )
@@ -155,7 +155,7 @@ load_weight_pair = _memory_instruction(
 load_weight_words = _memory_instruction("load_weight_words", _four_words(f"ld.global.nc.v4.u32 {_FOUR_WORDS}, [$4];"))
 
 
-# ---- shared memory, 16 bytes at a time: declare arrays with alignment=16
+# ---- shared memory: declare arrays with alignment=16
 def _shared_instruction(name, *form):
     return _memory_instruction(name, {FLOAT32: form}, shared=True)
 
@@ -181,10 +181,10 @@ mma_tf32 = _mma("mma_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32")
 
 # ---- bits
 to_tf32 = _instruction("to_tf32", "cvt.rna.tf32.f32 $0, $1;", [WORD], [WORD])
-# A float32 as large + small: large is the nearest TF32 number, and of small the tensor cores read the upper 19
-# bits, so that 2^-23 of the number is lost at most. Three instructions; `cvt` alone takes four, as it looks for
-# infinities, of which small is NaN. They stay in the loop they are in: the parts of all weights, made before it,
-# would take twice the weights' registers.
+# Split a float32 into large + small, where large is the nearest TF32 number. Tensor cores read the upper 19 bits of
+# small, so the error is at most 2^-23 of the number. `cvt` would take four instructions in place of three, since it
+# looks for infinities, for which small is NaN here. Pinned, since splitting all weights before the loop would take
+# twice their registers.
 split_tf32 = _instruction(
     "split_tf32",
     "{ .reg .b32 raised; add.u32 raised, $2, 0x1000; and.b32 $0, raised, 0xFFFFE000; sub.rn.f32 $1, $2, $0; }",
@@ -192,8 +192,8 @@ split_tf32 = _instruction(
     [WORD],
     pinned="place",
 )
-# 0 of a number that is not negative, which the compiler does not see: what is computed with it in a loop is
-# computed again in each round, and takes no registers between them.
+# Return 0 for a number that is not negative, unknown to the compiler. A value computed with it in a loop is computed
+# again in each iteration, so that it takes no registers between iterations.
 hidden_zero = _instruction("hidden_zero", "shr.u32 $0, $1, 31;", [types.int32], [types.int32], pinned="place")
 as_float32 = _instruction("as_float32", "mov.b32 $0, $1;", [FLOAT32], [WORD])
 as_word = _instruction("as_word", "mov.b32 $0, $1;", [WORD], [FLOAT32])
@@ -201,19 +201,18 @@ largest = _instruction("largest", "max.u32 $0, $1, $2;", [WORD], [WORD], [WORD])
 pack_halves = _instruction("pack_halves", "mov.b32 $0, {$1, $2};", [WORD], [types.uint16], [types.uint16])
 float32_of_half = _instruction("float32_of_half", "cvt.f32.f16 $0, $1;", [FLOAT32], [types.uint16])
 half_of_float32 = _instruction("half_of_float32", "cvt.rn.f16.f32 $0, $1;", [types.uint16], [FLOAT32])
-# Of two words the lower halves as a word, and the upper ones.
+# Pack the lower, or the upper, 16 bits of two words into one.
 lower_halves = _instruction("lower_halves", "prmt.b32 $0, $1, $2, 0x5410;", [WORD], [WORD], [WORD])
 upper_halves = _instruction("upper_halves", "prmt.b32 $0, $1, $2, 0x7632;", [WORD], [WORD], [WORD])
 
-# ---- float32: a / b, with an error of 2 units in the last place at most, whatever b is; 2^x and 1 / x, with errors
-# of some 2 and 1 units in the last place, where what is too small is 0
+# ---- float32: a / b within 2 ulp for any b; 2^x and 1 / x within about 2 and 1 ulp, with subnormals as 0
 divide = _instruction("divide", "div.full.f32 $0, $1, $2;", [FLOAT32], [FLOAT32], [FLOAT32])
 exp2 = _instruction("exp2", "ex2.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
 reciprocal = _instruction("reciprocal", "rcp.approx.ftz.f32 $0, $1;", [FLOAT32], [FLOAT32])
 
 # ---- order
-# Nothing, for a number that is not negative: a loop of no rounds, over which the assembler moves no loads to where
-# they would take registers for longer. It would move them over a branch alone.
+# Do nothing for a number that is not negative: a loop without iterations. The assembler moves no loads across it, which
+# would keep registers occupied for longer, but would move them across a mere branch.
 keep_order = _instruction(
     "keep_order",
     "{ .reg .pred more; .reg .u32 left; shr.u32 left, $0, 31; setp.ne.u32 more, left, 0; "
@@ -223,4 +222,4 @@ keep_order = _instruction(
     [types.int32],
     pinned="memory",
 )
-sleep = _instruction("sleep", "nanosleep.u32 $0;", [], [WORD], pinned="memory")  # let others run for about so long
+sleep = _instruction("sleep", "nanosleep.u32 $0;", [], [WORD], pinned="memory")  # for about so many nanoseconds

@@ -1,31 +1,44 @@
-"""The functions of `ptx` in Python on NumPy arrays, for the simulator. Loads that poll let other threads run first; a
-`simulator.Watcher` is told of what blocks exchange: relaxed loads and stores."""
+"""The functions of `ptx` in Python on NumPy arrays, for the simulator.
 
-from functools import partial
+Relaxed loads and stores, by which blocks exchange numbers, notify the `simulator.Watcher`.
+"""
 
 import numpy as np
 
 from numbarnn.cuda import simulator
 
-_ALL_LANES = 0xFFFFFFFF
-# One word, as three types: what is written as one is read as another, in a fifth of the time of NumPy's conversions.
+# One word seen as three types: writing one and reading another takes a fifth of the time of NumPy's conversions.
 _WORD = np.zeros(1, np.uint32)
 _FLOAT32, _INT32 = _WORD.view(np.float32), _WORD.view(np.int32)
 
 
 def _word(bits):
-    """The uint32 of an int in its range."""
+    """Return an int below 2^32 as uint32."""
     _WORD[0] = bits
     return _WORD[0]
 
 
+def _element(array, index):
+    if not 0 <= index < len(array):
+        raise IndexError(f"element {index} of {len(array)}")
+    return array[index]
+
+
 def _four(array, index):
-    """Four numbers from array[index] on."""
+    """Return four elements from an index that is a multiple of 4."""
+    index = _index_of_four(array, index)
     return array[index], array[index + 1], array[index + 2], array[index + 3]
 
 
+def _index_of_four(array, index):
+    index = int(index)
+    if index % 4 or not 0 <= index <= len(array) - 4:
+        raise IndexError(f"four elements at {index} of {len(array)}")
+    return index
+
+
 def _sixteen_bytes(array, index):
-    """Four words at array[index]; at an address that a device could load 16 bytes from."""
+    """Return four words at array[index], which must be aligned to 16 bytes as on a device."""
     index, count = int(index), 16 // array.itemsize
     if not 0 <= index <= len(array) - count:
         raise IndexError(f"16 bytes at element {index} of {len(array)}")
@@ -34,8 +47,8 @@ def _sixteen_bytes(array, index):
     return _four(array[index : index + count].view(np.uint32), 0)
 
 
-def load_weight(array, index):
-    return _element(array, index)
+# ---- weights
+load_weight, load_weight_words = _element, _sixteen_bytes
 
 
 def load_weight_pair(array, index):
@@ -45,16 +58,7 @@ def load_weight_pair(array, index):
     return pack_halves(*two) if array.itemsize == 2 else two
 
 
-def load_weight_words(array, index):
-    return _sixteen_bytes(array, index)
-
-
-def _element(array, index):
-    if not 0 <= index < len(array):
-        raise IndexError(f"element {index} of {len(array)}")
-    return array[index]
-
-
+# ---- memory that blocks share
 def load_words(array, index):
     words = _sixteen_bytes(array, index)
     simulator.watcher.loaded(array, index, 16 // array.itemsize)
@@ -89,33 +93,21 @@ def prefetch(array, index):
     _element(array, index)
 
 
-def load_shared(array, index):
-    return _four(array, _place_of_four(array, index))
+# ---- shared memory
+load_shared = _four
 
 
 def load_shared_words(array, index):
-    index = _place_of_four(array, index)
-    return tuple(array[index : index + 4].view(np.uint32))
+    return _four(array.view(np.uint32), index)
 
 
 def store_shared_words(array, index, words):
-    words_of = array.view(np.uint32)
-    index = _place_of_four(words_of, index)
-    for k in range(4):
-        words_of[index + k] = words[k]
-
-
-def _place_of_four(array, index):
-    """An index of four elements of shared memory, as an int."""
-    index = int(index)
-    if index % 4 or not 0 <= index <= len(array) - 4:
-        raise IndexError(f"four elements at {index} of {len(array)}")
-    return index
+    index = _index_of_four(array, index)
+    array.view(np.uint32)[index : index + 4] = words
 
 
 def store_shared(array, index, value):
-    if not 0 <= index < len(array):
-        raise IndexError(f"element {index} of {len(array)}")
+    _element(array, index)
     array[index] = value
 
 
@@ -125,59 +117,55 @@ def store_shared_pair(array, index, values):
     array[index : index + 2] = values
 
 
-# ---- the tensor cores
-_ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of a lane: PTX calls them groupID and threadID_in_group
+# ---- the tensor cores: 16 x K by K x 8
+_ROW, _PAIR = np.arange(32) // 4, np.arange(32) % 4  # of each lane: groupID and threadID_in_group in the PTX ISA
 
 
-def _mma(a, b, sums, numbers_per_word):
-    """D = A B + C by all lanes of the warp: 16 x K, K x 8.
+def _mma(unpacked):
+    """Return an mma instruction. unpacked: function words -> the n numbers in each word, (n, ...) float32."""
 
-    Args:
-        numbers_per_word: function words -> (n, words) float32.
-    """
-    return simulator.collective(_ALL_LANES, (a, b, sums), partial(_mma_of_warp, numbers_per_word))
-
-
-def _mma_of_warp(numbers_per_word, lanes):
-    """The four sums of each lane, of {lane: (a, b, sums)}."""
-    if len(lanes) != 32:
-        raise RuntimeError(f"mma needs all 32 lanes of the warp, {len(lanes)} came")
-    a, b, c = (np.array([lanes[lane][k] for lane in range(32)]) for k in range(3))
-    a, b = numbers_per_word(a), numbers_per_word(b)  # (n, 32, 4), (n, 32, 2)
-    n = len(a)
-    A, B, D = np.zeros((16, 8 * n), np.float32), np.zeros((8 * n, 8), np.float32), np.zeros((16, 8), np.float32)
-    for k in range(n):
+    def of_warp(lanes):
+        if len(lanes) != 32:
+            raise RuntimeError(f"mma needs all 32 lanes of the warp, {len(lanes)} came")
+        a, b, c = (np.array([lanes[lane][k] for lane in range(32)]) for k in range(3))
+        a, b = unpacked(a), unpacked(b)  # (n, 32, 4), (n, 32, 2)
+        n = len(a)
+        A, B, D = np.zeros((16, 8 * n), np.float32), np.zeros((8 * n, 8), np.float32), np.zeros((16, 8), np.float32)
+        for k in range(n):
+            for register in range(4):
+                A[_ROW + 8 * (register % 2), n * _PAIR + k + 4 * n * (register // 2)] = a[k, :, register]
+            for register in range(2):
+                B[n * _PAIR + k + 4 * n * register, _ROW] = b[k, :, register]
         for register in range(4):
-            A[_ROW + 8 * (register % 2), n * _PAIR + k + 4 * n * (register // 2)] = a[k, :, register]
-        for register in range(2):
-            B[n * _PAIR + k + 4 * n * register, _ROW] = b[k, :, register]
-    for register in range(4):
-        D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] = c[:, register]
-    D = D + A @ B
-    sums = [D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] for register in range(4)]
-    return list(zip(*sums, strict=True))
+            D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] = c[:, register]
+        D = D + A @ B
+        sums = [D[_ROW + 8 * (register // 2), 2 * _PAIR + register % 2] for register in range(4)]
+        return list(zip(*sums, strict=True))
+
+    def mma(a, b, sums):
+        return simulator.collective((a, b, sums), of_warp)
+
+    return mma
 
 
-def mma_float16(a, b, sums):
-    return _mma(
-        a, b, sums, lambda words: np.moveaxis(words.view(np.float16).reshape(*words.shape, 2), -1, 0).astype(np.float32)
-    )
+def _two_float16(words):
+    return np.moveaxis(words.view(np.float16).reshape(*words.shape, 2), -1, 0).astype(np.float32)
 
 
-def mma_bfloat16(a, b, sums):
-    def halves(words):
-        return np.stack([(words << np.uint32(16)).view(np.float32), (words & np.uint32(0xFFFF0000)).view(np.float32)])
-
-    return _mma(a, b, sums, halves)
+def _two_bfloat16(words):
+    return np.stack([words << np.uint32(16), words & np.uint32(0xFFFF0000)]).view(np.float32)
 
 
-def mma_tf32(a, b, sums):
-    return _mma(a, b, sums, lambda words: (words & np.uint32(0xFFFFE000)).view(np.float32)[None])  # all it reads
+def _one_tf32(words):
+    return (words & np.uint32(0xFFFFE000)).view(np.float32)[None]  # mma ignores the low 13 bits
+
+
+mma_float16, mma_bfloat16, mma_tf32 = _mma(_two_float16), _mma(_two_bfloat16), _mma(_one_tf32)
 
 
 # ---- bits
 def to_tf32(word):
-    """Rounded to 10 bits of mantissa, to nearest, ties away from zero."""
+    """Round to 10 bits of mantissa, to nearest, ties away from zero."""
     return _word(int(word) + 0x1000 & 0xFFFFE000)
 
 
@@ -206,10 +194,6 @@ def as_word(value):
     return _WORD[0]
 
 
-def largest(a, b):
-    return max(a, b)
-
-
 def float32_of_half(bits):
     return np.float32(bits.view(np.float16))
 
@@ -222,16 +206,14 @@ def pack_halves(low, high):
     return _word(int(low) & 0xFFFF | (int(high) & 0xFFFF) << 16)
 
 
-def lower_halves(a, b):
-    return _word(int(a) & 0xFFFF | (int(b) & 0xFFFF) << 16)
+lower_halves = pack_halves
 
 
 def upper_halves(a, b):
     return _word(int(a) >> 16 | int(b) & 0xFFFF0000)
 
 
-# ---- 2^x and 1 / x
-exp2, reciprocal = np.exp2, np.reciprocal
+largest, exp2, reciprocal = max, np.exp2, np.reciprocal
 
 
 def sleep(nanoseconds):

@@ -273,8 +273,8 @@ class Engine(ABC):
         """Return a function f(first, last) that runs steps [first, last) of the backward pass; its step 0 is forward's
         last."""
 
-    def launch(self, about):
-        """Return a function without arguments that launches a persistent kernel; launch: a `LaunchArrays`."""
+    def launch(self, launch_arrays):
+        """Return a function without arguments that launches a persistent kernel, for a `LaunchArrays`."""
         raise NotImplementedError(f"{self.name} has no persistent kernels")
 
     def run_jobs(self, make_jobs, key, arrays):

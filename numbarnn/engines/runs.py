@@ -96,7 +96,7 @@ class Run(Arrays):
     def _do(self, operation):
         self.engine.function_of(*self.on_arrays(operation))()
         if operation.kind in BINDS and operation.operands[2:] in ((), (self.program.problem.steps,)):
-            del self._groups[id(operation.operands[0])]  # its last steps: it holds arrays
+            del self._groups[id(operation.operands[0])]  # these were its last steps: free the arrays that it holds
 
     def _make(self, buffers):
         for buffer in buffers:

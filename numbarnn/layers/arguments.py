@@ -49,12 +49,12 @@ def unpacked(stack, value, name, width, packing=None):
     """Return (Packing, padded array) of a packed argument. A gradient must be packed like `packing`."""
     if not sequences.is_packed(value):
         raise TypeError(f"{name} must be a PackedSequence, as x was, not a {type(value).__qualname__}")
-    own = sequences.Packing.of(value)
-    if packing is not None and not own.equals(packing):
+    packed_as = sequences.Packing.of(value)
+    if packing is not None and not packed_as.equals(packing):
         raise ValueError(f"{name} must be packed as y was, but its batch_sizes or sorted_indices differ")
-    shape = int(own.batch_sizes.sum()), width
+    shape = int(packed_as.batch_sizes.sum()), width
     data = array_checks.array(stack.engine, value.data, f"{name}.data", shape, stack.dtype)
-    return own, own.pad(stack.engine, data)
+    return packed_as, packed_as.pad(stack.engine, data)
 
 
 def input_of(stack, x, lengths, batch_first):
@@ -85,16 +85,16 @@ def states(stack, state, name, batch, gradients=False):
     if not isinstance(state, tuple | list) or len(state) != len(names):
         raise TypeError(f"{name} must be a tuple ({', '.join(names)}), not {_came(state)}")
     parts = enumerate(zip(state, ("h", *names[1:]), stack.state_sizes, strict=True))
-    h, *others = (
+    h, *cell_states = (
         checked_state(stack, one, f"{name}[{n}] ({known_as})", batch, sizes) for n, (one, known_as, sizes) in parts
     )
-    if len(others) == 1 and not stack.has_narrow:
-        return h, others[0]
+    if len(cell_states) == 1 and not stack.has_narrow:
+        return h, cell_states[0]
     with stack.engine.activate():
         module = stack.engine.array_module
         if stack.has_narrow:
-            h, *others = private.for_engines(module, [h, *others], stack, gradients)
-        return h, private.join(module, others, stack.c_shapes(batch), known_dtype(stack.dtype))
+            h, *cell_states = private.for_engines(module, [h, *cell_states], stack, gradients)
+        return h, private.join(module, cell_states, stack.c_shapes(batch), known_dtype(stack.dtype))
 
 
 def _came(value):
@@ -165,8 +165,8 @@ def every_state(stack, dstates, problem, packing):
 
 
 def result_gradient(stack, value, name, width, sizes, packing):
-    """Return a checked gradient or tangent of all steps, shaped like a sequence of sizes (T, B, whether it is
-    batch-first), and packed with a packing; None stays None."""
+    """Return a checked gradient or tangent of all steps, packed with a packing; None stays None. sizes: (T, B,
+    batch_first)."""
     if packing is not None and value is not None:
         value = unpacked(stack, value, name, width, packing)[1]
     steps, batch, batch_first = sizes

@@ -40,12 +40,12 @@ def array(engine, value, name, shape, dtype):
     return result if result.flags.c_contiguous else engine.array_module.ascontiguousarray(result)
 
 
-def _fits(found, shape):
+def _fits(shape_of_array, shape):
     """Return whether a shape passes `_check_array`, quickly."""
-    for came, size in zip(found, shape, strict=False):
+    for came, size in zip(shape_of_array, shape, strict=False):
         if came != size and not (came > 0 and type(size) is str):
             return False
-    return len(found) == len(shape)
+    return len(shape_of_array) == len(shape)
 
 
 def _check_array(array, name, shape, dtype, written=False):
@@ -65,17 +65,17 @@ def _check_array(array, name, shape, dtype, written=False):
         raise TypeError(f"{name} has dtype {array.dtype}, {_why_not(array.dtype, as_code(name), dtype, written)}")
 
 
-def _why_not(found, code, dtype, written):
+def _why_not(dtype_of_array, code, dtype, written):
     """Describe a dtype that is not the layer's, with the cure."""
     if written:
         return f"but this layer computes in {dtype}: pass an array of that dtype, as results are written into it"
-    if found.newbyteorder("=") == dtype:
+    if dtype_of_array.newbyteorder("=") == dtype:
         return f"{dtype} with its bytes in the other order: pass {code}.astype({dtype!r})"
-    if found.kind == "c":
+    if dtype_of_array.kind == "c":
         return f"but this layer computes in {dtype}, which has no imaginary part: pass {code}.real.astype({dtype!r})"
     cure = f"but this layer computes in {dtype}: pass {code}.astype({dtype!r})"
-    runs = found.name in DTYPES and found.isnative
-    return f"{cure}, or make the layer with dtype={found.name!r}" if runs else cure
+    runs = dtype_of_array.name in DTYPES and dtype_of_array.isnative
+    return f"{cure}, or make the layer with dtype={dtype_of_array.name!r}" if runs else cure
 
 
 def buffer(engine, value, name, shape, dtype, strided=False):

@@ -38,8 +38,8 @@ class Call(NamedTuple):
     step_mask: Any = None
     part: tuple = (None, 0, 0)
 
-    def program(self, plan, hx=None, cx=None, fill=0.0):
-        """Return the `programs.forward.Forward` of this call for a plan and the forms of initial states."""
+    def built(self, plan, hx=None, cx=None, fill=0.0):
+        """Return the `programs.forward.Forward` of this call, the builder with its views and program, for a plan."""
         return forward(
             ForwardSpec(
                 self.problem, plan, form_of_state(hx), form_of_state(cx), str(float(fill)), self.caller, self.from_zero,
@@ -65,12 +65,12 @@ class ForwardCall:
     """A forward call; after training, the tape that a `BackwardCall` reads.
 
     Args:
-        call: the `Call`. program: its `programs.forward.Forward`. read: the `ReadWeights` that it used.
+        call: the `Call`. built: its `programs.forward.Forward`. read: the `ReadWeights` that it used.
         arrays: name of a buffer -> array that backward reads: the reserve, x, weights, the keys of random numbers.
     """
 
-    def __init__(self, call, program, read, arrays):
-        self.call, self.program, self.read, self.arrays = call, program, read, arrays
+    def __init__(self, call, built, read, arrays):
+        self.call, self.built, self.read, self.arrays = call, built, read, arrays
         self.engine, self.problem = call.engine, call.problem
 
     reserve = property(lambda self: self.arrays["reserve"], doc="What backward reads besides x and the weights.")
@@ -79,13 +79,13 @@ class ForwardCall:
     def of_reserve(cls, call, plan, x, reserve):
         """Rebuild the tape of an earlier forward call from its reserve, for backward only. x may be None if backward
         computes no gradients of parameters, or if the reserve has a copy of x (`Problem.copies_x`)."""
-        program = call.program(plan)
-        run = Run(call.engine, program.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
+        built = call.built(plan)
+        run = Run(call.engine, built.program, _allocator(call), call.weights.arrays() | {"reserve": reserve})
         if not call.problem.copies_x:
             run.give("x", x, own=call.engine.records_jobs)
         for name, array in call.drawn():
             run.give_from_host(name, array)
-        return cls(call, program, call.weights, run.arrays)
+        return cls(call, built, call.weights, run.arrays)
 
 
 def _allocator(call, *kind):
@@ -97,8 +97,8 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
     caller's: x (T, B, I) or (B, T, I); states as in `problem.state_shapes`, None for zero. lengths, resets: (B,) int32
     and (T, B) uint8, of NumPy or the engine, or None. fill: y beyond a length."""
     engine, problem, read, allocate = call.engine, call.problem, call.weights, _allocator(call)
-    program = call.program(plan, hx, cx, fill)
-    run = Run(engine, program.program, allocate)
+    built = call.built(plan, hx, cx, fill)
+    run = Run(engine, built.program, allocate)
     if call.keeps:
         run.give("weights", read.parameters, own=True)
         read = read.of_copy(run.arrays.pop("weights"), allocate)
@@ -119,17 +119,17 @@ def run_forward(call, plan, x, hx=None, cx=None, lengths=None, resets=None, fill
     read.derive()
     run.execute()
     results = []
-    for number, view in enumerate(program.results):
-        if not call.keeps or number in (1, 2) or program.rewrites:
+    for number, view in enumerate(built.results):
+        if not call.keeps or number in (1, 2) or built.rewrites:
             results.append(run.result(view))
         elif engine.records_jobs:  # backward reads h, and the states of each step, again
             results.append(engine.settled(allocate, f"result_{number}", run.at(view), own=True))
         else:
             results.append(run.at(view).copy())
-    arrays = {name: run.arrays[name] for name in (*program.given, "reserve") if name in run.arrays}
+    arrays = {name: run.arrays[name] for name in (*built.given, "reserve") if name in run.arrays}
     if problem.copies_x:
         del arrays["x"]
-    return results, ForwardCall(call, program, read, arrays if problem.training else {})
+    return results, ForwardCall(call, built, read, arrays if problem.training else {})
 
 
 class BackwardCall:
@@ -137,14 +137,14 @@ class BackwardCall:
 
     Args:
         tape: the `ForwardCall`. Backward overwrites what the cell saved, unless `need.again`.
-        plan, need: of the pass. given: the `Given` gradients of forward's results.
+        plan, need: of the pass. gradients: the `ResultGrads`.
         dw: a buffer to which the parameters' gradients are added; None: a new one, if the plan computes them.
     """
 
-    def __init__(self, tape, plan, given, dw=None, need=ALL, d_derived=None):
-        self.tape, self.need, self._given = tape, need, given
-        run, program = self._run(plan, dw, d_derived, tape.arrays, after=False)
-        self.results = tuple(run.result(result) for result in program.results)
+    def __init__(self, tape, plan, gradients, dw=None, need=ALL, d_derived=None):
+        self.tape, self.need, self._gradients = tape, need, gradients
+        run, built = self._run(plan, dw, d_derived, tape.arrays, after=False)
+        self.results = tuple(run.result(result) for result in built.results)
         self._left = {name: run.arrays[name] for name in run.program.made if name in run.program.kept}
 
     def add_weights(self, plan, dw):
@@ -152,17 +152,17 @@ class BackwardCall:
         self._run(plan, dw, None, self.tape.arrays | self._left, after=True)
 
     def _run(self, plan, dw, d_derived, arrays, after):
-        tape, given, engine = self.tape, self._given, self.tape.engine
-        program = backward(backward_spec(tape.program.spec, plan, self.need, given, dw is not None, after))
+        tape, gradients, engine = self.tape, self._gradients, self.tape.engine
+        built = backward(backward_spec(tape.built.spec, plan, self.need, gradients, dw is not None, after))
         allocate = _allocator(tape.call, "backward")
-        run = Run(engine, program.program, allocate, arrays)
-        for name, state in zip(("dy", "dhy", "dcy", "d_states"), given, strict=True):
+        run = Run(engine, built.program, allocate, arrays)
+        for name, state in zip(("dy", "dhy", "dcy", "d_states"), gradients, strict=True):
             run.give(name, state)
         if dw is not None:
             run.arrays["dw"] = dw
-        pulls = program.d_derived is not None and program.has_weights and d_derived is None
+        pulls = built.d_derived is not None and built.has_weights and d_derived is None
         if pulls:
-            d_derived = allocate("d_derived", program.d_derived.shape, program.d_derived.dtype)
+            d_derived = allocate("d_derived", built.d_derived.shape, built.d_derived.dtype)
             engine.zero(d_derived)
         if d_derived is not None:
             run.arrays["d_derived"] = d_derived
@@ -171,8 +171,8 @@ class BackwardCall:
         self.dw = run.arrays.get("dw")
         if pulls:
             if self.dw is None:  # kernels read no parameter as it is
-                self.dw = allocate("dw", program.dw.shape, program.dw.dtype)
+                self.dw = allocate("dw", built.dw.shape, built.dw.dtype)
             pairs = zip(self.dw, d_derived, strict=True) if self.need.by_sequence else [(self.dw, d_derived)]
-            for own, of_derived in pairs:
-                tape.read.pull_back(own, of_derived, dw is not None)
-        return run, program
+            for part, of_derived in pairs:
+                tape.read.pull_back(part, of_derived, dw is not None)
+        return run, built

@@ -5,9 +5,9 @@ import numpy as np
 from numbarnn.common.philox import Origin, dropout_words
 from numbarnn.common.precision import known_dtype
 from numbarnn.layers.calls import BackwardCall, run_forward
-from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import chains_of, checkpoint_buffers, segment_problem
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.programs.states import part_of_state
 from numbarnn.programs.views import View
 from numbarnn.schedules.problem import state_shapes
@@ -41,7 +41,7 @@ class CheckpointedForward:
 
     def _keep_in(self, reserve=None):
         """Place what is kept in this reserve, or in a new one."""
-        places = Places(self.problem, checkpoint_buffers(self.problem))
+        places = ReserveLayout(self.problem, checkpoint_buffers(self.problem))
         memory = View.of("reserve", (places.size,), known_dtype("uint8"))
         self.reserve = self.engine.empty(*memory.buffer[1:]) if reserve is None else reserve
         kept = {name: self.engine.array_at(view, self.reserve) for name, view in places.views(memory).items()}
@@ -63,11 +63,11 @@ class CheckpointedForward:
         self.read.derive()
         for chain in chains_of(p):
             for layer, direction in chain.places:  # initial states into their first slots
-                for slots, given in zip((self.h, self.c), state, strict=True):
-                    if (layer, direction) in slots and given is None:
+                for slots, initial in zip((self.h, self.c), state, strict=True):
+                    if (layer, direction) in slots and initial is None:
                         engine.zero(slots[layer, direction][0])
                     elif (layer, direction) in slots:
-                        engine.copy(slots[layer, direction][0], part_of_state(p, given, layer)[direction])
+                        engine.copy(slots[layer, direction][0], part_of_state(p, initial, layer)[direction])
             for number in range(len(chain.segments(p))):
                 self._keep(chain, number, *self.segment(chain, number, sequences.padding_value))
         results = self.y, self.hy, self.cy, self.all_states
@@ -93,7 +93,6 @@ class CheckpointedForward:
         return self.engine.empty(shape, known_dtype(self.problem.dtype))
 
     def empty_states(self):
-        """Allocate h and c of all layers; c is None without cell states."""
         p, privates = self.problem, tuple(self.problem.cell.num_private * H for H in self.problem.hidden_sizes)
         h, c = (state_shapes(sizes, p.directions, p.batch) for sizes in (p.output_sizes, privates))
         return self.empty(h), self.empty(c) if p.cell.num_private else None
@@ -117,7 +116,7 @@ class CheckpointedForward:
             step_mask=mask, part=(whole, chain.first, direction),
         )  # fmt: skip
         slot = slice(number, number + 1)
-        states = ([known[at][slot] for at in chain.places] if known else None for known in (self.h, self.c))
+        states = ([kept[at][slot] for at in chain.places] if kept else None for kept in (self.h, self.c))
         plan = self.schedule.pick(problem)[0].plan_forward(problem)
         return run_forward(call, plan, self._input(chain, time, end), *states, fill=fill)
 
@@ -165,24 +164,25 @@ class CheckpointedForward:
         segments, is_last = chain.segments(problem), chain.last == problem.layers
         y, h, c, *states = results
         for layer, direction in chain.places:
-            for slots, final, found in ((self.h, self.hy, h), (self.c, self.cy, c)):
-                if found is None:
+            for slots, final, result in ((self.h, self.hy, h), (self.c, self.cy, c)):
+                if result is None:
                     continue
                 out = part_of_state(problem, final, layer)[direction]
                 if number + 1 < len(segments):
                     out = slots[layer, direction][number + 1]
-                engine.copy(out, part_of_state(work.problem, found, layer - chain.first)[0])
+                engine.copy(out, part_of_state(work.problem, result, layer - chain.first)[0])
         outs = [self.time_major(self.y) if is_last else self.outputs[chain.last - 1]]
         outs += [self.time_major(self.all_states)] if states else []
-        for out, found in zip(outs, (y, *states), strict=True):
-            engine.copy(self.of_segment(chain, number, out), found)
+        for out, result in zip(outs, (y, *states), strict=True):
+            engine.copy(self.of_segment(chain, number, out), result)
 
 
 class CheckpointedBackward:
     """A backward call, segment by segment, which runs when it is made. Arguments and attributes: see `BackwardCall`."""
 
-    def __init__(self, tape, given, dw=None, need=ALL):
-        self.tape, self.given, self.need, self.engine, self.problem = tape, given, need, tape.engine, tape.problem
+    def __init__(self, tape, gradients, dw=None, need=ALL):
+        self.tape, self.gradients, self.need = tape, gradients, need
+        self.engine, self.problem = tape.engine, tape.problem
         self.dw, p = dw, self.problem
         if need.weights and dw is None:
             self.dw = self.engine.zeros((p.space.size,), known_dtype(p.dtype))
@@ -198,7 +198,7 @@ class CheckpointedBackward:
         dy_of_next = None
         for chain in reversed(chains_of(problem)):
             if chain.direction == problem.directions - 1:  # the layer's first one
-                dy = tape.time_major(self.given.y) if chain.last == problem.layers else dy_of_next
+                dy = tape.time_major(self.gradients.y) if chain.last == problem.layers else dy_of_next
                 self._dx = None
                 if chain.first > 0 or self.need.x:
                     below = problem.directions * problem.output_sizes[chain.first - 1]
@@ -218,28 +218,29 @@ class CheckpointedBackward:
 
     def _run_chain(self, chain, dy):
         """Run backward through all segments of a chain; dy: gradient of its last layer's output, or None."""
-        every = self.tape.time_major(self.given.states) if chain.last == self.problem.layers else None
-        h, c = self._of_final(chain, self.given.h), self._of_final(chain, self.given.c)
+        every = self.tape.time_major(self.gradients.states) if chain.last == self.problem.layers else None
+        h, c = self._of_final(chain, self.gradients.h), self._of_final(chain, self.gradients.c)
         for number in reversed(range(len(chain.segments(self.problem)))):
             outputs = (self.tape.contiguous(self.tape.of_segment(chain, number, one)) for one in (dy, every))
-            h, c = self._run_segment(chain, number, Given(next(outputs), h, c, next(outputs)))
+            h, c = self._run_segment(chain, number, ResultGrads(next(outputs), h, c, next(outputs)))
         for layer, direction in chain.places:
-            for out, found in ((self.dhx, h), (self.dcx, c)):
+            for out, gradient in ((self.dhx, h), (self.dcx, c)):
                 if out is not None:
-                    own = found[layer - chain.first] if isinstance(found, list) else found[layer - chain.first :][:1]
-                    self.engine.copy(part_of_state(self.problem, out, layer)[direction], own[0])
+                    number = layer - chain.first
+                    source = gradient[number][0] if isinstance(gradient, list) else gradient[number]
+                    self.engine.copy(part_of_state(self.problem, out, layer)[direction], source)
 
-    def _run_segment(self, chain, number, given):
+    def _run_segment(self, chain, number, gradients):
         """Run backward through one segment; return the gradients of the states before it. All its arrays are then
         freed."""
         _, tape = self.tape.segment(chain, number)
-        # This tape is made again for each pass; layers have other numbers in it.
+        # The segment's tape was just recomputed, so it may be overwritten. `frozen` counts layers of the whole call.
         need = self.need._replace(x=self._dx is not None, again=False, frozen=frozenset())
         schedule = self.tape.schedule.pick(tape.problem)[0]
         plan = schedule.plan_backward(tape.problem, self.dw is not None, need.x)
-        found, h, c = BackwardCall(tape, plan, given, self.dw, need, self.d_derived).results
+        dx, h, c = BackwardCall(tape, plan, gradients, self.dw, need, self.d_derived).results
         if self._dx is not None:
-            self._put_dx(chain, number, self._dx, found)
+            self._put_dx(chain, number, self._dx, dx)
         return h, c
 
     def _of_final(self, chain, state):
@@ -247,24 +248,24 @@ class CheckpointedBackward:
         None."""
         if state is None:
             return None
-        found = []
+        gradients = []
         for layer, direction in chain.places:
             part = part_of_state(self.problem, state, layer)[direction]
-            found.append(self.engine.empty((1, *part.shape), known_dtype(self.problem.state_dtype)))
-            self.engine.copy(found[-1][0], part)
-        return found
+            gradients.append(self.engine.empty((1, *part.shape), known_dtype(self.problem.state_dtype)))
+            self.engine.copy(gradients[-1][0], part)
+        return gradients
 
-    def _put_dx(self, chain, number, dx, found):
+    def _put_dx(self, chain, number, dx, segment_dx):
         """Write a segment's gradient of its input to dx; the second direction of a layer runs first, and the first adds
         to it."""
         time, end = chain.segments(self.problem)[number]
-        out, found = dx[time:end], self.tape.turned(chain, found)
+        out, segment_dx = dx[time:end], self.tape.turned(chain, segment_dx)
         if self.problem.directions == 2 and self.problem.input_mode == "given" and chain.first == 0:
-            self.engine.copy(chain.columns(out), found)
+            self.engine.copy(chain.columns(out), segment_dx)
         elif chain.direction == self.problem.directions - 1:
-            self.engine.copy(out, found)
+            self.engine.copy(out, segment_dx)
         else:
-            self.engine.sum_gates(*(one.reshape(-1, one.shape[2]) for one in (out, found)), 1, True)
+            self.engine.sum_gates(*(one.reshape(-1, one.shape[2]) for one in (out, segment_dx)), 1, True)
 
     def add_weights(self, plan, dw):
         """Add the gradients of all parameters, which this call has computed, to a flat buffer."""

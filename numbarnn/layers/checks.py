@@ -141,24 +141,24 @@ def larger_states(cell, sizes, widths, mode):
     """Raise ValueError if a layer has a state of more units than h and an option that excludes this.
     sizes: H of each layer. widths: units of each layer's largest state. mode: the input mode."""
     for layer, (hidden, width) in enumerate(zip(sizes, widths, strict=True)):
-        what = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
+        problem = f"layer {layer}: a state of {width} units, more than the hidden size {hidden}, cannot go with"
         cure = f"take a hidden size of {width} or more"
         if width > hidden and cell.num_sums:
-            raise ValueError(f"{what} sums over units; {cure}")
+            raise ValueError(f"{problem} sums over units; {cure}")
         if width > hidden and cell.heads > 1:
-            raise ValueError(f"{what} matrices of {cell.heads} heads; {cure}")
+            raise ValueError(f"{problem} matrices of {cell.heads} heads; {cure}")
         if width > hidden and layer == 0 and mode != "linear":
-            raise ValueError(f"{what} input_mode {mode!r}; {cure}, or input_mode 'linear'")
+            raise ValueError(f"{problem} input_mode {mode!r}; {cure}, or input_mode 'linear'")
 
 
 def side_inputs(cell, input_size, sizes, mode):
     """Raise ValueError unless x has columns for the cell's side inputs, and the layer is a single one with a W."""
     side = cell.parameters.side
-    if side and input_size <= (own := cell.parameters.side_width):
-        listed = ", ".join(f"{name} ({width})" for name, width in side.items())
+    if side and input_size <= (width := cell.parameters.side_width):
+        listed = ", ".join(f"{name} ({columns})" for name, columns in side.items())
         raise ValueError(
-            f"input_size counts side inputs, the last columns of x: it must be above {own} for cell {cell.name}, which "
-            f"has {listed}; got {input_size}"
+            f"input_size counts side inputs, the last columns of x: it must be above {width} for cell {cell.name}, "
+            f"which has {listed}; got {input_size}"
         )
     if side and (len(sizes) > 1 or mode != "linear"):
         came = f"num_layers={len(sizes)}" if len(sizes) > 1 else f"input_mode={mode!r}"
@@ -181,7 +181,7 @@ def side_by_name(cell, value):
     return {name: value[name] for name in known}
 
 
-def input_mode(value, input_size, sizes, given):
+def input_mode(value, input_size, sizes, width):
     """Return the input mode, one of `INPUT_MODES`; given: D*G*H of layer 0, the width of W x."""
     if value not in INPUT_MODES:
         raise ValueError(f"input_mode must be one of {', '.join(map(repr, INPUT_MODES))}, not {value!r}")
@@ -190,10 +190,10 @@ def input_mode(value, input_size, sizes, given):
             f"input_mode 'skip' adds x to each gate of layer 0: input_size must be its hidden size {sizes[0]}, not "
             f"{input_size}"
         )
-    if value == "given" and input_size != given:
+    if value == "given" and input_size != width:
         raise ValueError(
             f"input_mode 'given' takes W x of layer 0 as x: input_size must be its directions, gates and units "
-            f"multiplied, {given}, not {input_size}"
+            f"multiplied, {width}, not {input_size}"
         )
     return value
 
@@ -213,9 +213,9 @@ def cell_clip(value, cell):
     return lclip, rclip
 
 
-def keeps_states(stack, asked):
+def keeps_states(stack, requested):
     """Raise ValueError if the cell states of every step are requested and the cell has none."""
-    if asked and not stack.cell.num_private:
+    if requested and not stack.cell.num_private:
         raise ValueError(f"output_states must be False: a {stack.cell.name} has no state besides h, and y is h")
 
 

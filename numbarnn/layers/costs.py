@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.schedules.explain import explain, option_of, wider
 
 
@@ -45,9 +45,9 @@ def costs_of(schedule, problem):
     return Costs(
         problem.checkpoint_every,
         parts.total(),
-        Places(problem, checkpoint_buffers(problem)).size,
-        max(Places(part, tape_buffers(part)).size for part in parts),
-        Places(without, tape_buffers(without)).size,
+        ReserveLayout(problem, checkpoint_buffers(problem)).size,
+        max(ReserveLayout(part, tape_buffers(part)).size for part in parts),
+        ReserveLayout(without, tape_buffers(without)).size,
         sum(count * _microseconds(schedule, part, 2) for part, count in parts.items()),
         _microseconds(schedule, without, 1),
     )

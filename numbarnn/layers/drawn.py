@@ -36,8 +36,8 @@ def drop_connect_masks(work, dtype):
             H, P = problem.hidden_sizes[layer], problem.output_sizes[layer] // problem.cell.heads
             mask = engine.from_host(np.ones((problem.cell.num_ah * H, P), problem.dtype))
             for gate, (words, rate) in enumerate(zip(of_gates, problem.cell.drop_connect, strict=True)):
-                own = mask[gate * H : (gate + 1) * H]
-                engine.dropout(own, own, engine.from_host(words), drop_connect_words(rate, 0, 0, 0, 0)[0])
+                gate_mask = mask[gate * H : (gate + 1) * H]
+                engine.dropout(gate_mask, gate_mask, engine.from_host(words), drop_connect_words(rate, 0, 0, 0, 0)[0])
             masks[parameter_name("R", layer, direction)] = engine.to_host(mask).astype(dtype, copy=False)
     return masks
 
@@ -51,8 +51,8 @@ def noise(work):
     places = problem.layers * problem.directions
     words = noise_words(work.seed, places, work.number).reshape(problem.layers, problem.directions, -1)
     return [
-        np.stack([_noise_of_place(work, H, one) for one in own])
-        for H, own in zip(problem.hidden_sizes, words, strict=True)
+        np.stack([_noise_of_place(work, H, one) for one in rows])
+        for H, rows in zip(problem.hidden_sizes, words, strict=True)
     ]
 
 

@@ -90,15 +90,15 @@ def gradcheck(
     dy, *d_state = with_each(weights_of, engine.from_host)
     gradients = layer.backward(tape, dy, tuple(d_state) if len(d_state) > 1 else d_state[0])
     states = gradients.state if isinstance(gradients.state, tuple) else (gradients.state,)
-    found = {"x": gradients.x} | gradients.params
+    grads = {"x": gradients.x} | gradients.params
     for name, state in zip(layer.stack.cell.states, states, strict=True):
-        found |= _by_layer(name, state)
+        grads |= _by_layer(name, state)
 
     def loss():
         pairs = zip(_arrays(_run(layer, values, training=draws)[0]), _arrays(weights_of), strict=True)
         return sum(float(np.sum(engine.to_host(output) * weight)) for output, weight in pairs)
 
-    errors = {name: _distance(engine.to_host(one), _differences(values[name], loss)) for name, one in found.items()}
+    errors = {name: _distance(engine.to_host(one), _differences(values[name], loss)) for name, one in grads.items()}
     if hasattr(layer.stack.cell, "equations") and layer.stack.input_mode == "linear":
         ours = np.concatenate([engine.to_host(one).ravel() for one in _arrays(_run(layer, values, training=False)[0])])
         exact = np.concatenate([one.ravel() for one in _in_numpy(layer, values)])
@@ -114,8 +114,8 @@ def _in_numpy(layer, values):
     """Return [y, final states...] of inference, computed by the cell's equations in NumPy, one sequence at a time."""
     cell, L, D = layer.stack.cell, layer.stack.num_layers, layer.stack.directions
     x = values["x"].swapaxes(0, 1) if layer.batch_first else values["x"]
-    given = [_state(values, name) for name in cell.states]
-    whole = [[part for one in state for part in (one if isinstance(state, list) else [one])] for state in given]
+    initial = [_state(values, name) for name in cell.states]
+    whole = [[part for one in state for part in (one if isinstance(state, list) else [one])] for state in initial]
     finals = [[] for _ in whole]  # each L D arrays (B, H)
     for layer_number in range(L):
         sides = []
@@ -129,19 +129,19 @@ def _in_numpy(layer, values):
                 ]
                 states = [np.stack(parts) for parts in zip(*of_sequences, strict=True)]
                 y[t] = states[0]
-            for found, state in zip(finals, states, strict=True):
-                found.append(state)
+            for finals_of_state, state in zip(finals, states, strict=True):
+                finals_of_state.append(state)
             sides.append(np.stack(y))
         x = np.concatenate(sides, axis=2)
-    return [x.swapaxes(0, 1) if layer.batch_first else x, *(array for found in finals for array in found)]
+    return [x.swapaxes(0, 1) if layer.batch_first else x, *(array for states in finals for array in states)]
 
 
 def _new_states(cell, x, states, p, W_hr):
     """Return the new states of one sequence, with the step counter if there is one. W_hr projects h if the equations
     do not."""
-    own, count = (states[:-1], states[-1]) if cell.counts else (states, None)
+    inputs, count = (states[:-1], states[-1]) if cell.counts else (states, None)
     x, side = cell.parameters.parts_of(x)
-    new = cell.function(x, *own, p, **side, **({cell.counts: count} if cell.counts else {}))
+    new = cell.function(x, *inputs, p, **side, **({cell.counts: count} if cell.counts else {}))
     new = new if isinstance(new, (tuple, list)) else (new,)
     if W_hr is not None and (not cell.projected or len(new[0]) != len(W_hr)):
         new = W_hr @ new[0], *new[1:]
@@ -167,9 +167,9 @@ def _arrays(results):
 
 def _require_gradients_of_values(cell):
     """Raise ValueError if the cell's equations give some gradients themselves."""
-    if own := getattr(cell, "own_derivatives", ()):
+    if functions := getattr(cell, "own_derivatives", ()):
         raise ValueError(
-            f"cell {cell.name!r} defines gradients itself by {' and '.join(own)}, so finite differences do not apply. "
+            f"cell {cell.name!r} defines gradients by {' and '.join(functions)}, so finite differences do not apply. "
             "Compare it with the same equations in PyTorch (detach(), autograd.Function)"
         )
 
@@ -214,8 +214,8 @@ def _sizes(cell, input_size, hidden_size):
     default = max(4, least)
     H = hidden_size or number["H"] or (same and (input_size or number["I"])) or default + (input_size == default)
     first = H if isinstance(H, int) else H[0]
-    own = number["I"] or (first if same else 2 if first == 3 else 3)
-    I = input_size or own + cell.parameters.side_width  # noqa: E741 - the legend's letter
+    features = number["I"] or (first if same else 2 if first == 3 else 3)
+    I = input_size or features + cell.parameters.side_width  # noqa: E741 - the legend's letter
     if input_size and hidden_size:
         why = "as asked for"
     elif same or I == first:

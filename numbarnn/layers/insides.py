@@ -47,7 +47,7 @@ class Insides:
                 stack.insides.clear()
             self._known = stack.insides[names] = Tangents(stack, partial(looked_into, names=names))
         self._form = form
-        own, sequences = len(stack.cell.states), replace(sequences, padding_value=0.0, every_state=False)
+        num_states, sequences = len(stack.cell.states), replace(sequences, padding_value=0.0, every_state=False)
         with layer.engine.activate():
             weights = layer.weights.copy() if key else layer.weights  # which backward reads again
             at = Point(self._time_first(x), by_layer(stack, *state), weights)
@@ -55,7 +55,7 @@ class Insides:
             self.values = {name: [] for name in names}
             for number, one in enumerate(self._kept[0]):
                 shape, values = (one.T, one.B, -1), one.values.reshape(one.T * one.B, one.D, -1, one.H)
-                for place, name in enumerate(names, own - 1):
+                for place, name in enumerate(names, num_states - 1):
                     value = one.y if name == stack.cell.states[0] else values[:, :, place].reshape(shape)
                     value = self._known._ready(value, sequences)
                     self.values[name].append(self._for_callers(value, number, name))
@@ -68,14 +68,14 @@ class Insides:
         with stack.engine.activate():
             dy = None if dy is None else self._time_first(dy)
             self._known.backward(kept, Point(dy, by_layer(stack, dhy, dcy)), Point(), of_along=False)
-            found = {name: [] for name in stack.cell.states}
+            gradients = {name: [] for name in stack.cell.states}
             for number, one in enumerate(passes):
                 inputs = one.d_inputs.reshape(one.T * one.B, one.D, -1, one.H)
-                for place, name in enumerate(found):
+                for place, name in enumerate(gradients):
                     column = self._known.opened.inputs.index(f"E.{place}")
                     value = self._known._ready(inputs[:, :, column].reshape(one.T, one.B, -1), one.sequences)
-                    found[name].append(self._for_callers(value, number, name))
-        return found
+                    gradients[name].append(self._for_callers(value, number, name))
+        return gradients
 
     used = property(lambda self: self._kept is None, doc="Whether `backward` was called.")
 

@@ -134,12 +134,12 @@ def _with_cell(layer, arguments, options):
 
 def _signature(make):
     """Return the signature of an `__init__`, with the keywords of `Options` instead of `**options`."""
-    of_stack, found = inspect.signature(Stack.__init__).parameters, inspect.signature(make)
-    parts = [one for one in found.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    of_stack, signature = inspect.signature(Stack.__init__).parameters, inspect.signature(make)
+    parts = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     for name, kind in Options.__annotations__.items():
         default = None if name == "seed" else of_stack[name].default
         parts.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    return found.replace(parameters=parts)
+    return signature.replace(parameters=parts)
 
 
 def _names(function):

@@ -26,7 +26,7 @@ class Named(Mapping[str, Any]):
 
     def _take(self, space):
         self._blocks, self._several = space.blocks, len(space.sizes) > 1
-        blocks = ((_key(name, *place), block) for place, own in self._blocks.items() for name, block in own.items())
+        blocks = ((_key(name, *at), block) for at, named in self._blocks.items() for name, block in named.items())
         self._views = {key: self._view(*block) for key, block in blocks}
 
     def _view(self, part, where, shape):

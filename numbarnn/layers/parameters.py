@@ -100,10 +100,10 @@ class Parameters(Mapping[str, Any]):
     def write(self, view: Any, value: Any, name: str) -> None:
         """Copy a value into a view, unless it is the view itself (after `view += ...`)."""
         if value is not view:
-            engine, about = self._engine, (name, view.shape, self._dtype)
+            engine, expected = self._engine, (name, view.shape, self._dtype)
             with engine.activate():
                 if hasattr(value, "__cuda_array_interface__"):
-                    view[...] = array_checks.array(engine, value, *about)
+                    view[...] = array_checks.array(engine, value, *expected)
                 else:
-                    view[...] = engine.from_host(array_checks.host_array(value, *about))
+                    view[...] = engine.from_host(array_checks.host_array(value, *expected))
         self.version += 1

@@ -4,7 +4,7 @@ A caller that keeps x, weights, seed and reserve, as PyTorch's modules do, can r
 
     calls = PlannedCalls(stack, Shape(steps, batch))
     (y, hy, cy), reserve = calls.forward(weights, x, (hx, cx))
-    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, Given(dy, dhy, dcy))
+    dx, dhx, dcx, dw = calls.backward(weights, x, reserve, ResultGrads(dy, dhy, dcy))
 
 No array is kept between the two calls. The caller must pass the same x, weights and reserve to both. A layer's `Tape`
 keeps them instead.
@@ -17,10 +17,10 @@ from numbarnn.layers.calls import BackwardCall, Call, ForwardCall, run_forward
 from numbarnn.layers.checkpointed import CheckpointedBackward, CheckpointedForward
 from numbarnn.layers.prepared import COPIED, NUMPY, SMALL_WEIGHTS, PreparedForward, is_small
 from numbarnn.layers.sequences import EVERY_STEP, Packing
-from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.programs.checkpoints import checkpoint_buffers, segments_of
 from numbarnn.programs.forward import tape_buffers
-from numbarnn.programs.program import Places
+from numbarnn.programs.program import ReserveLayout
 from numbarnn.programs.states import with_each
 
 NO_KEY = 0, 0  # of random numbers that nobody draws
@@ -65,13 +65,13 @@ class Done(NamedTuple):
     prepared: PreparedForward | None = None
 
 
-# A tape has copies of the weights and of x, which backward reads again: changing either in between changes no gradient.
 @dataclass
 class Tape:
     """What a training forward call keeps for one backward call.
 
     Attributes:
-        stack: the `Stack` that made it. weights, x: the caller's arrays.
+        stack: the `Stack` that made it. weights, x: the caller's arrays; backward reads the copies in `forward.arrays`,
+            so that a change of these changes no gradient.
         calls: the `PlannedCalls`. forward: the `ForwardCall`. backward: the backward call, once it has run.
         used: whether backward has overwritten the saved gates. packing: the positions of a packed x's elements, or
             None.
@@ -125,15 +125,16 @@ class PlannedCalls:
         self._kind = problem.x_shape, training, shape.batch_major, shape.from_zero
 
     def call(self, weights, seed=0, number=0, keeps=False):
-        """The `calls.Call` with these weights, a flat buffer; the others are its attributes."""
         read = self._weights.of(weights)
         return Call(self.engine, self.problem, read, seed, number, self._caller, keeps, self.shape.from_zero)
 
     def run(self, weights, x, state, sequences=EVERY_STEP, key=NO_KEY, keeps=False):
-        """The forward call `Done`; whoever is done with its `prepared` gives that back.
+        """Run a forward call and return its `Done`, whose `prepared` must be given back after use.
 
-        weights: a flat buffer. x, sequences: as those of `Stack.forward`, taken as checked; state: (hx, cx). key: seed
-        and number of the call, for random numbers. keeps: see `Call`."""
+        Args:
+            weights: a flat buffer. x, sequences: see `Stack.forward`. state: (hx, cx), checked. key: seed and number of
+                the training call, for random numbers. keeps: see `Call`.
+        """
         prepared = self._prepared(weights, state, keeps) if sequences is EVERY_STEP else None
         if prepared is not None:
             return Done(prepared.run(x, *state), prepared.tape, prepared=prepared)
@@ -158,13 +159,12 @@ class PlannedCalls:
         return done.results, reserve
 
     def backward(self, weights, x, reserve, gradients, need=ALL, key=NO_KEY):
-        """dx, dhx, dcx and the flat dw; what is not needed is None, as is dcx without private states.
+        """Compute dx, dhx, dcx and the flat dw. What `need` leaves out is None; so is dcx without cell states.
 
         Args:
-            weights, key: of the forward call. gradients: a `Given`. reserve: overwritten, unless it is needed again.
-            x: None will do without gradients of parameters, or if the reserve has a copy (`Problem.copies_x`), but
-                never
-                with checkpoints.
+            weights, key: of the forward call. gradients: a `ResultGrads`. reserve: overwritten, unless `need.again`.
+            x: may be None if there are no gradients of parameters or the reserve has a copy (`Problem.copies_x`), and
+                there are no checkpoints.
         """
         prepared = self._prepared(weights, (None, None)) if self._prepares_backward(need) else None
         if prepared is not None:  # which may overwrite its tape, a copy of the reserve
@@ -179,26 +179,27 @@ class PlannedCalls:
                 tape = CheckpointedForward.of_reserve(call, self._stack_schedule, x, reserve)
             else:
                 tape = ForwardCall.of_reserve(call, self.forward_plan, x, reserve)
-            work = self.go_back(tape, Given(*gradients), need)
+            work = self.go_back(tape, ResultGrads(*gradients), need)
             return *work.results, work.dw
 
-    def go_back(self, tape, given, need=ALL, dw=None, prepared=None):
-        """Run the backward call of a tape, within `begun`: something with `results` and `dw`. dw: a buffer to which the
-        parameters' gradients are added. prepared: what made the tape, if a `PreparedForward` did."""
+    def go_back(self, tape, gradients, need=ALL, dw=None, prepared=None):
+        """Run a tape's backward call within the caller's `begun`; return an object with `results` and `dw`. dw: a
+        buffer to which the parameters' gradients are added. prepared: the `PreparedForward` that made the tape, if one
+        did."""
         if self.has_checkpoints:
-            return CheckpointedBackward(tape, given, dw, need)
+            return CheckpointedBackward(tape, gradients, dw, need)
         if prepared is not None and dw is None and self._prepares_backward(need):
-            *results, dw = prepared.run_backward(self.plan(need), need, given)
+            *results, dw = prepared.run_backward(self.plan(need), need, gradients)
             return Done(results, dw=dw)
-        return BackwardCall(tape, self.plan(need), given, dw, need)
+        return BackwardCall(tape, self.plan(need), gradients, dw, need)
 
     def add_weights(self, backward, dw):
-        """Add the gradients of parameters to dw, after a `go_back` without them."""
+        """Add the gradients of parameters to dw, after a `go_back` that left them out."""
         with self.begun():
             backward.add_weights(None if self.has_checkpoints else self.schedule.plan_weights(self.problem), dw)
 
     def plan(self, need):
-        """The plan of a backward call with or without the gradients of x, and of the parameters but frozen ones."""
+        """Return the plan of a backward call for a `Need`."""
         key = need.x, need.weights, need.frozen
         plan = self._plans.get(key)
         if plan is None:
@@ -212,19 +213,19 @@ class PlannedCalls:
         return not need.by_sequence and (not need.weights or self.problem.space.size <= SMALL_WEIGHTS)
 
     def _prepared(self, weights, state, keeps=False):
-        """A `PreparedForward`, found or made, to be given back; None if such calls are not prepared."""
+        """Find or make a `PreparedForward`, which must be given back; None if such calls are not prepared."""
         if self._pool is None:
             return None
         hx, cx = state
         kind = *self._kind, type(hx), type(cx), self.engine.num_threads
-        found = self._pool.find(kind, weights)
-        if found is None and not (keeps and weights.nbytes > COPIED):
+        prepared = self._pool.find(kind, weights)
+        if prepared is None and not (keeps and weights.nbytes > COPIED):
             call = self.call(weights, keeps=keeps)
-            found = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
-        return found
+            prepared = PreparedForward(call, self.forward_plan, state, self.arrays, self._pool, kind)
+        return prepared
 
     def begun(self):
-        """A context for a call's work, in which its device is the current one."""
+        """Return a context for a call's work, in which the engine's device is the current one."""
         self.engine.raise_if_failed()
         with self.engine.activate():
             self.engine.require_no_capture()
@@ -232,7 +233,7 @@ class PlannedCalls:
 
 
 def reserve_size(stack, shape, dtype):
-    """Bytes of the reserve in calls of a dtype (a name); T and B may be numbers that are not known yet (PyTorch's)."""
+    """Return the bytes of the reserve in calls of a dtype (a name). T and B may be symbolic (PyTorch's SymInt)."""
     problem = stack.problem(training=True, dtype=dtype, **shape.fields())
     buffers = checkpoint_buffers if problem.has_checkpoints else tape_buffers
-    return Places(problem, buffers(problem)).size
+    return ReserveLayout(problem, buffers(problem)).size

@@ -14,7 +14,7 @@ import numpy as np
 
 from numbarnn.engines.runs import Prepared
 from numbarnn.layers.calls import ForwardCall
-from numbarnn.programs.backward import Given, backward, backward_spec
+from numbarnn.programs.backward import ResultGrads, backward, backward_spec
 from numbarnn.programs.states import named_arrays, with_each
 
 SMALL = 1 << 20  # bytes of a call's largest arrays up to which it is prepared: of larger ones binding is below 5 %
@@ -24,7 +24,7 @@ KEPT = 32  # prepared calls that a stack of layers keeps while nobody uses them
 
 
 class CallersArrays(NamedTuple):
-    """A kind of arrays that callers pass.
+    """A kind of arrays that callers pass. PyTorch's modules set another one than `NUMPY`.
 
     Attributes:
         array: function that makes a NumPy array of one. into: function that takes a NumPy array and returns the
@@ -77,12 +77,12 @@ class PreparedForward:
             self._kept = np.empty_like(self.weights)
             read = read.of_copy(self._kept)
         self._derived = read.derived
-        program = call.program(plan, *state)
-        prepared = Prepared(call.engine, program.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
-        self.tape = ForwardCall(call, program, read, prepared.arrays)
+        built = call.built(plan, *state)
+        prepared = Prepared(call.engine, built.program, read.arrays() | _named(("x", "hx", "cx"), self._own))
+        self.tape = ForwardCall(call, built, read, prepared.arrays)
         self._functions, self._backward = prepared.functions, {}
         self.kind, self._pool = kind, None if pool is None else ref(pool)
-        self._results = [with_each(result, prepared.at) for result in program.results]
+        self._results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in self._results]
         if call.problem.training:
             self._into_reserve = arrays.into(prepared.arrays["reserve"])
@@ -126,11 +126,11 @@ class PreparedForward:
 
     @state.setter
     def state(self, state):
-        for own, copy, given in zip(self._own[1:], self._into[1:], state, strict=True):
-            if given is not None:
-                copy(given)
+        for array, copy, value in zip(self._own[1:], self._into[1:], state, strict=True):
+            if value is not None:
+                copy(value)
             else:
-                with_each(own, lambda part: part.fill(0))
+                with_each(array, lambda part: part.fill(0))
 
     def give_back(self):
         """Return this call to its pool, if its stack still exists."""
@@ -140,42 +140,42 @@ class PreparedForward:
             del pool[:-KEPT]
 
     def remake(self, x, reserve):
-        """Become the tape of an earlier call with this x and reserve; x may be None as in `ForwardCall.of_reserve`."""
+        """Copy an earlier call's x and reserve into our arrays, so that `run_backward` goes back through that call. x
+        may be None as in `ForwardCall.of_reserve`."""
         if x is not None:
             self._into[0](x)
         self._into_reserve(reserve)
 
-    def run_backward(self, plan, need, given):
-        """Compute (dx, dhx, dcx, dw) from `Given` gradients, by a plan."""
-        form = plan, need, *map(type, given)
+    def run_backward(self, plan, need, gradients):
+        """Compute (dx, dhx, dcx, dw) from `ResultGrads`, by a plan."""
+        form = plan, need, *map(type, gradients)
         prepared = self._backward.get(form)
         if prepared is None:
-            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, given, self._arrays)
-        return prepared.run(given)
+            prepared = self._backward[form] = PreparedBackward(self.tape, plan, need, gradients, self._arrays)
+        return prepared.run(gradients)
 
 
 class PreparedBackward:
     """The backward call of a `PreparedForward`, also with its own arrays. Arguments as in `BackwardCall`."""
 
-    def __init__(self, tape, plan, need, given, arrays):
-        own = _like(given, arrays)
-        self._into = [_into(one, arrays.into) for one in own]
-        program = backward(backward_spec(tape.program.spec, plan, need, Given(*own)))
-        own = _named(("dy", "dhy", "dcy", "d_states"), own)
+    def __init__(self, tape, plan, need, gradients, arrays):
+        inputs = _like(gradients, arrays)
+        self._into = [_into(one, arrays.into) for one in inputs]
+        built = backward(backward_spec(tape.built.spec, plan, need, ResultGrads(*inputs)))
+        inputs = _named(("dy", "dhy", "dcy", "d_states"), inputs)
         self._read, self._d_derived = tape.read, None
-        if program.d_derived is not None:
-            own["d_derived"] = self._d_derived = np.zeros(program.d_derived.shape, program.d_derived.dtype)
-        prepared = Prepared(tape.engine, program.program, tape.arrays | own)
+        if built.d_derived is not None:
+            inputs["d_derived"] = self._d_derived = np.zeros(built.d_derived.shape, built.d_derived.dtype)
+        prepared = Prepared(tape.engine, built.program, tape.arrays | inputs)
         self._functions, self._dw = prepared.functions, prepared.arrays.get("dw")
         none_read = self._dw is None and self._d_derived is not None  # kernels read no parameter as it is
-        if none_read and program.has_weights:
-            self._dw = np.empty(program.dw.shape, program.dw.dtype)
-        results = [with_each(result, prepared.at) for result in program.results]
+        if none_read and built.has_weights:
+            self._dw = np.empty(built.dw.shape, built.dw.dtype)
+        results = [with_each(result, prepared.at) for result in built.results]
         self._copiers = [_copier(result) for result in (*results, self._dw)]
 
-    def run(self, given):
-        """Compute (dx, dhx, dcx, dw)."""
-        _fill(self._into, given)
+    def run(self, gradients):
+        _fill(self._into, gradients)
         self._read.derive()
         for function in self._functions:
             function()
@@ -184,18 +184,17 @@ class PreparedBackward:
         return [copy() for copy in self._copiers]
 
 
-def _like(given, arrays):
+def _like(callers, arrays):
     """Make arrays of the shapes and dtypes of a caller's arrays, states or None."""
 
     def own(one):
         array = one if type(one) is np.ndarray else arrays.array(one)
         return np.empty(array.shape, array.dtype)
 
-    return with_each(tuple(given), own)
+    return with_each(tuple(callers), own)
 
 
 def _named(names, arrays):
-    """Return name of a program's buffer -> array."""
     return {buffer: part for pair in zip(names, arrays, strict=True) for buffer, part in named_arrays(*pair)}
 
 
@@ -211,11 +210,11 @@ def _into(own, into):
     return partial(_fill, [into(part) for part in own])
 
 
-def _fill(into, given):
+def _fill(into, sources):
     """Copy each of the caller's arrays by its function; skip functions that are None."""
-    for copy, other in zip(into, given):  # noqa: B905 - strict takes a microsecond
+    for copy, source in zip(into, sources):  # noqa: B905 - strict takes a microsecond
         if copy is not None:
-            copy(other)
+            copy(source)
 
 
 def is_small(problem):

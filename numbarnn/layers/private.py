@@ -67,7 +67,7 @@ def for_callers(module, parts, stack):
 def _resized(module, parts, stack, before, after, function):
     """Apply `function(part, its new size)` to each layer's part (D, B, N) of each state whose sizes change. Return one
     array (L*D, B, size) if the new sizes are equal, else a list with one (D, B, size) per layer."""
-    made, D = [], stack.directions
+    resized, D = [], stack.directions
     for state, old, sizes in zip(parts, before, after, strict=True):
         if state is not None and old != sizes:
             several, equal = isinstance(state, list | tuple), len(set(sizes)) == 1
@@ -77,21 +77,21 @@ def _resized(module, parts, stack, before, after, function):
                 layers = state if several else [state[n * D : (n + 1) * D] for n in range(stack.num_layers)]
                 layers = [function(*one) for one in zip(layers, sizes, strict=True)]
                 state = module.concatenate(layers, 0) if equal else layers
-        made.append(state)
-    return tuple(made)
+        resized.append(state)
+    return tuple(resized)
 
 
 def steps_for_engines(module, parts, stack, first=0):
     """Widen gradients of y and of cell states of every step, each (T, B, D*N) or None, to engines' widths, with zeros.
     `first` is the index of the first part's state; 0 is h, whose steps are y."""
-    made, D = [], stack.directions
-    for part, own, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
-        if part is not None and own[-1] != widths[-1]:
+    widened, D = [], stack.directions
+    for part, sizes, widths in zip(parts, stack.state_sizes[first:], stack.state_widths[first:], strict=False):
+        if part is not None and sizes[-1] != widths[-1]:
             wide = module.zeros((*part.shape[:2], D, widths[-1]), dtype=part.dtype)
-            wide[..., : own[-1]] = part.reshape(*part.shape[:2], D, -1)
+            wide[..., : sizes[-1]] = part.reshape(*part.shape[:2], D, -1)
             part = wide.reshape(*part.shape[:2], -1)
-        made.append(part)
-    return made
+        widened.append(part)
+    return widened
 
 
 def steps_for_callers(parts, stack, first=0):
@@ -102,5 +102,5 @@ def steps_for_callers(parts, stack, first=0):
 
 def first_columns(array, width, directions):
     """Return the first `width` columns of each direction of (T, B, D*N), an array or tensor, as (T, B, D*width)."""
-    *outer, own = array.shape
-    return array.reshape(*outer, directions, own // directions)[..., :width].reshape(*outer, directions * width)
+    *outer, columns = array.shape
+    return array.reshape(*outer, directions, columns // directions)[..., :width].reshape(*outer, directions * width)

@@ -1,4 +1,4 @@
-"""Define `Recurrent`, the base class of LSTM, GRU and RNN: parameters, calls, and PyTorch's state dict."""
+"""Define `Recurrent`, the base of LSTM, GRU and RNN: its parameters, forward and backward calls, and state dict."""
 
 from __future__ import annotations
 
@@ -231,18 +231,18 @@ class Recurrent:
         x, packing, lengths, batch_first = arguments.input_of(self.stack, x, lengths, self.batch_first)
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
         hx, cx = arguments.states(self.stack, state, "state", batch)
-        about = sequences.EVERY_STEP
+        ends = sequences.EVERY_STEP
         if lengths is not None or resets is not None or padding_value is not NO_PADDING_VALUE:
-            about = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
+            ends = sequences.checked(self.engine, lengths, resets, padding_value, steps, batch, batch_first)
         if output_states:
             checks.keeps_states(self.stack, checks.flag(output_states, "output_states"))
-            about = replace(about, every_state=True)
+            ends = replace(ends, every_state=True)
         if record != ():
             from numbarnn.layers import insides  # traces cells
 
             record = insides.checked(self.stack, record)
         key = (self.stack.seed, self.stack.calls) if training else None
-        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, about)
+        y, hy, cy, *states, tape = self.stack.forward(x, hx, cx, self.weights, training, batch_first, ends)
         if states:
             states = private.split_steps(states[0], self.stack.cell.num_private, self.stack.directions)
             states = [private.steps_for_callers(states, self.stack, first=1) if self.stack.has_narrow else states]
@@ -254,7 +254,7 @@ class Recurrent:
             if training:
                 tape.packing = packing
         if record:
-            inside = insides.Insides(self, x, (hx, cx), about, (batch_first, packing), record, key)
+            inside = insides.Insides(self, x, (hx, cx), ends, (batch_first, packing), record, key)
             states = [*states, inside.values]
             if training:
                 tape.insides = inside
@@ -320,10 +320,10 @@ class Recurrent:
         if dw is not None and "weights" not in wanted:
             raise ValueError("dw must be None without 'weights' in need: nothing would be added to it")
         apart = checks.flag(per_sequence, "per_sequence") and "weights" in wanted
-        asked = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
+        needs = Need("x" in wanted, "weights" in wanted, checks.flag(retain, "retain"), by_sequence=apart)
         if apart and (dw is not None or (tape.calls is not None and tape.calls.has_checkpoints)):
-            what = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
-            raise ValueError(f"per_sequence cannot go with {what}")
+            conflict = "dw: pass dw=None" if dw is not None else "checkpoint_every: make the layer without it"
+            raise ValueError(f"per_sequence cannot go with {conflict}")
         problem, packing = tape.forward.problem, tape.packing
         width = self.stack.directions * self.stack.output_sizes[-1]
         sizes = problem.steps, problem.batch, problem.batch_major
@@ -336,10 +336,10 @@ class Recurrent:
             others |= {"dstate": (dhy, dcy), "dstates": dstates}
             dw = arguments.added_to(self.stack, dw, others)
         dy = arguments.output_gradient(self.stack, dy) if self.stack.has_narrow else dy
-        adds = accumulate or not asked.weights
-        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, asked, dstates)
+        adds = accumulate or not needs.weights
+        dx, dhx, dcx = self.stack.backward_data(tape, dy, dhy, dcy, dw, adds, needs, dstates)
         states = tape.insides.backward(dy, dhy, dcy) if "states" in wanted else None
-        if not asked.again:
+        if not needs.again:
             tape.insides = None  # a tape that is used up takes no memory
         if packing is not None and dx is not None:
             dx = arguments.packed(self.engine, packing, dx)
@@ -431,8 +431,9 @@ class Recurrent:
         """Return the masks of dropped weights (`drop_connect`) of a training call.
 
         Returns:
-            A dict from the name of each R to a NumPy array, shaped like the matrix that a step multiplies. Each element
-            is 0 or 1 / (1 - p). The dict is empty if the cell drops no weights.
+            A dict, name of each R -> mask, a NumPy array with the shape of the matrix in a step's product. Each element
+                is 0 or
+            1 / (1 - p). The dict is empty if the cell drops no weights.
         """
         arguments.require_own(self.stack, tape)
         return drawn.drop_connect_masks(tape.forward.call, self.dtype)
@@ -449,14 +450,16 @@ class Recurrent:
         return drawn.noise(tape.forward.call)
 
     def explain(self, shape: Sequence[int]) -> str:
-        """Describe how a training call and its backward run: the schedule, the reason, launches and the plan.
+        """Describe how forward and backward of a training call run: the schedule and why it was chosen, the launches,
+        the plan.
 
         Args:
             shape: the shape of x.
 
         Returns:
-            text. With `checkpoint_every`, it also says how much memory that saves and how much time it costs, and
-            describes each kind of segment.
+            text. With `checkpoint_every`, it also states the memory saved and the time added, and describes each kind
+                of
+            segment (the steps from one checkpoint to the next).
 
         Raises:
             ValueError, TypeError: x cannot have this shape.
@@ -468,20 +471,21 @@ class Recurrent:
 
     # ---------------------------------------------------------------- parameters
     def state_dict(self, named: bool = False) -> dict[str, np.ndarray[Any, Any]]:
-        """Copy all parameters: name -> NumPy array, with PyTorch's names, or with `named` those of the equations."""
+        """Return a copy of all parameters, name -> NumPy array. Names are PyTorch's; with `named=True` they are the
+        equations'."""
         views = self.named if named else self.parameters
         return {name: self.engine.to_host(view) for name, view in views.items()}
 
     def load_state_dict(self, state_dict: Arrays) -> None:
-        """Copy parameters in. An error changes nothing.
+        """Copy parameters into the layer. If it raises, no parameter has changed.
 
         Args:
             state_dict: a dict from names to arrays, as `state_dict()` or `state_dict(named=True)` returns it, or a
                 PyTorch state dict with tensors on the CPU.
 
         Raises:
-            ValueError, TypeError: a name is missing or unknown, a shape is wrong, a value is no array of real numbers,
-                or a finite number is beyond the range of the layer's dtype.
+            ValueError, TypeError: a name is missing or unknown, a shape is wrong, or a value is no array of real
+                numbers. Or a finite number is beyond the range of the layer's dtype.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"state_dict must map names to arrays, but is a {type(state_dict).__qualname__}")

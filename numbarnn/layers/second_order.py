@@ -13,7 +13,7 @@ from numbarnn.layers.tangents import Point, Tangents
 
 @dataclass
 class TangentTape:
-    """What `jvp` keeps for one `hvp`.
+    """The tape of one `jvp`, for one `hvp`.
 
     Attributes:
         layer: the layer that made it. kept: the tape of `Tangents.backward`. steps, batch: T, B.
@@ -38,27 +38,27 @@ def jvp(layer, at, along, ends, training, tape):
     x, packing, lengths, batch_first = arguments.input_of(stack, x, lengths, layer.batch_first)
     steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
     dx = arguments.result_gradient(stack, dx, "dx", layer.input_size, (steps, batch, batch_first), packing)
-    of_x = [_exchanged(one, batch_first) for one in (x, dx)]
+    x_and_tangent = [_exchanged(one, batch_first) for one in (x, dx)]
     states = [_checked_state(stack, one, name, batch) for one, name in ((state, "state"), (dstate, "dstate"))]
     if weights is not None:
         weights = array_checks.array(layer.engine, weights, "weights", (stack.space.size,), stack.dtype)
-    about = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
+    ends = sequences.checked(layer.engine, lengths, resets, sequences.NO_PADDING_VALUE, steps, batch, batch_first)
     tape = checks.flag(tape, "tape")
     draws = (stack.seed, stack._next_call()) if checks.flag(training, "training") else None
-    at = [of_x[0], states[0], layer.weights], [of_x[1], states[1], weights]
+    at = [x_and_tangent[0], states[0], layer.weights], [x_and_tangent[1], states[1], weights]
     if tape:  # the caller may change these before hvp
         with layer.engine.activate():
             at = [[one if one is None or n == 1 else one.copy() for n, one in enumerate(part)] for part in at]
-    results, tangents, kept = tangents_of(stack).forward(*(Point(*part) for part in at), about, draws, tape)
-    found = []
+    results, tangents, kept = tangents_of(stack).forward(*(Point(*part) for part in at), ends, draws, tape)
+    outputs = []
     with layer.engine.activate():
         for one in (results, tangents):
             y = one.x.astype(known_dtype(stack.dtype), copy=tape)  # which hvp reads again
             y = _exchanged(arguments.output(stack, y), batch_first)
-            found.append(y if packing is None else arguments.packed(layer.engine, packing, y))
+            outputs.append(y if packing is None else arguments.packed(layer.engine, packing, y))
         final = (arguments.as_state(stack, *joined(stack, one.states)) for one in (results, tangents))
-    made = (*found, *final)
-    return (*made, TangentTape(layer, kept, steps, batch, packing)) if tape else made
+    everything = (*outputs, *final)
+    return (*everything, TangentTape(layer, kept, steps, batch, packing)) if tape else everything
 
 
 def hvp(layer, tape, dy, dstate, ddy, ddstate):
@@ -80,17 +80,17 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
         of_y.append(value)
     for value, name in ((dstate, "dstate"), (ddstate, "ddstate")):
         of_states.append(_checked_state(stack, value, name, tape.batch))
-    tape.used, own = True, tangents_of(stack)
-    of_y = [one if one is None else one.astype(own.dtype, copy=False) for one in of_y]
+    tape.used, tangents = True, tangents_of(stack)
+    of_y = [one if one is None else one.astype(tangents.dtype, copy=False) for one in of_y]
     with_tangents = Point(of_y[1], of_states[1]), Point(of_y[0], of_states[0])
-    found = []
+    results = []
     kept, tape.kept = tape.kept, None  # a tape that is used up takes no memory
-    for values in own.backward(kept, *with_tangents):
+    for values in tangents.backward(kept, *with_tangents):
         with layer.engine.activate():
             dtype = known_dtype(stack.dtype)
             gx = _exchanged(values.x.astype(dtype, copy=False), batch_first)
             gx = gx if packed is None else arguments.packed(layer.engine, packed, gx)
-            found.append(
+            results.append(
                 Gradients(
                     gx,
                     arguments.as_state(stack, *joined(stack, values.states)),
@@ -98,7 +98,7 @@ def hvp(layer, tape, dy, dstate, ddy, ddstate):
                     stack.space,
                 )
             )
-    return found[1], found[0]
+    return results[1], results[0]
 
 
 def tangents_of(stack):
@@ -122,15 +122,15 @@ def by_layer(stack, h, c):
     """Return [layer] -> [h, the other states] of states as engines have them; None if both are None."""
     if h is None and c is None:
         return None
-    D, others, found = stack.directions, stack.cell.num_private, []
+    D, num_others, layers = stack.directions, stack.cell.num_private, []
     for layer in range(stack.num_layers):
         of_layer = slice(layer * D, (layer + 1) * D)
         own_h, own_c = (
             None if one is None else one[layer] if isinstance(one, list) else one[of_layer] for one in (h, c)
         )
-        rest = [None] * others if own_c is None else private.split(own_c, others) if others else []
-        found.append([own_h, *rest])
-    return found
+        rest = [None] * num_others if own_c is None else private.split(own_c, num_others) if num_others else []
+        layers.append([own_h, *rest])
+    return layers
 
 
 def joined(stack, states):

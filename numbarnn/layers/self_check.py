@@ -78,11 +78,11 @@ def _digest(stack, problem, launches):
     """Return a text that identifies a problem's kernels on a device."""
     cell = problem.cell
     functions = [function for one in (cell, *cell.stages) for function in (one.forward, one.backward)]
-    about = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
-    about += [str(problem.training), *map(code_cache.fingerprint, functions)]
+    identity = [stack.engine.identity, code_cache.package_code(), compiler.toolchain(), problem.dtype]
+    identity += [str(problem.training), *map(code_cache.fingerprint, functions)]
     for some in launches.values():
-        about += [f"{one.tile} {one.blocks} {planner.variant(problem, one)} {one.last - one.first}" for one in some]
-    return hashlib.sha256("\0".join(about).encode()).hexdigest()
+        identity += [f"{one.tile} {one.blocks} {planner.variant(problem, one)} {one.last - one.first}" for one in some]
+    return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
 
 def _why_not(stack, problem, launches):
@@ -90,12 +90,12 @@ def _why_not(stack, problem, launches):
     kernels = f"the persistent kernel of {stack.caller} on {stack.engine.identity}"
     short = {backward: tuple(replace(one, steps=STEPS) for one in some) for backward, some in launches.items()}
     try:
-        found = _results(stack, problem, _Planned(short))
+        results = _results(stack, problem, _Planned(short))
     except RuntimeError as error:
         return f"{kernels} does not work: {error}"
     largest = LARGEST["TF32" if problem.allow_tf32 and problem.dtype == "float32" else problem.dtype]
     for name, value in _results(stack, problem, stepwise.SCHEDULE).items():
-        difference = np.max(np.abs(found[name] - value), initial=0.0) / max(1.0, np.max(np.abs(value), initial=0.0))
+        difference = np.max(np.abs(results[name] - value), initial=0.0) / max(1.0, np.max(np.abs(value), initial=0.0))
         if not difference <= largest:  # NaN is not
             return f"{kernels} disagrees with 'stepwise': {name} differs by {difference:.1e}, more than {largest:.0e}"
     return ""
@@ -118,10 +118,10 @@ def _results(stack, problem, schedule):
     weights = numbers((twin.space.size,), max(problem.hidden_sizes) ** -0.5)
     x = numbers((STEPS, batch, problem.input_size), 1.0)
     y, hy, cy, *_, tape = twin.forward(x, None, None, weights, problem.training, sequences=sequences)
-    found = {"y": y, "hy": hy, "cy": cy}
+    results = {"y": y, "hy": hy, "cy": cy}
     if problem.training:
         dx, dhx, dcx = twin.backward_data(tape, numbers(y.shape, 1.0), None, None, need=Need(weights=False))[:3]
-        found |= {"dx": dx, "dhx": dhx, "dcx": dcx}
-    parts = [(f"{name}[{number}]" if isinstance(value, list) else name, part) for name, value in found.items()
+        results |= {"dx": dx, "dhx": dhx, "dcx": dcx}
+    parts = [(f"{name}[{number}]" if isinstance(value, list) else name, part) for name, value in results.items()
              for number, part in enumerate(state_arrays(value))]  # fmt: skip
     return {name: engine.to_host(part).astype(np.float64) for name, part in parts}

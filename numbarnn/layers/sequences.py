@@ -49,7 +49,6 @@ def checked(
 
 
 def _checked_lengths(lengths, steps, batch, name):
-    """Return lengths as (B,) int32."""
     if hasattr(lengths, "__cuda_array_interface__"):
         raise TypeError(f"{name} must be on the host, a list or a NumPy array, but is on a GPU: copy it ({name}.get())")
     result = _host_array(lengths, name, f"{batch} ints, one per sequence")
@@ -73,7 +72,6 @@ def _host_array(value, name, wanted):
 
 
 def _checked_resets(engine, resets, steps, batch, batch_first):
-    """Return resets as contiguous (T, B) uint8."""
     shape = (batch, steps) if batch_first else (steps, batch)
     on_host = isinstance(resets, np.ndarray | list | tuple)
     wanted = f"{shape[0]} by {shape[1]} bools"
@@ -201,8 +199,8 @@ class Packing:
         if sorted(order.tolist()) != list(range(batch)):
             raise ValueError(f"sorted_indices must hold each of 0 to {batch - 1} once, but is {order}")
         ranks = np.argsort(order, kind="stable")
-        given = sequence.unsorted_indices
-        if given is not None and _host_ints(given, "unsorted_indices").tolist() != ranks.tolist():
+        unsorted = sequence.unsorted_indices
+        if unsorted is not None and _host_ints(unsorted, "unsorted_indices").tolist() != ranks.tolist():
             raise ValueError("unsorted_indices must be the reverse of sorted_indices, but is not")
         return cls(sizes, order, ranks)
 

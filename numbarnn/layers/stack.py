@@ -21,7 +21,7 @@ from numbarnn.layers.planned import PlannedCalls, Shape, Tape
 from numbarnn.layers.prepared import NUMPY, PreparedCalls, PreparedForward
 from numbarnn.layers.sequences import EVERY_STEP
 from numbarnn.layers.widened import Widened
-from numbarnn.programs.backward import ALL, Given
+from numbarnn.programs.backward import ALL, ResultGrads
 from numbarnn.schedules import Problem
 from numbarnn.schedules.problem import state_shapes
 from numbarnn.weights.space import sizes_of_layers
@@ -87,9 +87,9 @@ class Stack:
         self.allow_tf32 = checks.allow_tf32(allow_tf32)
         self.checkpoint_every = checks.checkpoint_every(checkpoint_every)
         self._arguments = arguments | {"num_layers": None, "hidden_size": self.hidden_sizes, "dtype": self.dtype}
-        self._prepare()
+        self._derive()
 
-    def _prepare(self):
+    def _derive(self):
         """Set the attributes that follow from the arguments."""
         # The problem of calls, without the fields that `problem` sets.
         self._problem = Problem(
@@ -154,7 +154,7 @@ class Stack:
         """Return [state but h][layer] -> number of units."""
         sizes = [self.space.sizes[layer, 0] for layer in range(self.num_layers)]
         letters = self.cell.parameters.states or ("H",) * self.cell.num_private
-        return [tuple(own.get(letter, letter) for own in sizes) for letter in letters]
+        return [tuple(size_of.get(letter, letter) for size_of in sizes) for letter in letters]
 
     def shapes_of_states(self, batch):
         """Return [state, h first] -> its shape for callers: (L*D, B, H), or a list with one (D, B, H) per layer."""
@@ -205,8 +205,8 @@ class Stack:
         steps, batch = x.shape[1::-1] if batch_major else x.shape[:2]
         ends = sequences.lengths is not None, sequences.resets is not None
         calls = self.planned(Shape(steps, batch, *ends, batch_major, sequences.every_state, hx is None), training)
-        if training and self.prepared is None:  # on the CPU nothing is refused
-            calls.begun()  # if it raises, no number is used up
+        if training and self.prepared is None:
+            calls.begun()  # a GPU may refuse the call: then no number of a training call is used up
         key = self.seed, self._next_call() if training else 0
         done = calls.run(weights, x, (hx, cx), sequences, key, training)
         if training:
@@ -245,10 +245,10 @@ class Stack:
 
     def zero_state(self, batch):
         """Return zeros for h and c (None without cell states), with the widths that engines use."""
-        private, made = self.cell.num_private, partial(self.engine.zeros, dtype=self.dtype)
+        private, zeros = self.cell.num_private, partial(self.engine.zeros, dtype=self.dtype)
         shapes = state_shapes(self.output_widths, self.directions, batch), self.c_shapes(batch, private)
         with self.engine.activate():
-            h, c = ([made(one) for one in shape] if isinstance(shape, list) else made(shape) for shape in shapes)
+            h, c = ([zeros(one) for one in shape] if isinstance(shape, list) else zeros(shape) for shape in shapes)
             return h, c if private else None
 
     def _next_call(self):
@@ -264,8 +264,8 @@ class Stack:
 
         Args:
             dy, dhy, dcy, d_states: checked gradients of forward's results; d_states: of the cell states of all steps.
-            dw: a flat buffer for the parameters' gradients. None: compute them later, or without `accumulate` in a new
-                buffer.
+            dw: a flat buffer for the parameters' gradients. None with `accumulate`: leave them to `backward_weights`.
+                None without it: a new buffer.
             accumulate: add to dw instead of overwriting it.
             need: a `Need`. Without its x, dx is None. With `again`, the tape stays valid.
         """
@@ -277,7 +277,7 @@ class Stack:
             need, prepared = need._replace(weights=False), None
         with calls.begun():
             tape.used = not need.again
-            work = calls.go_back(tape.forward, Given(dy, dhy, dcy, d_states), need, dw, prepared)
+            work = calls.go_back(tape.forward, ResultGrads(dy, dhy, dcy, d_states), need, dw, prepared)
         if prepared is not None or later or need.again or calls.has_checkpoints:
             tape.backward = work
         else:

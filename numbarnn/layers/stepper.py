@@ -41,8 +41,8 @@ class Stepper:
         self._shape, self._dtype = (self.batch, layer.input_size), layer.weights.dtype
         self._array_type = layer.engine.array_module.ndarray
         self._prepared = layer.stack.prepared_step(layer.weights, self.batch)
-        (*_, width), (*_, own) = layer.stack.output_sizes, layer.stack.output_widths
-        self._width = None if width == own else width  # of y, where engines have a wider one
+        (*_, width), (*_, engine_width) = layer.stack.output_sizes, layer.stack.output_widths
+        self._width = None if width == engine_width else width  # of y, where engines have a wider one
         self.state = state
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
@@ -93,11 +93,11 @@ class Stepper:
             return y
         layer, stack = self.layer, self.layer.stack
         h, c = self._prepared.state
-        found = stack.infer_again(x, h, c, layer.weights, layer.batch_first) if type(x) is self._array_type else None
-        if found is None:
+        results = stack.infer_again(x, h, c, layer.weights, layer.batch_first) if type(x) is self._array_type else None
+        if results is None:
             x = arguments.sequence(stack, x, "x", layer.input_size, layer.batch_first, ("T", self.batch))
-            found = stack.forward(x, h, c, layer.weights, False, layer.batch_first)[:3]
-        y, *self._prepared.state = found
+            results = stack.forward(x, h, c, layer.weights, False, layer.batch_first)[:3]
+        y, *self._prepared.state = results
         return arguments.output(stack, y)
 
     @property

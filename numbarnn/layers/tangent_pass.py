@@ -37,21 +37,21 @@ class OpenedLayer:
             for operand in opened.operands.values()
         }
         self.noise = [(column, int(name[3:])) for name, column in column_of.items() if name[0] == "N"]
-        own = enumerate(stack.cell.gates_of_ah)
+        gates_of_stack = enumerate(stack.cell.gates_of_ah)
         self._rows = [
             (slice(first * self.H, (first + count) * self.H), slice(place * self.H, (place + count) * self.H))
-            for first, place, count in _runs((recurrent.index(gate), place) for place, gate in own)
+            for first, place, count in _runs((recurrent.index(gate), place) for place, gate in gates_of_stack)
         ]
 
     def load(self, flat, R, weights):
         """Fill the flat weights. R: [direction] -> (A*H, width). weights: [direction] -> kind -> array, with the
         biases."""
         for d, constants in enumerate(weights):
-            own = self.stack.space.pseudo_layer(flat, 0, d)
+            parts = self.stack.space.pseudo_layer(flat, 0, d)
             for rows, place in self._rows:
-                own["R"][place] = R[d][rows]
-            own["b_w"][...] = 0
-            bias = own["b_w"].reshape(-1, self.H)
+                parts["R"][place] = R[d][rows]
+            parts["b_w"][...] = 0
+            bias = parts["b_w"].reshape(-1, self.H)
             for kind, runs in self._biases.items():
                 for first, column, count in runs if kind in constants else ():
                     bias[column : column + count] += constants[kind].reshape(-1, self.H)[first : first + count]
@@ -59,19 +59,19 @@ class OpenedLayer:
     def unload(self, gradient, R, like, grads):
         """Add the gradients of biases to `grads`, and return the gradient of R, [direction] -> (A*H, width).
         gradient: of the flat weights. R: as in `load`. like, grads: [direction] -> the weights, and their gradients."""
-        found, xp = [], self.stack.engine.array_module
-        for d, known in enumerate(like):
-            own = self.stack.space.pseudo_layer(gradient, 0, d)
-            found.append(None if R[d] is None else xp.zeros_like(R[d]))
+        of_R, xp = [], self.stack.engine.array_module
+        for d, weights in enumerate(like):
+            parts = self.stack.space.pseudo_layer(gradient, 0, d)
+            of_R.append(None if R[d] is None else xp.zeros_like(R[d]))
             for rows, place in self._rows:
-                found[d][rows] = own["R"][place]
-            bias = own["b_w"].reshape(-1, self.H)
+                of_R[d][rows] = parts["R"][place]
+            bias = parts["b_w"].reshape(-1, self.H)
             for kind, runs in self._biases.items():
-                if kind in known and kind not in grads[d]:
-                    grads[d][kind] = xp.zeros((known[kind].size // self.H, self.H), gradient.dtype)
-                for first, column, count in runs if kind in known else ():
+                if kind in weights and kind not in grads[d]:
+                    grads[d][kind] = xp.zeros((weights[kind].size // self.H, self.H), gradient.dtype)
+                for first, column, count in runs if kind in weights else ():
                     grads[d][kind][first : first + count] += bias[column : column + count]
-        return found
+        return of_R
 
 
 class Pass:
@@ -161,8 +161,8 @@ class Pass:
             return out
         added = out is not None
         out = out if added else self.engine.empty((len(columns), matrix.shape[1]), self.dtype)
-        for own, rows in self._each(columns, runs, matrix):
-            self._multiply(out, own, rows, accumulate=added)
+        for part, rows in self._each(columns, runs, matrix):
+            self._multiply(out, part, rows, accumulate=added)
             added = True
         return out
 
@@ -172,8 +172,8 @@ class Pass:
             return
         if grads.get(kind) is None:
             grads[kind] = self.engine.zeros(like.shape, self.dtype)
-        for own, rows in self._each(columns, runs, grads[kind]):
-            self._multiply(rows, own, vector, transpose_a=True, accumulate=True)
+        for part, rows in self._each(columns, runs, grads[kind]):
+            self._multiply(rows, part, vector, transpose_a=True, accumulate=True)
 
     # ---------------------------------------------------------------- forward
     def forward(self, x, dx, state, d_state):
@@ -230,26 +230,26 @@ class Pass:
         """Return the primal cell's inputs, (T*B, D*number*H)."""
         columns = self.engine.empty((self.T * self.B, self.D * self.primal.stack.cell.num_gates * self.H), self.dtype)
         for d, weights in enumerate(self.weights):
-            own, W = self._direction(columns, d), weights.get("W")
+            inputs, W = self._direction(columns, d), weights.get("W")
             written = W is not None and sum(count for *_, count in self.primal.of_x)
-            own[:, written * self.H :] = 0  # gates of W x come first
+            inputs[:, written * self.H :] = 0  # gates of W x come first
             for column, number in self.primal.noise:
-                self._part(own, column)[...] = self.noise[d, :, :, number].reshape(-1, self.H)
-            self._add_x(own, d, self.x, W, self.primal, not written)
-            self._add_products(own, _of(self.h0, d), weights.get("R"), self.primal.of_h)
+                self._part(inputs, column)[...] = self.noise[d, :, :, number].reshape(-1, self.H)
+            self._add_x(inputs, d, self.x, W, self.primal, not written)
+            self._add_products(inputs, _of(self.h0, d), weights.get("R"), self.primal.of_h)
         return columns
 
     def _add_tangents(self):
         """Add to the tangent cell's inputs what does not depend on earlier steps."""
         for d, (weights, tangents, dR) in enumerate(zip(self.weights, self.tangents, self.d_recurs, strict=True)):
-            own = self._direction(self.values, d)
-            self._add_x(own, d, self.dx, weights.get("W"), self.tangent)
+            inputs = self._direction(self.values, d)
+            self._add_x(inputs, d, self.dx, weights.get("W"), self.tangent)
             if self.mode == "linear":
-                self._add_x(own, d, self.x, tangents.get("W"), self.tangent)
+                self._add_x(inputs, d, self.x, tangents.get("W"), self.tangent)
             for operand, runs in self.tangent.of_operands.items():
-                self._add_products(own, self._part(own, operand), dR, runs)
-            self._add_products(own, _of(self.dh0, d), weights.get("R"), self.tangent.of_h)
-            self._add_products(own, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
+                self._add_products(inputs, self._part(inputs, operand), dR, runs)
+            self._add_products(inputs, _of(self.dh0, d), weights.get("R"), self.tangent.of_h)
+            self._add_products(inputs, _of(self.h0, d), tangents.get("R"), self.tangent.of_h)
 
     def _add_x(self, columns, d, x, W, recurrence, accumulate=True):
         """Add W x, or what replaces it; without `accumulate`, overwrite."""
@@ -271,13 +271,13 @@ class Pass:
         if R is None or self.cell.heads == 1:
             return R
         heads, (rows, width) = self.cell.heads, R.shape
-        blocks, made = (
+        blocks, dense = (
             R.reshape(-1, heads, width, width),
             self.xp.zeros((rows // self.H, heads, width, heads, width), R.dtype),
         )
         for k in range(heads):
-            made[:, k, :, k] = blocks[:, k]
-        return made.reshape(rows, self.H)
+            dense[:, k, :, k] = blocks[:, k]
+        return dense.reshape(rows, self.H)
 
     def _blocks(self, dense):
         """Return the diagonal blocks of a matrix from `_dense`."""
@@ -293,10 +293,10 @@ class Pass:
         of R."""
         if not self.projects or h is None:
             return None
-        found = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
+        spread = [self.xp.zeros((self.T * self.B, h.shape[-1]), self.dtype) for _ in range(self.D)]
         for d, where, there in self._first_places():
-            found[d][where] = h[d] * there
-        return found
+            spread[d][where] = h[d] * there
+        return spread
 
     def _first_places(self):
         """Yield (direction, rows of its sequences' first steps, 1 where the initial state is read and 0 elsewhere)."""
@@ -309,12 +309,12 @@ class Pass:
                 there = there * (1 - self.xp.asarray(resets)[0][:, None])
             yield d, self.xp.asarray(first * self.B + column), there
 
-    def _of_empty(self, found, state):
+    def _of_empty(self, final, state):
         """Add an initial h (or None) to `found` for sequences of length 0, as their final state."""
         lengths = self.sequences.lengths
         if lengths is None or state is None or np.all(lengths):
-            return found
-        return _total(found, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
+            return final
+        return _total(final, state * self.xp.asarray((np.asarray(lengths) == 0)[:, None], self.dtype))
 
     def _projected(self, m, dm):
         """Return W_hr m and its tangent, each a list of rows by direction."""
@@ -328,15 +328,15 @@ class Pass:
     def _projected_backward(self, grads, t_grads, rows, of_y, of_dy):
         """Return the gradients of m and of its tangent, lists of rows by direction, and add the gradients of W_hr.
         rows: (m, its tangent). of_y, of_dy: gradients of W_hr m and of its tangent; entries may be None."""
-        found, t_found = [], []
+        of_m, of_dm = [], []
         for d, (m, dm, g, tg) in enumerate(zip(*rows, of_y, of_dy, strict=True)):
             P, dP = self.weights[d]["W_hr"], self.tangents[d].get("W_hr")
             for where, one, vector in ((grads, g, m), (grads, tg, dm), (t_grads, tg, m)):
                 if one is not None and vector is not None:
                     where[d]["W_hr"] = _total(where[d].get("W_hr"), self._times(one, vector, transpose_a=True))
-            found.append(_total(self._times(g, P), self._times(tg, dP)))
-            t_found.append(self._times(tg, P))
-        return found, t_found
+            of_m.append(_total(self._times(g, P), self._times(tg, dP)))
+            of_dm.append(self._times(tg, P))
+        return of_m, of_dm
 
     def _apart(self, steps):
         """Return the rows of each direction of (T, B, D*N)."""
@@ -348,8 +348,8 @@ class Pass:
         """Undo `_apart`."""
         if rows[0] is None:
             return None
-        made = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
-        return made.reshape(self.T, self.B, -1)
+        steps = rows[0] if self.D == 1 else self.xp.concatenate(rows, axis=1)
+        return steps.reshape(self.T, self.B, -1)
 
     # ---------------------------------------------------------------- backward
     def backward(self, gy, g_state, gty, gt_state, wanted):
@@ -374,36 +374,36 @@ class Pass:
             inputs = self.tangent_tape, gty, gt_state, None, t_grads
             d_values, t_initial, of_recurs = self._run_backward(self.tangent, *inputs)
             for d, (weights, tangents) in enumerate(zip(self.weights, self.tangents, strict=True)):
-                own, values = self._direction(d_values, d), self._direction(self.values, d)
+                d_in, values = self._direction(d_values, d), self._direction(self.values, d)
                 W, R, of_dR = weights.get("W"), weights.get("R"), {}
-                gtx = self._to_x(gtx, own, d, W, self.tangent) if wanted[0] else None
+                gtx = self._to_x(gtx, d_in, d, W, self.tangent) if wanted[0] else None
                 if self.mode == "linear":
-                    gx = self._to_x(gx, own, d, tangents.get("W"), self.tangent)
-                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, own, self.x, self.tangent.of_x)
-                self._matrix_gradient(grads[d], "W", W, own, self.dx, self.tangent.of_x)
+                    gx = self._to_x(gx, d_in, d, tangents.get("W"), self.tangent)
+                self._matrix_gradient(t_grads[d], "W", W if wanted[1] else None, d_in, self.x, self.tangent.of_x)
+                self._matrix_gradient(grads[d], "W", W, d_in, self.dx, self.tangent.of_x)
                 like = self._dense(self.recurs[d]) if wanted[1] else None
                 for operand, runs in self.tangent.of_operands.items():
-                    self._matrix_gradient(of_dR, "R", like, own, self._part(values, operand), runs)
-                    self._vector_gradient(own, self.d_recurs[d], runs, self._part(own, operand))
+                    self._matrix_gradient(of_dR, "R", like, d_in, self._part(values, operand), runs)
+                    self._vector_gradient(d_in, self.d_recurs[d], runs, self._part(d_in, operand))
                 self._compute()
                 self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], self._blocks(of_dR.get("R")))
                 for where, vector in ((t_grads, self.h0), (grads, self.dh0)):
-                    self._matrix_gradient(where[d], "R", R, own, _of(vector, d), self.tangent.of_h)
+                    self._matrix_gradient(where[d], "R", R, d_in, _of(vector, d), self.tangent.of_h)
                 if self.projects:
-                    t_first[d] = self._vector_gradient(own, R, self.tangent.of_h)
-                    first[d] = self._vector_gradient(own, tangents.get("R"), self.tangent.of_h)
+                    t_first[d] = self._vector_gradient(d_in, R, self.tangent.of_h)
+                    first[d] = self._vector_gradient(d_in, tangents.get("R"), self.tangent.of_h)
         inputs = self.primal_tape, gy, g_state, d_values, grads
         columns, initial, of_recurs = self._run_backward(self.primal, *inputs)
         self.d_inputs = columns
         for d, weights in enumerate(self.weights):
-            own, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
-            gx = self._to_x(gx, own, d, W, self.primal)
-            self._matrix_gradient(grads[d], "W", W, own, self.x, self.primal.of_x)
+            d_in, W, R = self._direction(columns, d), weights.get("W"), weights.get("R")
+            gx = self._to_x(gx, d_in, d, W, self.primal)
+            self._matrix_gradient(grads[d], "W", W, d_in, self.x, self.primal.of_x)
             self._compute()
             self._recurring_backward(grads[d], t_grads[d], d, of_recurs[d], None)
-            self._matrix_gradient(grads[d], "R", R, own, _of(self.h0, d), self.primal.of_h)
+            self._matrix_gradient(grads[d], "R", R, d_in, _of(self.h0, d), self.primal.of_h)
             if self.projects:
-                first[d] = self._vector_gradient(own, R, self.primal.of_h, first[d])
+                first[d] = self._vector_gradient(d_in, R, self.primal.of_h, first[d])
             self._compute()
             for where in (grads[d], t_grads[d]):
                 if self.masks is not None and where.get("R") is not None:
@@ -471,10 +471,10 @@ def _of(by_direction, d):
 
 def _runs(pairs):
     """Return (first gate, first column, count) for each run of consecutive (gate, column) pairs."""
-    found = []
+    runs = []
     for gate, column in sorted(pairs):
-        if found and (gate, column) == (found[-1][0] + found[-1][2], found[-1][1] + found[-1][2]):
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        if runs and (gate, column) == (runs[-1][0] + runs[-1][2], runs[-1][1] + runs[-1][2]):
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
         else:
-            found.append((gate, column, 1))
-    return found
+            runs.append((gate, column, 1))
+    return runs

@@ -66,18 +66,18 @@ class Tangents:
         arguments = stack._arguments_here()
         options = {name: arguments[name] for name in ("device", "allow_tf32")} | {"dtype": self.dtype.name}
         options |= {"bidirectional": D == 2, "input_mode": "given", "seed": 0}
-        schedule, made = stack.schedule.name, {}
+        schedule, by_width = stack.schedule.name, {}
         primal = "auto" if schedule == "persistent" else schedule  # which does not return the states of each step
         both = ((self.opened.primal, self.opened.inputs, primal),
                 (self.opened.tangent, self.opened.tangent_inputs, schedule))  # fmt: skip
         for H in set(stack.widths):
-            made[H] = [
+            by_width[H] = [
                 OpenedLayer(
                     type(stack)(cell, D * len(names) * H, H, schedule=own, **options), names, self.opened, self.cell
                 )
                 for cell, names, own in (both if self.opened.tangent else both[:1])
             ]
-        self.recurrences = [made[H] for H in stack.widths]  # [layer] -> the primal one, the tangent one
+        self.recurrences = [by_width[H] for H in stack.widths]  # [layer] -> the primal one, the tangent one
         self.of_thread = threading.local()
 
     stack = property(lambda self: self._stack(), doc="The `Stack`, which holds this object.")
@@ -91,15 +91,15 @@ class Tangents:
         with stack.engine.activate():
             weights, tangents = weights_by_layer(stack, at.weights, along.weights, self.dtype)
             x, dx = self._ready(at.x, sequences), self._ready(along.x, sequences)
-            found = []
+            finals = []
             for layer in range(stack.num_layers):
                 x, dx = _masked(draws, layer, x, dx)
                 one = Pass(self, layer, weights[layer], tangents[layer], draws, sequences, tape)
                 states = (self._states(part, layer) for part in (at.states, along.states))
                 x, dx, *final = one.forward(x, dx, *states)
-                found.append(final)
+                finals.append(final)
                 passes.append(one)
-        final, d_final = zip(*found, strict=True)
+        final, d_final = zip(*finals, strict=True)
         return Point(x, final), Point(dx, d_final), (passes, draws, at.weights, along.weights)
 
     def backward(self, tape, d_results, d_tangents, of_along=True):
@@ -108,7 +108,7 @@ class Tangents:
         stack, (passes, draws, flat, direction) = self.stack, tape
         # A gradient of weights that are made of parameters, as of R W_hr, is made of both gradients.
         both = of_along or (direction is not None and bool(stack.space.derived_size or stack.proj_size))
-        found = []
+        by_layer = []
         with stack.engine.activate():
             gy, gty = (self._ready(one.x, passes[0].sequences) for one in (d_results, d_tangents))
             for layer in reversed(range(stack.num_layers)):
@@ -117,11 +117,11 @@ class Tangents:
                 gy, *first, gty, t_states, t_weights = passes[layer].backward(gy, g, gty, gt, wanted)
                 t_states = [self._or_zero(*pair) for pair in zip(t_states, first[0], strict=True)]
                 gy, gty = _masked(draws, layer, gy, gty)
-                found.insert(0, (*first, t_states, t_weights))
-            states, weights, t_states, t_weights = map(list, zip(*found, strict=True))
-            made, t_made = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
+                by_layer.insert(0, (*first, t_states, t_weights))
+            states, weights, t_states, t_weights = map(list, zip(*by_layer, strict=True))
+            flat_g, t_flat_g = flat_gradients(stack, flat, direction, weights, t_weights, self.dtype)
             gty = self._or_zero(gty, gy)
-        return Point(gy, states, made), Point(gty, t_states, t_made)
+        return Point(gy, states, flat_g), Point(gty, t_states, t_flat_g)
 
     def _or_zero(self, array, like):
         return self.xp.zeros_like(like) if array is None else array
@@ -135,9 +135,9 @@ class Tangents:
     def _draws(self, x, sequences, key):
         """Return a call's random numbers: dropout masks between layers, and masks of R and noise by layer."""
         stack, cell, training = self.stack, self.cell, key is not None
-        found, (steps, batch) = {"masks": [], "R": [], "noise": []}, x.shape[:2]
+        numbers, (steps, batch) = {"masks": [], "R": [], "noise": []}, x.shape[:2]
         if not (stack.dropout or cell.noise or any(cell.drop_connect)):
-            return found
+            return numbers
         ends = sequences.lengths is not None, sequences.resets is not None
         planned = stack.planned(Shape(steps, batch, *ends), training)
         to = stack.engine.from_host
@@ -146,20 +146,20 @@ class Tangents:
             call = call._replace(problem=replace(call.problem, dtype=self.dtype.name))  # what masks are made of
             if planned.problem.dropping:
                 masks = drawn.dropout_masks(call, self.dtype.name, stack.output_widths)
-                found["masks"] = [to(mask) for mask in masks]
+                numbers["masks"] = [to(mask) for mask in masks]
             if training and any(cell.drop_connect):
                 masks = drawn.drop_connect_masks(call, self.dtype.name)
                 names = [
                     [parameter_name("R", layer, d) for d in range(stack.directions)]
                     for layer in range(stack.num_layers)
                 ]
-                found["R"] = [[to(masks[name]) for name in own] for own in names]
+                numbers["R"] = [[to(masks[name]) for name in own] for own in names]
             if cell.noise:
                 mean = np.array([one.mean for one in cell.noise])[:, None]
                 shapes = [(stack.directions, steps, batch, len(mean), H) for H in stack.widths]
                 noise = drawn.noise(call) if training else [np.broadcast_to(mean, shape) for shape in shapes]
-                found["noise"] = [to(np.ascontiguousarray(one, self.dtype)) for one in noise]
-        return found
+                numbers["noise"] = [to(np.ascontiguousarray(one, self.dtype)) for one in noise]
+        return numbers
 
     def _ready(self, x, sequences):
         """Return x in the compute dtype, with zeros beyond sequences' lengths."""
@@ -183,8 +183,8 @@ def _masked(draws, layer, *arrays):
 def weights_by_layer(stack, flat, direction, dtype):
     """Return [layer][direction] -> kind -> what kernels read, see `Pass`, for the weights and for their tangent.
     flat, direction: flat buffers of the weights and of their tangent, or None."""
-    known = stack.kernel_weights  # those that it finds are shared by threads
-    read = ReadWeights(stack.engine, known.problem, known.no_bias, flat)
+    kernel_weights = stack.kernel_weights  # those that it finds are shared by threads
+    read = ReadWeights(stack.engine, kernel_weights.problem, kernel_weights.no_bias, flat)
     read.derive()
     derived = tangents = None if read.derived is None else read.derived.derived
     if direction is not None and derived is not None:
@@ -205,16 +205,17 @@ def flat_gradients(stack, flat, direction, grads, t_grads, dtype):
     flat, direction: see `weights_by_layer`. grads, t_grads: [layer][direction] -> kind -> array."""
     space, results = stack.space, []
     for by_layer in (grads, t_grads):
-        made, of_derived = (stack.engine.array_module.zeros(size, dtype) for size in (space.size, space.derived_size))
+        zeros = stack.engine.array_module.zeros
+        gradient, of_derived = zeros(space.size, dtype), zeros(space.derived_size, dtype)
         for layer, d in space.sizes:
             derived = space.derived.get((layer, d), {})
             for kind, array in by_layer[layer][d].items():
                 if array is not None:
                     parts = [derived[kind]] if kind in derived else space.parts(layer, d, kind)
                     where = slice(parts[0].offset, parts[-1].offset + parts[-1].size)
-                    (of_derived if kind in derived else made)[where] = array.reshape(-1)
-        results.append((made, of_derived))
-    (made, of_derived), (t_made, t_of_derived) = results
+                    (of_derived if kind in derived else gradient)[where] = array.reshape(-1)
+        results.append((gradient, of_derived))
+    (gradient, of_derived), (t_gradient, t_of_derived) = results
     if space.derived_size:
-        pulled_back(space, stack.engine, flat, direction, (of_derived, t_of_derived), (made, t_made), dtype)
-    return made, t_made
+        pulled_back(space, stack.engine, flat, direction, (of_derived, t_of_derived), (gradient, t_gradient), dtype)
+    return gradient, t_gradient

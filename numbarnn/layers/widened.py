@@ -28,8 +28,8 @@ class Widened:
             return with_each(array, lambda part: part.astype(self._dtype))
 
     def forward(self, x, hx, cx, weights, training, batch_major, sequences):
-        known, wide = self._weights  # one read: another thread may change them
-        if known is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
+        last_weights, wide = self._weights  # one read: another thread may change them
+        if last_weights is not weights:  # one buffer for calls with one buffer, so that small calls stay prepared
             wide = np.empty(weights.shape, np.float32)
             self._weights = weights, wide
         np.copyto(wide, weights)

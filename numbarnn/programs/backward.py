@@ -37,7 +37,7 @@ class Need(NamedTuple):
 ALL = Need()
 
 
-class Given(NamedTuple):
+class ResultGrads(NamedTuple):
     """The gradients dL/d(result) that backward starts from; None is zero.
 
     Attributes:
@@ -75,9 +75,14 @@ class BackwardSpec(NamedTuple):
     after: bool = False
 
 
-def backward_spec(spec, plan, need, given, adds=False, after=False):
-    """Return the `BackwardSpec` that follows a call of a `ForwardSpec`, for these `Given` gradients."""
-    forms = given.y is not None, form_of_state(given.h), form_of_state(given.c), given.states is not None
+def backward_spec(spec, plan, need, gradients, adds=False, after=False):
+    """Return the `BackwardSpec` that follows a call of a `ForwardSpec`, for these `ResultGrads`."""
+    forms = (
+        gradients.y is not None,
+        form_of_state(gradients.h),
+        form_of_state(gradients.c),
+        gradients.states is not None,
+    )
     return BackwardSpec(spec.for_backward(), plan, need, *forms, adds, after)
 
 
@@ -112,7 +117,7 @@ class Backward(Builder):
 
     # --------------------------------------------------------------------------------------------------------- buffers
     def _make_flag(self):
-        self.error_flag = self.tape.error_flag  # what is wrong there is wrong here
+        self.error_flag = self.tape.error_flag  # if forward failed, its backward fails
         if self.plan.has_launches:
             self.exits = self.input("exits", (1,), "int64")
             if self.error_flag is None:
@@ -222,8 +227,8 @@ class Backward(Builder):
         return None if layer + 1 < self.problem.layers else self.d_states
 
     def state_gradients(self, layer, direction):
-        """Return dh (B, P) and dc (B, N*H) of a layer and direction: of the final state before the steps, of the
-        initial after."""
+        """Return dh (B, P) and dc (B, N*H) of a layer and direction. The same arrays hold the final state's gradients
+        before the steps and the initial state's after them."""
         dh = part_of_state(self.problem, self.dh, layer)[direction]
         if self.dc is None:
             return dh, self.new("no_dc", (self.problem.batch, 0), "state")
@@ -414,9 +419,9 @@ class Backward(Builder):
 
     def result_arrays(self):
         dx, dhx, dcx = self.results
-        found = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
-        found += [self.dw, self.d_derived] if self.has_weights else []
-        return [one for one in found if one is not None]
+        arrays = [] if self.spec.after else [dx, *state_arrays(dhx), *state_arrays(dcx)]
+        arrays += [self.dw, self.d_derived] if self.has_weights else []
+        return [one for one in arrays if one is not None]
 
 
 backward = lru_cache(BUILDERS)(Backward)

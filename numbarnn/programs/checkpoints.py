@@ -42,8 +42,8 @@ class Chain(NamedTuple):
     def segments(self, problem):
         """Return (start, end) of each segment in time, in the direction's order."""
         T, k = problem.steps, problem.checkpoint_every
-        found = [(time, min(time + k, T)) for time in range(0, T, k)]
-        return found[::-1] if self.direction else found
+        segments = [(time, min(time + k, T)) for time in range(0, T, k)]
+        return segments[::-1] if self.direction else segments
 
     def columns(self, array):
         """Return this direction's columns of an array (..., D*N)."""
@@ -61,18 +61,18 @@ def chains_of(problem):
 @lru_cache(maxsize=1024)
 def segment_problem(problem, chain, steps):
     """Return the `Problem` of a segment of a chain with this number of steps."""
-    own = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "segment_of": problem.steps}
-    own["keeps_states"] = problem.keeps_states and chain.last == problem.layers
+    fields = {"steps": steps, "batch_major": False, "checkpoint_every": 0, "segment_of": problem.steps}
+    fields["keeps_states"] = problem.keeps_states and chain.last == problem.layers
     if problem.directions == 2:
         of_chain = slice(chain.first, chain.last)
-        own |= {"directions": 1, "dropout": 0.0, "copied": problem.copied_gates[of_chain]}
-        own |= {"hidden_sizes": problem.hidden_sizes[of_chain], "units": problem.units[of_chain]}
-        own["flat_size"] = problem.space.size + problem.space.derived_size
+        fields |= {"directions": 1, "dropout": 0.0, "copied": problem.copied_gates[of_chain]}
+        fields |= {"hidden_sizes": problem.hidden_sizes[of_chain], "units": problem.units[of_chain]}
+        fields["flat_size"] = problem.space.size + problem.space.derived_size
         if chain.first > 0:
-            own |= {"input_size": 2 * problem.output_sizes[chain.first - 1], "input_mode": "linear"}
+            fields |= {"input_size": 2 * problem.output_sizes[chain.first - 1], "input_mode": "linear"}
         elif problem.input_mode == "given":
-            own["input_size"] = problem.input_size // 2
-    return replace(problem, **own)
+            fields["input_size"] = problem.input_size // 2
+    return replace(problem, **fields)
 
 
 def segments_of(problem):

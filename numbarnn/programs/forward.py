@@ -8,7 +8,7 @@ import numpy as np
 from numbarnn.common.order import SKIP
 from numbarnn.common.philox import dropout_words
 from numbarnn.kernels.step.groups import ForwardBuffers, Options, Parameters, Saved, Scratch, States
-from numbarnn.programs.program import Builder, Places
+from numbarnn.programs.program import Builder, ReserveLayout
 from numbarnn.programs.recurrent_weights import RecurrentWeights
 from numbarnn.programs.states import part_of_state, rows, state_arrays
 from numbarnn.schedules.plan import Plan
@@ -100,7 +100,7 @@ class Forward(Builder):
         self._make_parameters()
         self.reserve, views = None, {}
         if problem.training:
-            places = Places(problem, tape_buffers(problem))
+            places = ReserveLayout(problem, tape_buffers(problem))
             self.reserve = self.new("reserve", (places.size,), "uint8")
             views = places.views(self.reserve)
         else:
@@ -134,22 +134,22 @@ class Forward(Builder):
         zeros = self.input("no_bias", (max(cell.num_gates, cell.num_ah) * max(whole.hidden_sizes),))
         self.weights = []
         for layer, (H, P) in enumerate(zip(p.hidden_sizes, p.output_sizes, strict=True)):
-            found = []
+            of_directions = []
             for direction in range(p.directions):
                 place = spec.first_layer + layer, spec.direction + direction
                 parts = space.pseudo_layer(self.flat, *place, self.derived)
                 for kind, size in (("b_w", cell.num_gates * H), ("b_r", cell.num_ah * H)):
                     parts.setdefault(kind, zeros[:size])
                 parts.setdefault("R", zeros[:0].reshape(0, P))
-                found.append(Parameters(**parts))
-            self.weights.append(found)
+                of_directions.append(Parameters(**parts))
+            self.weights.append(of_directions)
 
     def _make_x(self, views):
         p = self.problem
         outer = (p.batch, p.steps) if p.batch_major else (p.steps, p.batch)
-        given = self.input("x", (*outer, p.input_size))
-        self.x = views.get("x_copy", given)
-        self.x_given = given if p.copies_x else None
+        caller_x = self.input("x", (*outer, p.input_size))
+        self.x = views.get("x_copy", caller_x)
+        self.x_given = caller_x if p.copies_x else None
         self.y_copy = self.all_states = None
         if p.batch_major or p.padded:
             self.y_copy = self.new("y_copy", (*outer, p.directions * p.output_sizes[-1]))
@@ -195,7 +195,6 @@ class Forward(Builder):
         )
 
     def _make_options(self):
-        """Make the step mask and the inputs for random numbers."""
         p, cell = self.problem, self.problem.cell
         self.masks = self.noise = self.scale = self.lengths = self.resets = self.step_mask_given = None
         if p.masked and p.is_segment:
@@ -302,10 +301,10 @@ class Forward(Builder):
 
     def parameters_of(self, layer, direction, fuses=False):
         """Return the `Parameters` for the steps of a layer and direction; W only if the steps multiply x (`fuses`)."""
-        own = self.weights[layer][direction]
-        if own.W is not None:
-            own = own._replace(W=self.W_of(layer, direction) if fuses else None)
-        return own if self.recurrent is None else own._replace(R=self.recurrent.R((layer, direction)))
+        parameters = self.weights[layer][direction]
+        if parameters.W is not None:
+            parameters = parameters._replace(W=self.W_of(layer, direction) if fuses else None)
+        return parameters if self.recurrent is None else parameters._replace(R=self.recurrent.R((layer, direction)))
 
     def states_of(self, layer):
         return States(self.h[layer], self.c[layer], self.m.get(layer))
@@ -334,14 +333,14 @@ class Forward(Builder):
                 self.put(m[0], None)
                 self.put(m[-1], None)
         if self.x_given is not None:
-            given = self.time_major(self.x_given)
+            caller_x = self.time_major(self.x_given)
             if problem.padded:
-                self.emit("select", self.x, given, self.step_mask[0, 1:-1], SKIP, 0.0)
+                self.emit("select", self.x, caller_x, self.step_mask[0, 1:-1], SKIP, 0.0)
             else:
-                self.put(self.x, given)
-        for states, given in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
-            for slot, columns, part in self._slots(states, given, (0, problem.steps + 1)):
-                # Zeros in whole: other columns of a slot are the other direction's, which starts at zero too.
+                self.put(self.x, caller_x)
+        for states, caller_x in ((self.h, self.hx), (self.c, self.cx))[: 1 + (problem.cell.num_private > 0)]:
+            for slot, columns, part in self._slots(states, caller_x, (0, problem.steps + 1)):
+                # Zero the whole slot: its other columns may be the other direction's initial state, also zero.
                 self.emit(*(("zero", slot) if part is None else ("copy", columns, part)))
 
     def last_copies(self):
@@ -379,8 +378,8 @@ class Forward(Builder):
     @property
     def results(self):
         """Return views of y, hy, cy, and of all cell states if the problem keeps them."""
-        own = self.y, self.hy, self.cy
-        return own if self.all_states is None else (*own, self.all_states)
+        results = self.y, self.hy, self.cy
+        return results if self.all_states is None else (*results, self.all_states)
 
     def result_arrays(self):
         return [array for result in self.results for array in state_arrays(result)]

@@ -9,7 +9,7 @@ from numbarnn.kernels.persistent import ends
 from numbarnn.kernels.persistent.context import WithinStep
 from numbarnn.programs.states import part_of_state
 from numbarnn.schedules.persistent.planner import variant
-from numbarnn.schedules.persistent.tables import Place
+from numbarnn.schedules.persistent.tables import WeightOffsets
 
 
 @dataclass
@@ -17,10 +17,10 @@ class LaunchArrays:
     """The arrays and settings of a launch.
 
     Attributes:
-        problem: of the call. launch: the `planner.Launch`. direction: "forward" or "backward".
+        problem: of the call. launch: the `persistent.launch.Launch`. direction: "forward" or "backward".
         arrays: the kernel's first arguments, in lists and tuples; weights and the rest follow.
         aligned: arrays that the kernel reads in vectors, so they must start at multiples of 16 bytes.
-        weights: the array with all weights. places: (layer, direction) -> its `Place` in that array.
+        weights: the array with all weights. places: (layer, direction) -> its `WeightOffsets` in that array.
         options: (step_mask, noise, masks, scale), see `schedules.persistent.tables.make_options`.
         error_flag, exits: (1,) int64: the error flag, and the number of blocks that have finished.
         caller: the layer's description, for error messages. tells: whether the launch reports a failed call to the
@@ -46,36 +46,36 @@ class LaunchArrays:
 
 
 def forward_arrays(forward, launch):
-    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.forward.Forward`."""
+    """Return the `LaunchArrays` of a `persistent.launch.Launch` in a `programs.forward.Forward`."""
     f, problem, layers, cell = forward, forward.problem, launch.layer_range, forward.problem.cell
     several, drops, *_ = variant(problem, launch)
     keeps, keeps_sums = (problem.training and count > 0 for count in (cell.num_saved, cell.num_sums))
     dropped = [f.layer_input(layer) for layer in layers[1:]] if several and drops else []
-    given = [f.layer_input(layers[0])] if launch.tile.given else []
-    ax = [f.ax[layers[0], direction] for direction in range(0 if given else problem.directions)]
+    inputs = [f.layer_input(layers[0])] if launch.tile.given else []
+    ax = [f.ax[layers[0], direction] for direction in range(0 if inputs else problem.directions)]
     m = [f.m[layer] for layer in layers if problem.projection]
     v, words = [f.v[place] for place in launch.places if cell.num_products], _words(f, launch)
     arrays = (
         [f.h[layer] for layer in layers],
-        dropped + given,
+        dropped + inputs,
         [f.c[layer] for layer in layers if cell.num_private],
         [f.gates[place] for place in launch.places] if keeps else ax,
         WithinStep(words, [f.sums[place] for place in launch.places if keeps_sums], v, m),
         _states(problem, launch, (f.hx, f.cx), (f.hy, f.cy)),
     )
     f.exchanged += [*(f.h[layer] for layer in layers), *dropped, *words, *v, *(of_layer[1:-1] for of_layer in m)]
-    return _launch_arrays(f, f, launch, arrays, given, clears=not problem.training)
+    return _launch_arrays(f, f, launch, arrays, inputs, clears=not problem.training)
 
 
 def backward_arrays(backward, launch):
-    """Return the `LaunchArrays` of a `planner.Launch` in a `programs.backward.Backward`."""
+    """Return the `LaunchArrays` of a `persistent.launch.Launch` in a `programs.backward.Backward`."""
     b, tape, cell, layers, places = backward, backward.tape, backward.problem.cell, launch.layer_range, launch.places
     # Without those of a cell that has no ah; where both are the same, once.
     dah = [b.dah[place] for place in places if cell.num_ah]
     dax = [b.dax[place] for place in places if not cell.same_gradient]
     dht = [b.dht[place] for place in places if b.problem.projection]
     words = _words(b, launch)
-    h = tape.m if dht else tape.h  # what the cells' equations gave
+    h = tape.m if dht else tape.h  # with a projection, the cell's output is m
     arrays = (
         dah,
         dax,
@@ -114,15 +114,15 @@ def _states(problem, launch, first, last):
             return [state[launch.first * problem.directions : launch.last * problem.directions]]
         return [part_of_state(problem, state, layer) for layer in launch.layer_range]
 
-    given, found = 0, []
+    bits, states = 0, []
     for bit, state, other in zip((ends.HAS_H, ends.HAS_C), first, last, strict=True):
         if other is None:  # there are no private states
-            found.append(((), ()))
+            states.append(((), ()))
             continue
-        given |= 0 if state is None else bit
-        found.append((arrays(other if state is None else state), arrays(other)))
-    (first_h, last_h), (first_c, last_c) = found
-    return ends.States(first_h, first_c, last_h, last_c, np.int32(given))
+        bits |= 0 if state is None else bit
+        states.append((arrays(other if state is None else state), arrays(other)))
+    (first_h, last_h), (first_c, last_c) = states
+    return ends.States(first_h, first_c, last_h, last_c, np.int32(bits))
 
 
 def _words(program, launch):
@@ -131,7 +131,7 @@ def _words(program, launch):
 
 
 def _weights(tape):
-    """Return the array with all weights, and (layer, direction) -> its `Place` in it."""
+    """Return the array with all weights, and (layer, direction) -> its `WeightOffsets` in it."""
     array = tape.flat if tape.recurrent is None else tape.recurrent.array
 
     def offset(view):
@@ -139,11 +139,11 @@ def _weights(tape):
         return view.offset // view.itemsize if view is not None and view.buffer is tape.flat.buffer else -1
 
     places = {
-        (layer, direction): {kind: offset(getattr(part, kind)) for kind in Place.__annotations__}
+        (layer, direction): {kind: offset(getattr(part, kind)) for kind in WeightOffsets.__annotations__}
         for layer, parts in enumerate(tape.weights)
         for direction, part in enumerate(parts)
     }
     if tape.recurrent is not None:
         for place, offsets in places.items():
             offsets["R"] = tape.recurrent.start(place)
-    return array, {place: Place(**offsets) for place, offsets in places.items()}
+    return array, {place: WeightOffsets(**offsets) for place, offsets in places.items()}

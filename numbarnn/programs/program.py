@@ -17,7 +17,7 @@ class Operation(NamedTuple):
     """One operation of an engine.
 
     Attributes:
-        kind: the name of a method of `numbarnn.engines.Engine`.
+        kind: the name of a method of the call's engine, see `numbarnn.engines.Engine`.
         operands, options: the method's arguments, with `View`s in place of arrays.
     """
 
@@ -87,16 +87,16 @@ class Program:
     @cached_property
     def last_uses(self):
         """Return, for each job, the names of allocated buffers that nothing needs after it."""
-        found = self._new_names(reversed(self._uses))
-        return [[name for name in names if name not in self.kept] for names in reversed(found)]
+        last_names = self._new_names(reversed(self._uses))
+        return [[name for name in names if name not in self.kept] for names in reversed(last_names)]
 
     def _new_names(self, uses):
         """Return, for each job, the names of allocated buffers that no job earlier in `uses` has."""
-        seen, found = set(self.given), []
+        seen, new_names = set(self.given), []
         for one in uses:
-            found.append([name for name in one if name not in seen])
+            new_names.append([name for name in one if name not in seen])
             seen.update(one)
-        return found
+        return new_names
 
     def __str__(self):
         lines = [str(self.plan).splitlines()[0], "buffers:"]
@@ -170,12 +170,11 @@ class Builder:
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def build(self):
-        """Make the `Program` of the plan.
+        """Make the `Program` of the plan: copies of states, the plan's tasks, copies of states.
 
-        Jobs that copy states come before and after the plan's tasks. The first copies must finish before any step, and
-        the last ones start after all steps; if x and y are copied too (`rewrites`), this holds for all tasks. Only
-        those of these tasks that wait for no other of them wait for the first copies, and the last copies wait only for
-        those that no other needs. The plan orders the rest.
+        The first copies come before all steps, the last ones after them; if x and y are copied too (`rewrites`), this
+        holds for all tasks. Only steps without an earlier step wait for the first copies themselves, and the last
+        copies wait only for steps without a later one. The others follow through the plan's needs.
         """
         plan, jobs = self.plan, []
         if plan.has_launches:  # its operations are known at the end
@@ -223,7 +222,7 @@ class Builder:
         self.emit(self.steps_kind, self._groups[place], task.first, task.last)
 
 
-class Places:
+class ReserveLayout:
     """Divide the reserve into buffers. The reserve is one array of bytes with all that backward reads besides x and the
     weights, like cuDNN's reserve space. Sizes may be symbolic (PyTorch's SymInt).
 

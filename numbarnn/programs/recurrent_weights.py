@@ -77,8 +77,8 @@ class RecurrentWeights:
     def drop(self, emit, out, x, place):
         """Emit out = x with weights dropped, gate by gate; both have the parameter's layout."""
         number = list(self._shapes).index(place)
-        for words, own, scale in self.gates_of(number, len(x)):
-            emit("dropout", out[own], x[own], words, scale)
+        for words, rows, scale in self.gates_of(number, len(x)):
+            emit("dropout", out[rows], x[rows], words, scale)
 
     def gates_of(self, number, rows):
         """Yield (words, rows of the parameter, scale) for each gate of a place."""

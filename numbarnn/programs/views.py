@@ -118,18 +118,18 @@ def stacked(first, last, count):
 
 def views_of(operands):
     """Return all views in operands, in the order in which `with_views` visits them."""
-    found, waiting = [], [operands]
+    views, waiting = [], [operands]
     while waiting:
         value = waiting.pop()
         if type(value) is View:
-            found.append(value)
+            views.append(value)
         elif isinstance(value, (tuple, list)):
             waiting += reversed(value)
         elif isinstance(value, dict):
             waiting += reversed(value.values())
         elif getattr(value, "has_views", False):
             waiting += reversed(vars(value).values())
-    return found
+    return views
 
 
 def with_views(value, function):

@@ -1,10 +1,8 @@
 """Choose a schedule: "auto" takes the one that is expected to be fastest, and says why."""
 
-from dataclasses import replace
 from functools import lru_cache
 
 from numbarnn.schedules import estimate, stepwise, wavefront
-from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.persistent import planner
 from numbarnn.schedules.persistent import schedule as persistent
 
@@ -44,28 +42,11 @@ def _pick(problem):
     return chosen, f"{of}, persistent takes about {ours:.0f} µs, {other.name} {theirs:.0f} µs"
 
 
-class Auto(Schedule):
-    """Leaves everything to the schedule that `pick` takes."""
+class Auto:
+    """Picks a schedule for each problem; the picked one makes the plans."""
 
     name = "auto"
-
-    def pick(self, problem):
-        return _pick(problem)
-
-    def plan_forward(self, problem):
-        return self._explained(problem, lambda schedule: schedule.plan_forward(problem))
-
-    def plan_backward(self, problem, weights=True, input_gradient=True):
-        return self._explained(problem, lambda schedule: schedule.plan_backward(problem, weights, input_gradient))
-
-    def plan_weights(self, problem):
-        return self._explained(problem, lambda schedule: schedule.plan_weights(problem))
-
-    def _explained(self, problem, make):
-        """Return the plan that `make` makes with the taken schedule, with why it was taken in its reason."""
-        schedule, why = self.pick(problem)
-        plan = make(schedule)
-        return replace(plan, reason=f"{plan.reason} (auto: {why})")
+    pick = staticmethod(_pick)
 
 
 AUTO = Auto()

@@ -1,7 +1,6 @@
 """The interface of every schedule: plans for a problem."""
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 
 
 class Schedule(ABC):
@@ -33,33 +32,3 @@ class Schedule(ABC):
         """Return (schedule, why): the schedule that runs the problem, and the reason. why is None if the user named it.
         The choice depends on the problem alone, so backward takes the same schedule as forward."""
         return self, None
-
-
-class SizedSchedule(Schedule):
-    """A schedule that runs every problem, with plans that depend on layers, directions, steps and dropout.
-
-    Forward plans also depend on which layers have an input product.
-
-    Args:
-        name: of the schedule.
-        forward, backward, weights: functions of (L, D, T, dropout) that make the plans. `forward` also takes
-            `Problem.input_products`, `backward` also weights and input_gradient.
-    """
-
-    def __init__(self, name, forward, backward, weights):
-        self.name = name
-        self._forward, self._backward, self._weights = forward, backward, weights
-        # Plans depend on sizes, but are looked up by problems, whose hash is cached: a call spends no time on it.
-        self.plan_forward, self.plan_backward = (lru_cache(1024)(f) for f in (self.plan_forward, self.plan_backward))
-
-    def plan_forward(self, problem):
-        return self._forward(*self._sizes(problem), problem.input_products)
-
-    def plan_backward(self, problem, weights=True, input_gradient=True):
-        return self._backward(*self._sizes(problem), weights, input_gradient)
-
-    def plan_weights(self, problem):
-        return self._weights(*self._sizes(problem))
-
-    def _sizes(self, problem):
-        return problem.layers, problem.directions, problem.steps, problem.dropping

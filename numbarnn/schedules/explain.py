@@ -43,7 +43,7 @@ class Option:
 
     @property
     def launches(self):
-        """The plan's `planner.Launch`es, if it is persistent; else none."""
+        """The plan's `persistent.launch.Launch`es, if it is persistent; else none."""
         return tuple(task.launch for task in self.plan.tasks if task.kind == "launch") if self.plan else ()
 
     @property

@@ -18,14 +18,14 @@ BOTH = -1  # the direction of a task that serves all directions of its layer
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work, and the tasks that must be done before it.
+    """A piece of work, and the tasks that must finish before it.
 
     Attributes:
         kind: one of `KINDS`. layer: 0 is the first. direction: 0, 1, or `BOTH`.
-        first, last: steps [first, last) in the order in which the direction runs in this pass; for a task of both
-            directions, times.
+        first, last: steps [first, last), in the order in which the direction runs in this pass. For `BOTH`, these are
+            times in 0 to T - 1, which run against the steps of the first direction in backward.
         needs: the tasks it waits for.
-        launch: for a "launch" the `persistent.planner.Launch`: its layers, of which `layer` is the first, and blocks.
+        launch: the `persistent.launch.Launch` of a "launch": its layers, of which `layer` is the first, and its blocks.
     """
 
     kind: str
@@ -55,12 +55,12 @@ class Task:
 
     @property
     def has_steps(self):
-        """Whether it runs steps of the recurrence."""
+        """Return whether it runs steps of the recurrence."""
         return self.kind in ("steps", "launch")
 
     @cached_property
     def places(self):
-        """Its (layer, direction) pairs; for a launch the pairs of all its layers."""
+        """Return the task's (layer, direction) pairs; for a launch those of all its layers."""
         return [(self.layer, self.direction)] if self.launch is None else self.launch.places
 
     def __str__(self):
@@ -72,7 +72,7 @@ class Task:
 
 
 class Span(NamedTuple):
-    """When a task runs, in the unit of its cost."""
+    """The time that a task takes in `Plan.timeline`, in the unit of its cost."""
 
     task: Task
     start: float
@@ -81,12 +81,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Tasks in an order in which they may run. A plan is equal to itself only.
+    """Tasks in an order in which they may run. Plans compare by identity.
 
     Attributes:
-        schedule: name of the schedule that made it. backward: whether it is the plan of the backward pass.
-        reason: why this schedule was taken. tasks: every task once, each after those it needs.
-        concurrent: tasks of different lanes may run at the same time; else one after another.
+        schedule: name of the schedule that made it. backward: whether it is for the backward pass.
+        reason: why this schedule was chosen. tasks: each task once, after those it needs.
+        concurrent: whether tasks of different lanes may run at the same time. Only other plans are prepared for small
+            calls (`numbarnn.layers.prepared`).
     """
 
     schedule: str
@@ -115,28 +116,26 @@ class Plan:
 
     @cached_property
     def needs(self):
-        """For each task the positions in `tasks` of those it needs."""
+        """Return, for each task, the positions in `tasks` of those it needs."""
         position = {task: number for number, task in enumerate(self.tasks)}
         return tuple([tuple(map(position.__getitem__, task.needs)) for task in self.tasks])
 
     @cached_property
     def has_steps(self):
-        """Whether it has steps."""
         return not {task.kind for task in self.tasks}.isdisjoint(("steps", "launch"))
 
     @cached_property
     def has_launches(self):
-        """Whether it has launches."""
         return self.final_launch is not None
 
     @cached_property
     def launched_layers(self):
-        """The layers whose steps its launches run, as a frozenset."""
+        """Return the layers whose steps run in launches, as a frozenset."""
         return frozenset(layer for task in self.tasks if task.launch is not None for layer in task.launch.layer_range)
 
     @cached_property
     def final_launch(self):
-        """The `persistent.planner.Launch` that comes last; None if it has none."""
+        """Return the last `persistent.launch.Launch`, or None."""
         return next((task.launch for task in reversed(self.tasks) if task.launch is not None), None)
 
     def timeline(self, cost=lambda task: 1):

@@ -16,33 +16,33 @@ from numbarnn.weights.space import sizes_of_layers
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of a stack of layers, as plans and CUDA graphs depend on it: everything but arrays that affects results.
+    """One call of a stack of layers: every setting that affects its results, but no arrays. Plans and CUDA graphs
+    depend on it.
 
     Attributes:
         engine: "cpu", "cuda" or "sim". dtype: of x, the weights and the output.
-        input_size: I. hidden_sizes: H of each layer, as kernels have it.
-        units: units of each layer's h if another state has more, which makes `hidden_sizes` wider
+        input_size: I. hidden_sizes: H of each layer, as kernels see it.
+        units: units of each layer's h, if another state has more and so makes `hidden_sizes` wider
             (`numbarnn.weights.space.sizes_of_layers`); else empty.
-        directions, steps, batch: D, T, B. training: keep what backward needs, and apply dropout.
-        dropout: its probability between layers in training.
+        directions, steps, batch: D, T, B. training: whether to keep what backward needs, and to apply dropout.
+        dropout: probability of dropout between layers in training.
         bias: which biases exist, one of `numbarnn.weights.BIAS_MODES`.
-        projection: P, the width of h if it is W_hr m with the cell's output m; 0 without.
-        input_mode: "linear"; in layer 0 "skip": x itself replaces W x, for each gate; "given": x is W x.
-        padded: sequences may be shorter than T: numbers beyond their length are ignored in x, and filled in y.
-        resets: sequences may be reset. batch_major: x, y, dy and dx have the axes of batch and time exchanged.
-        keeps_states: the cell states of every step of the last layer are a result too.
-        fuses_input: steps compute x Wᵀ themselves (`Engine.fuses_input`).
-        allow_tf32: float32 products may be computed by tensor cores, which round their operands to TF32 (GPUs only).
-        splits_tf32: persistent kernels may compute float32 products by tensor cores as three TF32 products each, with
-            errors like float32's (GPUs only). cuBLAS has no such mode; its products stay float32.
+        projection: P, the width of h = W_hr m for the cell's output m; 0 without projection.
+        input_mode: "linear"; or for layer 0 "skip" (x itself replaces W x, in each gate) or "given" (x is W x).
+        padded: whether sequences may be shorter than T. x is not read beyond a length, and y gets the padding value.
+        resets: whether sequences may restart. batch_major: whether x, y, dy and dx are (B, T, ...).
+        keeps_states: whether the last layer's cell states of every step are results.
+        fuses_input: whether steps compute x Wᵀ themselves (`Engine.fuses_input`).
+        allow_tf32: whether tensor cores may compute float32 products with operands rounded to TF32 (GPUs only).
+        splits_tf32: whether persistent kernels may compute a float32 product as three TF32 products, with errors like
+            float32's (GPUs only). cuBLAS has no such mode and computes in float32.
         profile: the planners' description of the device (`Engine.profile`), or None.
-        checkpoint_every: k: in training only the states at every k-th step are kept; 0: all that backward reads.
-        segment_of: number of steps of the call that these steps are a segment of; 0: they are the whole call. Cell
-            states and gradients of states pass between segments in `state_dtype`.
-        flat_size: numbers of the buffer by which kernels find weights, if it also has other layers and directions; 0:
-            it has these alone.
-        copied: `copied_gates` of a segment of one of several layers, which depend on the layers below; None if they
-            follow from the other attributes.
+        checkpoint_every: k, if training keeps only the states of every k-th step; 0: it keeps all that backward reads.
+        segment_of: number of steps of the call that contains this segment; 0 for a whole call. Segments pass cell
+            states and gradients of states to each other in `state_dtype`.
+        flat_size: only for keys: size of the buffer of all weights if it has other layers too, else 0.
+        copied: `copied_gates` of a segment that has only some of the layers; None: they follow from the other
+            attributes.
     """
 
     engine: str
@@ -81,12 +81,12 @@ class Problem:
 
     @property
     def layers(self):
-        """L, the number of layers."""
+        """Return L, the number of layers."""
         return len(self.hidden_sizes)
 
     @property
     def dropping(self):
-        """Whether there is dropout between layers in this call."""
+        """Return whether this call has dropout between layers."""
         return self.training and self.dropout > 0 and self.layers > 1
 
     @cached_property
@@ -100,7 +100,7 @@ class Problem:
 
     @property
     def weights_in_one(self):
-        """Whether kernels find weights by their places in one array, as on GPUs."""
+        """Return whether kernels find weights by their offset in one array, as on GPUs."""
         return self.engine != "cpu"
 
     @cached_property
@@ -110,7 +110,7 @@ class Problem:
 
     @cached_property
     def copied_gates(self):
-        """For each layer how many gates of x Wᵀ, the last ones, are x itself, if kernels have as many units as x.
+        """Return, for each layer, how many gates of x Wᵀ (the last ones) equal x, if kernels have as many units as x.
         They are copied from x, not multiplied by the identity in W."""
         if self.copied is not None:
             return self.copied
@@ -122,22 +122,21 @@ class Problem:
 
     @cached_property
     def masked(self):
-        """Whether some steps are skipped or reset (`numbarnn.common.order`)."""
+        """Return whether some steps are skipped or reset (`numbarnn.common.order`)."""
         return self.padded or self.resets
 
     @property
     def is_segment(self):
-        """Whether the steps are a segment of a call's."""
         return self.segment_of > 0
 
     @cached_property
     def has_checkpoints(self):
-        """Whether a training call runs in segments between checkpoints (`numbarnn.programs.checkpoints`)."""
+        """Return whether a training call runs in segments between checkpoints (`numbarnn.programs.checkpoints`)."""
         return bool(self.training and self.checkpoint_every and self.checkpoint_every < self.steps)
 
     @cached_property
     def copies_x(self):
-        """Whether tasks read a copy of x, time-major and zero beyond sequences, that a tape keeps."""
+        """Return whether tasks read a copy of x, time-major and with zeros beyond sequences, which a tape keeps."""
         return self.batch_major or (self.padded and self.training)
 
     @property
@@ -148,12 +147,12 @@ class Problem:
 
     @cached_property
     def state_dtype(self):
-        """The dtype in which states accumulate."""
+        """Return the dtype in which states accumulate."""
         return compute_dtype(self.dtype)
 
     @cached_property
     def chances(self):
-        """The `Chances` of the cell's random numbers, as kernels take them; None without random numbers."""
+        """Return the `Chances` of the cell's random numbers; None without random numbers."""
         noise, number = self.cell.noise, np.dtype(self.state_dtype).type
         if not noise:
             return None
@@ -163,7 +162,7 @@ class Problem:
 
     @cached_property
     def output_sizes(self):
-        """Width of h of each layer and direction: P with projection, else H."""
+        """Return the width of h of each layer: P with projection, else H."""
         return tuple(self.projection or hidden for hidden in self.hidden_sizes)
 
 

@@ -6,24 +6,57 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from numbarnn.schedules.base import SizedSchedule
+from numbarnn.schedules.base import Schedule
 from numbarnn.schedules.plan import BOTH, Plan, Task, covering, weight_tasks, with_times
 
 NAME = "stepwise"
 REASON = "one input product per layer, then for each step its products, each with a pointwise kernel; runs any size"
 
 
-@lru_cache(maxsize=256)
-def plan_forward(layers, directions, steps, dropout=False, products=None):
-    """Return the forward plan; arguments as those of `forward_tasks`."""
-    return Plan(NAME, False, REASON, forward_tasks(layers, directions, steps, dropout, products, [(0, steps)]))
+class SizedSchedule(Schedule):
+    """A schedule that runs every problem, with plans that depend on layers, directions, steps and dropout alone.
 
+    Args:
+        name: of the schedule.
+        blocks_of: f(layers, steps) -> [first, last) of each block of steps.
+        reason_of: f(layers, steps) -> why the schedule is chosen, as text.
+        order: function that sorts the tasks of a pass. concurrent: see `Plan`.
+    """
 
-@lru_cache(maxsize=256)
-def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
-    """Return the backward plan; arguments as those of `backward_tasks`."""
-    blocks = [(0, steps)]
-    return Plan(NAME, True, REASON, backward_tasks(layers, directions, steps, dropout, weights, input_gradient, blocks))
+    def __init__(self, name, blocks_of, reason_of, order=tuple, concurrent=False):
+        self.name, self._blocks_of, self._reason_of, self._order, self._concurrent = (
+            name, blocks_of, reason_of, order, concurrent,
+        )  # fmt: skip
+        # A plan of many blocks takes milliseconds, and each batch size asks for it again.
+        self.forward, self.backward, self.weights = map(lru_cache(256), (self._forward, self._backward, self._weights))
+
+    def plan_forward(self, problem):
+        return self.forward(*self._sizes(problem), tuple(problem.input_products))
+
+    def plan_backward(self, problem, weights=True, input_gradient=True):
+        return self.backward(*self._sizes(problem), weights, input_gradient)
+
+    def plan_weights(self, problem):
+        return self.weights(*self._sizes(problem))
+
+    def _sizes(self, problem):
+        return problem.layers, problem.directions, problem.steps, problem.dropping
+
+    def _forward(self, layers, directions, steps, dropout=False, products=None):
+        tasks = forward_tasks(layers, directions, steps, dropout, products, self._blocks_of(layers, steps))
+        return self._plan(False, layers, steps, self._order(tasks))
+
+    def _backward(self, layers, directions, steps, dropout=False, weights=True, input_gradient=True):
+        blocks = self._blocks_of(layers, steps)
+        tasks = backward_tasks(layers, directions, steps, dropout, weights, input_gradient, blocks)
+        return self._plan(True, layers, steps, self._order(tasks))
+
+    def _weights(self, layers, directions, steps, dropout=False):
+        tasks = [task for layer in range(layers) for task in weight_tasks(layer, directions, steps, dropout)]
+        return self._plan(True, layers, steps, tuple(tasks))
+
+    def _plan(self, backward, layers, steps, tasks):
+        return Plan(self.name, backward, self._reason_of(layers, steps), tasks, self._concurrent)
 
 
 def forward_tasks(layers, directions, steps, dropout, products, blocks):
@@ -45,7 +78,7 @@ def forward_tasks(layers, directions, steps, dropout, products, blocks):
             inputs = [Task("input", layer, direction, *block) for block in blocks]
             needs = [covering(below, task.times(steps)) for task in inputs]
             if products is None or layer in products:
-                inputs = [replace(task, needs=own) for task, own in zip(inputs, needs, strict=True)]
+                inputs = [replace(task, needs=needs_of_task) for task, needs_of_task in zip(inputs, needs, strict=True)]
                 tasks, needs = tasks + inputs, [(task,) for task in inputs]
             recurrence = _recurrence(layer, direction, blocks, needs)
             tasks += recurrence
@@ -81,16 +114,9 @@ def backward_tasks(layers, directions, steps, dropout, weights, input_gradient, 
 def _recurrence(layer, direction, blocks, needs):
     """Return the "steps" tasks of a layer and direction, one per block, each after the previous one and its needs."""
     tasks = []
-    for block, others in zip(blocks, needs, strict=True):
-        tasks.append(Task("steps", layer, direction, *block, (*tasks[-1:], *others)))
+    for block, inputs in zip(blocks, needs, strict=True):
+        tasks.append(Task("steps", layer, direction, *block, (*tasks[-1:], *inputs)))
     return tasks
 
 
-@lru_cache(maxsize=256)
-def plan_weights(layers, directions, steps, dropout=False):
-    """Return the plan of the parameters' gradients alone, after a backward pass without them."""
-    tasks = [task for layer in range(layers) for task in weight_tasks(layer, directions, steps, dropout)]
-    return Plan(NAME, True, REASON, tuple(tasks))
-
-
-SCHEDULE = SizedSchedule(NAME, plan_forward, plan_backward, plan_weights)
+SCHEDULE = SizedSchedule(NAME, lambda layers, steps: [(0, steps)], lambda layers, steps: REASON)

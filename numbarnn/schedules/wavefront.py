@@ -7,13 +7,8 @@ run their steps. With two directions a layer's first block needs all of the laye
 two directions overlap, and so do input products with the recurrence below them.
 """
 
-from dataclasses import replace
-from functools import lru_cache
-
 from numbarnn.common.words import counted
-from numbarnn.schedules import stepwise
-from numbarnn.schedules.base import SizedSchedule
-from numbarnn.schedules.plan import Plan
+from numbarnn.schedules.stepwise import SizedSchedule
 
 NAME = "wavefront"
 
@@ -41,34 +36,12 @@ def _reason(layers, steps):
     return f"{blocks} per layer and direction, side by side where their data allow"
 
 
-def _by_diagonals(plan):
-    """Return the plan with its tasks in the order in which their needs are met if all tasks take the same time."""
+def _by_diagonals(tasks):
+    """Sort tasks by the order in which their needs are met if all tasks take the same time."""
     levels = {}  # by identity: comparing tasks by their fields takes longer than all else here
-    for task in plan.tasks:
+    for task in tasks:
         levels[id(task)] = 1 + max([levels[id(need)] for need in task.needs], default=-1)
-    return replace(plan, tasks=tuple(sorted(plan.tasks, key=lambda task: levels[id(task)])))
+    return tuple(sorted(tasks, key=lambda task: levels[id(task)]))
 
 
-@lru_cache(maxsize=256)
-def plan_forward(layers, directions, steps, dropout=False, products=None):
-    """Return the forward plan; arguments as in `stepwise.plan_forward`."""
-    tasks = stepwise.forward_tasks(layers, directions, steps, dropout, products, _blocks(layers, steps))
-    return _by_diagonals(Plan(NAME, False, _reason(layers, steps), tasks, concurrent=True))
-
-
-@lru_cache(maxsize=256)
-def plan_backward(layers, directions, steps, dropout=False, weights=True, input_gradient=True):
-    """Return the backward plan; arguments as in `stepwise.plan_backward`."""
-    blocks = _blocks(layers, steps)
-    tasks = stepwise.backward_tasks(layers, directions, steps, dropout, weights, input_gradient, blocks)
-    return _by_diagonals(Plan(NAME, True, _reason(layers, steps), tasks, concurrent=True))
-
-
-@lru_cache(maxsize=256)
-def plan_weights(layers, directions, steps, dropout=False):
-    """Return the plan of the parameters' gradients alone: all of them side by side."""
-    plan = stepwise.plan_weights(layers, directions, steps, dropout)
-    return replace(plan, schedule=NAME, reason=_reason(layers, steps), concurrent=True)
-
-
-SCHEDULE = SizedSchedule(NAME, plan_forward, plan_backward, plan_weights)
+SCHEDULE = SizedSchedule(NAME, _blocks, _reason, _by_diagonals, concurrent=True)

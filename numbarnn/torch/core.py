@@ -8,7 +8,7 @@ import torch
 from numbarnn.layers.checks import keeps_states
 from numbarnn.layers.planned import NO_KEY, PlannedCalls, Shape
 from numbarnn.layers.sequences import EVERY_STEP, checked
-from numbarnn.programs.backward import Given
+from numbarnn.programs.backward import ResultGrads
 from numbarnn.programs.states import with_each
 from numbarnn.torch.arrays import array_of, gathered, stream_of, tensor_of, weights_of
 from numbarnn.torch.networks import computes_in
@@ -131,7 +131,7 @@ def backward_tensors(prepared, x, weights, reserve, gradients, need, need_states
         x, gradients = with_each((x, gradients), torch.Tensor.float)
     with stream_of(reserve):
         flat = prepared.weights if weights is None else _flat(prepared.network, weights)
-        results = prepared.calls.backward(flat, x, reserve, Given(*gradients), need, prepared.key)
+        results = prepared.calls.backward(flat, x, reserve, ResultGrads(*gradients), need, prepared.key)
         dx, *states, dw = map(tensor_of, results)
         dhx, dcx = (one if wanted else None for one, wanted in zip(states, need_states, strict=True))
         return _rounded((dx, dhx, dcx, dw), dtype)

@@ -1,9 +1,7 @@
-"""Derived weights: arrays that kernels read in place of a cell's parameters.
+"""Derived weights: arrays that kernels read in place of a cell's parameters, such as p.R.a - p.R.a.T.
 
-A cell's `Layout` defines them by `Term`s: p.R.a - p.R.a.T, p.scalar.alpha for every unit, or the rows that one
-array holds for several matrices. `DerivedWeights.derive` computes them before a forward or a backward pass. After a
-backward pass `pull_back` turns their gradients into those of the parameters. Both are array code for NumPy or CuPy;
-parameters that kernels read unchanged are not copied.
+A cell's `Layout` defines them by `Term`s. `DerivedWeights.derive` computes them before a forward or backward pass.
+After a backward pass `pull_back` turns their gradients into gradients of the parameters. Arrays are NumPy's or CuPy's.
 """
 
 import numpy as np
@@ -17,11 +15,11 @@ class DerivedWeights:
     """The parameters of a stack of layers as its kernels read them.
 
     Args:
-        space: the `WeightSpace`. engine: of the stack. flat, dtype: the flat buffer of parameters, its dtype, a name.
-        in_one: kernels find weights by their places in one array: `flat` is then a copy, followed by `derived`.
-        allocate: function (name, shape, dtype) for memory that a later call may use again; None: new memory.
+        space: the `WeightSpace`. engine: the stack's. flat: the flat buffer of parameters. dtype: the buffer's, a name.
+        in_one: kernels read all weights from one array, so that `flat` becomes a copy, followed by `derived`.
+        allocate: function (name, shape, dtype) that returns reusable memory. Default: new memory.
 
-    Attributes: flat: the buffer in which kernels find weights. derived: (space.derived_size,).
+    Attributes: flat: the buffer that kernels read. derived: (space.derived_size,).
     """
 
     def __init__(self, space, engine, flat, dtype, in_one, allocate=None):
@@ -37,7 +35,7 @@ class DerivedWeights:
         }
         self._fixed = {place: {} for place in space.derived}
         self._read, self._known = None, None
-        if engine.array_module is np and not in_one:  # on a device a look at parameters would wait for it
+        if engine.array_module is np and not in_one:  # comparing parameters on a device would wait for it
             read = [
                 self._blocks[place][name][1]
                 for place, kinds in space.derived.items()
@@ -51,13 +49,14 @@ class DerivedWeights:
         return Values(arrays, self._views[place], dtype, self._space.sizes[place], self._fixed[place])
 
     def derive(self):
-        """Compute the derived weights from the current parameters, unless these are unchanged.
-        Several threads may do so at once: each writes the same, finished numbers."""
+        """Compute the derived weights, unless the parameters are unchanged.
+
+        Several threads may call it at once, as all write the same numbers."""
         known = None
         if self._read is not None:
             if self._known is not None and (self._read == self._known).all():
                 return
-            known, self._known = self._read.copy(), None  # an interrupt may come before all is written
+            known, self._known = self._read.copy(), None  # None until all is written, in case of an interrupt
         with self._engine.activate():
             self._engine.follow()
             if self.flat is not self._parameters:
@@ -65,37 +64,35 @@ class DerivedWeights:
             for place, kinds in self._space.derived.items():
                 values = self._values(place)
                 for derived in kinds.values():
-                    out = derived.of(self.derived)
-                    for number, term in enumerate(derived.terms):
-                        _put(derived.rows(out, number), values.of(term), derived.groups)
+                    for term, rows in derived.rows(self.derived):
+                        _put(rows, values.of(term), derived.groups)
         self._known = known
 
     def pull_back(self, dw, d_derived, accumulate):
-        """Set, or add to, the gradients dw of the parameters from which weights are derived. d_derived: the gradient of
-        `derived`. dw holds the gradients of parameters that kernels read unchanged already."""
+        """Set, or add to, the gradients in `dw` of the parameters from which weights are derived.
+
+        d_derived: the gradient of `derived`. dw already has the gradients of parameters that kernels read directly."""
         with self._engine.activate():
             for place, kinds in self._space.derived.items():
                 values, gradients = self._values(place), {}
                 for derived in kinds.values():
-                    d_made = derived.of(d_derived)
-                    for number, term in enumerate(derived.terms):
-                        shape = values.shape(term)
-                        g = _part(derived.rows(d_made, number), shape, derived.groups)
-                        g = g.reshape(shape) if g.ndim == 3 else g
+                    for term, rows in derived.rows(d_derived):
+                        g = _gradient(rows, values.shape(term), derived.groups)
                         values.pull_back(term, g.astype(values.dtype, copy=False), gradients)
                 for name, (part, where, shape) in self._blocks[place].items():
-                    read = part.kind not in (*kinds, *OWN)  # by kernels, unchanged
+                    read_directly = part.kind not in (*kinds, *OWN)
                     gradient = dw[where].reshape(shape)
                     if name in gradients:
-                        g, add = gradients[name], accumulate or read
+                        g, add = gradients[name], accumulate or read_directly
                         gradient[...] = gradient.astype(values.dtype, copy=False) + g if add else g
-                    elif not read and not accumulate:
+                    elif not read_directly and not accumulate:
                         gradient[...] = 0
 
 
 def _put(out, value, groups):
-    """Write a term's value into a gate's rows, which may be more, with more columns, than it has.
-    Missing units are copies of the last one, so that they are finite where it is; they multiply with zeros."""
+    """Write a term's value into a gate's rows, which may have more rows and columns than the value.
+
+    Padding units copy the last unit, so that they stay finite, and padding columns are zero."""
     shape = np.shape(value)
     if shape in ((), out.shape):
         out[...] = value
@@ -108,19 +105,24 @@ def _put(out, value, groups):
 
 
 def _part(array, shape, groups):
-    """Return a view of the part of a gate's rows that a value of that shape fills.
-    With several groups of columns it is (rows, groups, columns of one). A number fills all rows."""
+    """Return the view of a gate's rows that a value of `shape` fills; with groups (rows, groups, columns of one)."""
     if groups > 1 and shape:
         return array.reshape(len(array), groups, -1)[: shape[0], :, : shape[1] // groups]
     return array[tuple(map(slice, shape))]
 
 
+def _gradient(rows, shape, groups):
+    """Return the gradient of a term's value of `shape` from the gradient of a gate's rows."""
+    part = _part(rows, shape, groups)
+    return part.reshape(shape) if part.ndim == 3 else part
+
+
 class Values:
-    """The values of terms, each computed once, and their gradients.
+    """Compute the values of terms, each once, and their gradients.
 
     Args:
-        arrays: numpy, or a module with its functions. parameters: name -> array. dtype: to compute in.
-        sizes: letter -> int. fixed: term -> value, of terms without parameters, shared by `Values` of these sizes.
+        arrays: numpy, or a module with its functions. parameters: name -> array. dtype: the dtype of the arithmetic.
+        sizes: letter -> int. fixed: cache of the values of terms without parameters.
     """
 
     def __init__(self, arrays, parameters, dtype, sizes, fixed=None):
@@ -128,7 +130,7 @@ class Values:
         self._known, self._fixed = {}, {} if fixed is None else fixed
 
     def of(self, term):
-        """Return a term's value: an array, or a number."""
+        """Return a term's value, an array or a number."""
         if term not in self._known:
             self._known[term] = self._computed(term)
         return self._known[term]
@@ -154,15 +156,13 @@ class Values:
         return identity if term.op == "eye" else np.tril(np.ones_like(identity))
 
     def parameter(self, name):
-        """Return one parameter in the compute dtype."""
         return self.parameters[name].astype(self.dtype, copy=False)
 
     def constant(self, array):
-        """Return a NumPy array in the compute dtype."""
         return self.arrays.asarray(array, self.dtype)
 
     def shape(self, term):
-        """Return the shape of a term's value without computing it."""
+        """Return the shape of a term's value; parameters are not computed with."""
         if term.op == "parameter":
             return self.parameters[term.data].shape
         if term.op in ("constant", "eye", "lower", "part"):
@@ -174,8 +174,9 @@ class Values:
         return next((shape for shape in map(self.shape, term.args) if shape), ())
 
     def pull_back(self, term, g, gradients):
-        """Add a term's contribution to `gradients`, name -> array; g is the gradient of the term's value.
-        If kernels read the matrix R.a - R.a.T, then R.a gets g - g.T."""
+        """Add to `gradients`, name -> array, what follows from g, the gradient of a term's value.
+
+        If kernels read the matrix R.a - R.a.T, R.a gets g - g.T."""
         if self.shape(term) == () and np.ndim(g):
             g = g.sum()
         if term.op in ("parameter", "fill"):
@@ -185,16 +186,15 @@ class Values:
                 self.pull_back(argument, gradient(self, g, *term.args), gradients)
 
     def times(self, g, term, other):
-        """Return the gradient of a factor `other`: g times the value of `term`; for a scalar factor the sum of all
-        elements, row by row, without an array of all products."""
+        """Return the gradient g * `term` of a factor `other`, for a scalar its sum without an array of all products."""
         value = self.of(term)
         if self.shape(other) == () and np.ndim(value):
             return self.arrays.einsum("ij,ij->i", g, value).sum()
         return g * value
 
 
-# Operation -> its function of the arguments' values, and for each argument a gradient function. That takes the
-# `Values`, the gradient g of the operation's value and the arguments, all `Term`s, and returns the argument's gradient.
+# Operation -> (function of the arguments' values; for each argument a function (`Values`, gradient g of the operation's
+# value, arguments as `Term`s) -> the argument's gradient).
 OPERATIONS = {
     "transpose": (lambda a: a.T, lambda of, g, a: g.T),
     "neg": (lambda a: -a, lambda of, g, a: -g),
@@ -219,9 +219,9 @@ def _linear(name):
 
 
 class Dual:
-    """An array and its tangent, a + a' e with e e = 0, for the operations that terms have."""
+    """An array and its tangent, a + a' e with e e = 0, with the operations that terms have."""
 
-    __array_ufunc__, __array_priority__ = None, 1000  # arrays leave operations with it to it
+    __array_ufunc__, __array_priority__ = None, 1000  # NumPy's and CuPy's operators call ours
 
     def __init__(self, value, tangent):
         self.value, self.tangent = value, tangent
@@ -259,7 +259,7 @@ def _dual(value):
 
 
 class _DualArrays:
-    """What `Values` needs of a module of arrays."""
+    """The functions of an array module that `Values` needs, for `Dual`s."""
 
     def __init__(self, arrays):
         self.asarray = arrays.asarray
@@ -269,7 +269,7 @@ class _DualArrays:
 
 
 def _values(space, engine, flat, direction, dtype, place):
-    """Return the `Values` of one layer and direction, `Dual`s with a direction of the weights (None: zero)."""
+    """Return the `Values` of one layer and direction as `Dual`s; `direction` has the tangents of `flat`, None: zero."""
     direction = engine.array_module.zeros_like(flat) if direction is None else direction
     parameters = {
         name: Dual(flat[where].reshape(shape), direction[where].reshape(shape))
@@ -279,35 +279,31 @@ def _values(space, engine, flat, direction, dtype, place):
 
 
 def derived_tangents(space, engine, flat, direction, dtype):
-    """Return the tangents of derived weights, (space.derived_size,), for a direction of the parameters."""
-    made = engine.array_module.zeros(space.derived_size, dtype)
+    """Return the tangents of derived weights, (space.derived_size,), for tangents `direction` of the parameters."""
+    tangents = engine.array_module.zeros(space.derived_size, dtype)
     for place, kinds in space.derived.items():
         values = _values(space, engine, flat, direction, dtype, place)
         for derived in kinds.values():
-            for number, term in enumerate(derived.terms):
+            for term, rows in derived.rows(tangents):
                 value = values.of(term)
                 if isinstance(value, Dual):
-                    _put(derived.rows(derived.of(made), number), value.tangent, derived.groups)
-    return made
+                    _put(rows, value.tangent, derived.groups)
+    return tangents
 
 
-def pulled_back(space, engine, flat, direction, of_derived, made, dtype):
-    """Add to the gradients of parameters, and of their direction, those that come from derived weights.
+def pulled_back(space, engine, flat, direction, of_derived, of_parameters, dtype):
+    """Pull the gradients of derived weights and of their tangents (`of_derived`) back to the parameters.
 
-    With a for the gradient of tangents and b for that of values, a + b e is pulled back: the result is so, too.
-
-    of_derived: the gradients of derived weights, and of their tangents. made: the flat gradients to add to."""
+    The results are added to `of_parameters`, the flat gradients of parameters and of their tangents. A `Dual` whose
+    value is the gradient of a tangent, and whose tangent is the gradient of a value, is pulled back like an array."""
     for place, kinds in space.derived.items():
         values, gradients = _values(space, engine, flat, direction, dtype, place), {}
         for derived in kinds.values():
-            for number, term in enumerate(derived.terms):
-                shape = values.shape(term)
-                b, a = (_part(derived.rows(derived.of(one), number), shape, derived.groups) for one in of_derived)
-                values.pull_back(
-                    term, Dual(*(one.reshape(shape) if one.ndim == 3 else one for one in (a, b))), gradients
-                )
+            for (term, of_value), (_, of_tangent) in zip(*map(derived.rows, of_derived), strict=True):
+                pair = (_gradient(rows, values.shape(term), derived.groups) for rows in (of_tangent, of_value))
+                values.pull_back(term, Dual(*pair), gradients)
         for name, (_, where, _) in space.blocks[place].items():
             if name in gradients:
-                found = _dual(gradients[name])
-                made[0][where] += found.tangent.reshape(-1)
-                made[1][where] += found.value.reshape(-1)
+                gradient = _dual(gradients[name])
+                of_parameters[0][where] += gradient.tangent.reshape(-1)
+                of_parameters[1][where] += gradient.value.reshape(-1)

@@ -1,10 +1,9 @@
-"""Keras' weights of LSTM, GRU and SimpleRNN, alone or in Bidirectional, without importing Keras.
+"""Read and write weights of Keras' LSTM, GRU and SimpleRNN, alone or in Bidirectional, without importing Keras.
 
-Layers with unusual activations become a cell made for them, as ONNX' nodes do (`onnx_cells`).
-
-A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], transposed to ours, gates in the order
-`gates.KERAS`; Bidirectional has the forward layer's three, then the backward layer's. The bias is one (G*H,), our b_w;
-only the GRU with reset_after=True has two, in one array (2, 3H): b_w, b_r.
+A layer's `get_weights()` is [kernel (I, G*H), recurrent_kernel (H, G*H), bias], with gates in the order `gates.KERAS`.
+Bidirectional has the forward layer's arrays, then the backward layer's. The bias (G*H,) is our b_w; a GRU with
+reset_after=True has b_w and b_r in one array (2, 3H). Other activations than the usual ones need a custom cell, see
+`onnx_cells`.
 """
 
 import sys
@@ -22,8 +21,7 @@ CLASSES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 
 # ---------------------------------------------------------------- reading
 def read(source, cell=None, reset_after=None, activation=None, recurrent_activation=None):
-    """Return the `NetworkData` of Keras layers or of their weights, see `numbarnn.convert.from_keras`.
-    reset_after is True if nothing says otherwise."""
+    """Return the `NetworkData` of Keras layers or of their weights, see `numbarnn.convert.from_keras`."""
     if not (_is_layer(source) or isinstance(source, tuple | list)):
         raise TypeError(f"source must be a Keras layer, or a list of arrays or layers, not {type_name(source)}")
     if not (_is_layer(source) or source):
@@ -42,14 +40,14 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
         if activation not in (None, cell.removeprefix("rnn_")):
             raise ValueError(f"activation {activation!r} is not that of cell {cell!r}: leave cell out")
         activation = cell.removeprefix("rnn_")
-    asked = activation, recurrent_activation
+    arguments = activation, recurrent_activation
     kinds, parts, widths = set(), {}, set()
     for layer, item in enumerate(items):
-        where, kind, functions = f"layer {layer}" if len(items) > 1 else "the layer", cell, asked
+        where, kind, functions = f"layer {layer}" if len(items) > 1 else "the layer", cell, arguments
         if _is_layer(item):
             kind, functions = _layer_cell(item, where)
             kind = agreed(cell, kind, where)
-            if asked not in ((None, None), functions):
+            if arguments not in ((None, None), functions):
                 raise ValueError(f"{where} has activations of its own, {functions}: leave those arguments out")
             item = item.get_weights()
         directions, kind = _split([host(array, where) for array in item], kind, where, functions[0])
@@ -62,13 +60,8 @@ def read(source, cell=None, reset_after=None, activation=None, recurrent_activat
             f"numbers of directions {sorted(widths)}, their activations {sorted({one for _, one in kinds})}: convert "
             "them one by one"
         )
-    return _made(*kinds.pop(), parts)
-
-
-def _made(cell, functions, parts):
-    """Return the `NetworkData` of parts, (layer, direction) -> {"W", "R", "b_w", "b_r"} in our order.
-    If no built-in cell has their activations, `_functions`' result, it has a cell made for them."""
-    (activation, recurrent), operator = functions, cell.split("_")[0].upper()
+    cell, (activation, recurrent) = kinds.pop()
+    operator = cell.split("_")[0].upper()
     activations = {"LSTM": (recurrent, activation, activation), "GRU": (recurrent, activation), "RNN": (activation,)}
     kind = Kind(operator, activations[operator], linear_before_reset=cell == "gru")
     cell = BUILT_IN.get(kind) or replace(kind, bias="b_w" in parts[0, 0])
@@ -76,7 +69,7 @@ def _made(cell, functions, parts):
 
 
 def _functions(activation, recurrent_activation, where):
-    """Return both activations as an `onnx_cells.Kind` has them, from Keras' names; None: Keras' usual one."""
+    """Return Keras' two activations in the form of `onnx_cells.Kind`; None is Keras' default."""
     names = []
     for name, usual in ((activation, "tanh"), (recurrent_activation, "sigmoid")):
         name = usual if name is None else name
@@ -96,7 +89,7 @@ def _is_layer(value):
 
 
 def _layer_cell(layer, where):
-    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer, or raise for unknown options."""
+    """Return (cell's name, (activation, recurrent_activation)) of a Keras layer; refuse options that we lack."""
     config = layer.get_config()
     if "forward_layer" in dir(layer) and "merge_mode" in config:
         if config["merge_mode"] != "concat":
@@ -122,8 +115,7 @@ def _layer_cell(layer, where):
 
 
 def _split(arrays, cell, where, activation):
-    """Return one dict of parts {"W", "R", "b_w", "b_r"} per direction, in our order, and the cell's name.
-    Any SimpleRNN is "rnn_tanh" here."""
+    """Return ([direction] -> {"W", "R", "b_w", "b_r"} in our order, the cell's name, "rnn_tanh" for any SimpleRNN)."""
     cell = "rnn_tanh" if cell and cell.startswith("rnn_") else cell
     if len(arrays) not in (2, 3, 4, 6):
         raise ValueError(
@@ -158,7 +150,7 @@ def _split(arrays, cell, where, activation):
 
 
 def _cell_by_shape(shape, bias, where, activation):
-    """Return the cell's name, from the shape of recurrent_kernel and [] or [the bias]."""
+    """Infer the cell's name from the shape of recurrent_kernel and the list `bias`, [] or [the bias]."""
     gru = "gru_reset_before" if bias and bias[0].ndim == 1 else "gru"
     cell = {4: "lstm", 3: gru, 1: None if activation is None else "rnn_tanh"}.get(shape[1] / max(shape[0], 1))
     if cell is None:
@@ -171,7 +163,7 @@ def _cell_by_shape(shape, bias, where, activation):
 
 # ---------------------------------------------------------------- writing
 def write(network):
-    """Return `set_weights`' argument for each Keras layer, a list of arrays: see `numbarnn.convert.to_keras`."""
+    """Return for each Keras layer the list of arrays for `set_weights`, see `numbarnn.convert.to_keras`."""
     refuse(network, "Keras", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network, both_biases=network.cell == "gru")
     layers = [[] for _ in network.hidden_sizes]

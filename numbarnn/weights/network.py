@@ -1,7 +1,8 @@
 """The common form of all conversions: a stack's sizes and options, and its parameters by PyTorch's names.
 
-A format's module (`torch`, `keras`, `onnx`, `safetensors`) turns its own form into a `NetworkData` and back; it needs
-no layer and no engine. `numbarnn.convert` makes layers from networks.
+The module of a format (`torch`, `keras`, `onnx`, `safetensors`) converts to a `NetworkData` and back, without a layer
+or an engine. `numbarnn.convert` makes layers from networks. Files of custom cells have a description in its place
+(`describe`): the cell's name and a digest of its equations, which cannot be run from a file.
 """
 
 import re
@@ -13,15 +14,20 @@ from typing import Any
 import numpy as np
 
 from numbarnn import cells
+from numbarnn.cells.definition import Cell
 from numbarnn.cells.layout import BIAS_MODES, STACKED
 from numbarnn.common import install
 from numbarnn.common.precision import DTYPES, numpy_dtype
 from numbarnn.weights import space
 from numbarnn.weights.space import WeightSpace, parameter_name
 
+# a layer's options in its description, and defaults that are left out
+OPTIONS = ("bias", "bidirectional", "batch_first", "dropout", "proj_size", "input_mode", "cell_clip",
+           "clip_propagate_nan")  # fmt: skip
+_DEFAULTS = {"proj_size": 0, "input_mode": "linear", "cell_clip": None, "clip_propagate_nan": True}
 NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(0|[1-9]\d*)(_reverse)?")
 
-# in every refusal to take one form of the GRU for the other
+# explanation in messages that refuse to convert one form of the GRU to the other
 GRU_FORMS = (
     "'gru' applies the reset gate after the recurrent product (cuDNN, PyTorch, Keras with reset_after=True, ONNX with "
     "linear_before_reset=1), 'gru_reset_before' before it (Keras with reset_after=False, ONNX with "
@@ -34,9 +40,8 @@ class NetworkData:
     """A stack of recurrent layers as data.
 
     Attributes:
-        cell: the cell's name; or an `onnx_cells.Kind`, from which a cell is made.
-        parameters: PyTorch's name -> NumPy array, in the order of a state dict.
-        bias, input_mode: of `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
+        cell: the cell's name, or an `onnx_cells.Kind`. parameters: PyTorch's name -> array, in a state dict's order.
+        bias, input_mode: see `BIAS_MODES`, `INPUT_MODES`. proj_size: P, or 0. cell_clip: (lclip, rclip), or None.
     """
 
     cell: Any
@@ -50,12 +55,12 @@ class NetworkData:
     cell_clip: tuple[float, float] | None = None
 
     directions = property(lambda self: 2 if self.bidirectional else 1)
-    like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell that has its gates.")
-    name = property(lambda self: getattr(self.cell, "name", self.cell), doc="What the cell is called.")
+    like = property(lambda self: getattr(self.cell, "like", self.cell), doc="The built-in cell with the same gates.")
+    name = property(lambda self: getattr(self.cell, "name", self.cell), doc="The cell's name.")
 
     @property
     def dtype(self):
-        """The name of the parameters' dtype, one of DTYPES; TypeError if they do not share one."""
+        """Name of the parameters' dtype, one of DTYPES; TypeError if they have several."""
         dtypes, cure = {name: array.dtype.name for name, array in self.parameters.items()}, ", ".join(DTYPES)
         name, *others = set(dtypes.values())
         if others:
@@ -66,13 +71,13 @@ class NetworkData:
 
     @cached_property
     def space(self):
-        """The names and shapes of its parameters."""
+        """The `WeightSpace` of these sizes and options."""
         sizes = cells.get(self.like).num_gates, self.input_size, self.hidden_sizes, self.directions
         per_unit = getattr(self.cell, "per_unit", ())
         return WeightSpace(*sizes, self.bias, self.proj_size, self.input_mode, per_unit=per_unit)
 
     def parts(self, layer, direction=0):
-        """Return kind ("W", "R", "W_hr", "b_w", "b_r"), or the name of a peephole -> array, for those that exist."""
+        """Return kind ("W", "R", "W_hr", "b_w", "b_r") or name of a peephole -> array, of one layer and direction."""
         flat = STACKED | {name: name for name in getattr(self.cell, "per_unit", ())}
         names = {kind: space.named(name, layer, direction) for kind, name in flat.items()}
         return {kind: self.parameters[name] for kind, name in names.items() if name in self.parameters}
@@ -82,14 +87,14 @@ class NetworkData:
         return [(layer, d) for layer in range(len(self.hidden_sizes)) for d in range(self.directions)]
 
 
-# ---------------------------------------------------------------- arrays, and what they belong to
+# ---------------------------------------------------------------- arrays and cells
 def host(value, name):
-    """Return `value` as a NumPy array: a tensor of a framework is detached and copied to the host."""
+    """Return an array or a framework's tensor as a NumPy array. `name` is its name in errors."""
     if isinstance(value, np.ndarray):
         return value
     if getattr(value, "is_meta", False):
         raise ValueError(f"{name} is a tensor on device 'meta', which has no numbers: load the weights first")
-    if hasattr(value, "detach"):  # PyTorch's; NumPy cannot take its bfloat16, which float32 holds exactly
+    if hasattr(value, "detach"):  # PyTorch's, whose bfloat16 NumPy can only take by way of float32
         value = value.detach().cpu()
         half = "bfloat16" in str(value.dtype)
         return value.float().numpy().astype(numpy_dtype("bfloat16")) if half else value.numpy()
@@ -102,7 +107,7 @@ def host(value, name):
 
 
 def package(name, purpose):
-    """Return the module of that name, which only some conversions need; ImportError says how to install it."""
+    """Import an optional package; ImportError says how to install it."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -111,50 +116,52 @@ def package(name, purpose):
 
 
 def of_parts(parts, cell, what="state_dict"):
-    """Return the `NetworkData` of {(layer, direction): {kind: array}}, see `infer`."""
+    """Return the `NetworkData` of parts, {(layer, direction): {kind: array}}, see `infer`."""
     flat = {(STACKED.get(kind, kind), *place): array for place, own in parts.items() for kind, array in own.items()}
     return infer({space.named(*name): array for name, array in flat.items()}, cell, what)
 
 
 def type_name(value):
-    """Return a value's type for an error message, with its module: several frameworks have a class GRU."""
+    """Return a value's type with its module, for messages, as several frameworks have a class GRU."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def cell_name(cell):
-    """Return the name of a cell given by its name, in any case, as PyTorch's `mode` has capitals."""
+    """Return a cell's name from a `Cell` or a name in capitals or small letters."""
     return cells.get(cell.lower() if isinstance(cell, str) else cell).name
 
 
 def agreed(cell, name, where):
-    """Return `name`, the cell's name in a source; ValueError if `cell` asked for another."""
+    """Return `name`, the cell's name in a source; ValueError if the user's argument `cell` is another cell."""
     if cell is None or cell_name(cell) == name:
         return name
-    asked = cell_name(cell)
-    forms = f"; {GRU_FORMS}" if {asked, name} == {"gru", "gru_reset_before"} else ""
-    raise ValueError(f"{where} is of cell {name!r}, not {asked!r} as asked for: leave that argument out{forms}")
+    forms = f"; {GRU_FORMS}" if {cell_name(cell), name} == {"gru", "gru_reset_before"} else ""
+    raise ValueError(
+        f"{where} is of cell {name!r}, not {cell_name(cell)!r} as asked for: leave that argument out{forms}"
+    )
 
 
 def infer(parameters, cell=None, what="state_dict"):
-    """Return the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
+    """Infer the `NetworkData` of a state dict: sizes, directions, bias mode, projection, skip input.
 
     Args:
         parameters: PyTorch's name -> array (NumPy's or a framework's). what: the state dict's name in errors.
-        cell: as of a `NetworkData`; None if the number of gates decides (4: "lstm", 3: "gru"). A state dict does not
-            tell an RNN's activation, nor whether a GRU is "gru_reset_before".
+        cell: see `NetworkData`. Default: by the number of gates, "lstm" (4) or "gru" (3).
 
-    ValueError if names are missing or unknown, or shapes do not fit (all are named); TypeError for what is no array.
+    Raises:
+        ValueError: names are missing or unknown, or shapes do not fit. The message names all of them.
+        TypeError: a value is no array of numbers.
     """
     arrays = {name: host(value, f"{what}[{name!r}]") for name, value in parameters.items()}
     matches = [match for name in arrays if (match := NAME.fullmatch(name))]
     layers = 1 + max((int(match[2]) for match in matches), default=0)
+    matrices = {name: array.shape for name, array in arrays.items() if array.ndim == 2}
     expected = [parameter_name("R", layer, 0) for layer in range(layers)]
-    if missing := [name for name in expected if name not in arrays or arrays[name].ndim != 2]:
+    if missing := [name for name in expected if name not in matrices]:
         unknown = [name for name in arrays if not NAME.fullmatch(name)]
         raise ValueError(f"{what} does not fit a recurrent layer: matrices missing: {missing}, unknown: {unknown}")
-    first, projection = ((array := arrays.get(name)) is not None and array.ndim == 2 and array.shape
-                         for name in ("weight_ih_l0", "weight_hr_l0"))  # fmt: skip
+    first, projection = matrices.get("weight_ih_l0"), matrices.get("weight_hr_l0")
     if cell is None:
         rows, columns = shape = arrays["weight_hh_l0"].shape
         cell = {4: "lstm", 3: "gru"}.get(rows / max(projection[1] if projection else columns, 1))
@@ -190,11 +197,11 @@ def infer(parameters, cell=None, what="state_dict"):
     return replace(network, parameters={name: arrays[name] for name in expected})
 
 
-# ---------------------------------------------------------------- what other formats have and lack
+# ---------------------------------------------------------------- differences between formats
 def completed(network, both_biases=True):
-    """Return the same network with arrays that other formats always have; no bit of y changes.
-    Layer 0 gets a W: the identity for every gate if it skips W, for the direction's own columns if W x is given. With
-    `both_biases` a second, zero bias joins a single one."""
+    """Return a network that computes the same with the arrays that other formats always have.
+
+    Layer 0 without a W gets identity matrices. With `both_biases` a single bias gets a second one of zeros."""
     added, D = {}, network.directions
     if network.input_mode != "linear":
         identity = np.eye(network.input_size, dtype=network.dtype)
@@ -210,10 +217,48 @@ def completed(network, both_biases=True):
 
 
 def refuse(network, target, **without):
-    """Raise ValueError if the network has an option that the target format lacks: option -> the format's name."""
+    """Raise ValueError if the network has one of the options `without`, option -> its description."""
     for option, value in without.items():
         if getattr(network, option):
             raise ValueError(
                 f"{target} has no {value}, but this layer has {option}={getattr(network, option)}; files of "
                 "save_safetensors have all options"
             )
+
+
+# ---------------------------------------------------------------- descriptions of layers of any cell
+def describe(layer):
+    """Return a layer's cell, digest of equations and options as values for JSON."""
+    options = {"bias": layer.bias_mode} | {name: getattr(layer, name) for name in OPTIONS[1:]}
+    kept = {name: value for name, value in options.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+    sizes = {"input_size": layer.input_size, "hidden_size": list(layer.hidden_sizes)}
+    return {"cell": layer.cell, "digest": getattr(layer.stack.cell, "digest", None)} | sizes | kept
+
+
+def described_cell(description, cell, source):
+    """Return the `Cell` of a description: the user's `cell`, or one of numbarnn's, with the same equations.
+
+    Args:
+        cell: a `Cell`, a name, or None. source: the file's description in errors.
+
+    Raises:
+        ValueError: there is no such cell, or it has another name or other equations.
+    """
+    name, digest = description["cell"], description["digest"]
+    if cell is not None:
+        cell = cells.get(cell)
+    else:
+        from numbarnn.cells import library  # traces its cells
+
+        known = getattr(library, name, None), cells.CELLS.get(name)  # some names are in both
+        cell = known[digest is None] or next(filter(None, known), None)  # cells without equations have no digest
+    if not isinstance(cell, Cell):
+        raise ValueError(f"{source} is a layer of the cell {name!r}, which is not numbarnn's own: pass cell=")
+    if cell.name != name:
+        raise ValueError(f"{source} is a layer of the cell {name!r}, but cell= is {cell.name!r}")
+    if getattr(cell, "digest", None) != digest:
+        raise ValueError(
+            f"{source} is a layer of a cell {name!r} with other equations: pass the cell with which it was written, or "
+            "load its arrays by layer.load_state_dict(...)"
+        )
+    return cell

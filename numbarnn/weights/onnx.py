@@ -1,7 +1,7 @@
-"""ONNX: read LSTM, GRU and RNN nodes of a model as a network; `onnx_write` writes them.
+"""Read the LSTM, GRU and RNN nodes of an ONNX model as a network; `onnx_write` writes them.
 
-A node's inputs are X, W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H) = [b_w, b_r], sequence_lens, initial_h, initial_c, P;
-gates in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, and GRU, RNN).
+A node's inputs are X, W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H) = [b_w, b_r], sequence_lens, initial_h, initial_c and
+P. Gates are in the order `gates.ONNX` (https://onnx.ai/onnx/operators/onnx__LSTM.html, and GRU, RNN).
 """
 
 import json
@@ -22,14 +22,12 @@ from numbarnn.weights.onnx_graph import MOVES, OnnxGraph, label
 from numbarnn.weights.onnx_scan import KEY
 
 OPERATORS = ("LSTM", "GRU", "RNN")
-# attribute -> values with which a node computes the same, besides attributes that `_layer` reads
-HARMLESS = {"output_sequence": (0, 1)}
-SIZES = 2, 3  # of steps and sequences, or sequences and steps, if a model leaves them open
+SIZES = 2, 3  # sample sizes of X's first two axes, if a model leaves them open
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
 class OnnxNode(NamedTuple):
-    """Names around one node: its X, and its Y, Y_h, ...; backward: X and Y have the last step first."""
+    """The names of a node's input X and of its results Y, Y_h, ...; `backward` if X and Y have the last step first."""
 
     x: str
     results: tuple[str, ...]
@@ -37,12 +35,12 @@ class OnnxNode(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One node, or two that are the directions of one layer.
+    """One node, or the two nodes that compute a layer's two directions.
 
     Attributes:
-        direction: "forward", "reverse" or "bidirectional". cell: as of a `NetworkData`. layout: 1 is batch first.
-        arrays: one dict per direction, as `NetworkData.parts`.
-        sizes: I, H. outer: the first two sizes of X, None if the model leaves them open.
+        direction: "forward", "reverse" or "bidirectional". cell: see `NetworkData`. layout: 1 if X is (B, T, I).
+        arrays: one dict per direction, see `NetworkData.parts`. sizes: I, H.
+        outer: the first two sizes of X; None where the model leaves one open.
     """
 
     name: str
@@ -54,10 +52,11 @@ class Layer(NamedTuple):
     sizes: tuple[int, int]
     outer: tuple[int | None, int | None]
 
-    def standing_for(self, values):
-        """Yield sample values: (name -> array for X, of zeros, and all results, [node] -> its Y with steps in order).
-        They come with sizes of T and B that tell the axes apart, and with those that the model has fixed. values:
-        (shape, node's number) -> array."""
+    def samples(self, values):
+        """Yield (name -> sample array of X and of each result, list of each node's sample Y with steps in order).
+
+        T and B are `SIZES` in the first pair, so that axes can be told apart, and the model's fixed sizes in the second
+        pair. X is zeros; `values` is a function (shape, number of the node) -> array that makes the results."""
         D, units = len(self.arrays) // len(self.nodes), self.sizes[1]
         for first, second in (SIZES, [size or usual for size, usual in zip(self.outer, SIZES, strict=True)]):
             y, state = (first, D, second, units), (D, second, units)
@@ -72,8 +71,7 @@ class Layer(NamedTuple):
 
 
 def read(model, node=None, reverse_as_forward=False):
-    """Return the `NetworkData` of a loaded model's nodes, and the option batch_first: see
-    `numbarnn.convert.from_onnx`."""
+    """Return the `NetworkData` of a loaded model's nodes, and the option batch_first (`convert.from_onnx`)."""
     whole = OnnxGraph(model.graph, {one.domain: one.version for one in model.opset_import})
     graphs = whole.all()
     recurrent = [(one, graph) for graph in graphs for one in graph.nodes if one.op_type in OPERATORS]
@@ -88,9 +86,12 @@ def read(model, node=None, reverse_as_forward=False):
             f"{_listed(chosen)}"
         )
     layers = []
-    for one in (_layer(node, graph) for node, _ in chosen):
-        pair = _as_one(graph, layers[-1], one) if layers else None
-        layers[len(layers) - (pair is not None) :] = [pair or one]
+    for one, _ in chosen:
+        layer = _layer(one, graph)
+        if layers and (pair := _bidirectional(graph, layers[-1], layer)):
+            layers[-1] = pair
+        else:
+            layers.append(layer)
     if back := [one.name for one in layers if one.direction == "reverse" and not reverse_as_forward]:
         raise ValueError(
             f"node {back[0]!r} has direction='reverse', but numbarnn's layers have a forward direction: pass "
@@ -106,15 +107,15 @@ def read(model, node=None, reverse_as_forward=False):
         _check_fed(graph, below, above)
     first = layers[0]
     x = np.arange(6.0 * first.sizes[0]).reshape(2, 3, -1)
-    turned = [graph.value(first.nodes[0].x, {name: x}).array for name in whole.inputs]  # X, if time came second
-    batch_first = any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in turned)
+    xs = [graph.value(first.nodes[0].x, {name: x}).array for name in whole.inputs]
+    batch_first = any(one is not None and np.array_equal(one, x.swapaxes(0, 1)) for one in xs)  # the model transposes x
     parts = {(layer, d): part for layer, one in enumerate(layers) for d, part in enumerate(one.arrays)}
     network = of_parts(parts, first.cell, "the state dict made of the nodes' weights")
     return network, {"batch_first": first.layout == 1 or batch_first}
 
 
 def described(model):
-    """Return (the description, name -> array) of a model that `onnx_scan` wrote; None of any other."""
+    """Return (description, name -> array) of a model that `onnx_scan` wrote, None for other models."""
     text = {one.key: one.value for one in model.metadata_props}.get(KEY)
     if text is None:
         return None
@@ -124,7 +125,7 @@ def described(model):
 
 
 def load(model):
-    """Return the onnx.ModelProto of what `numbarnn.convert.from_onnx` takes, with inferred shapes."""
+    """Return the onnx.ModelProto of a path, bytes or a ModelProto, with inferred shapes."""
     onnx = package("onnx", "reading ONNX models")
     if isinstance(model, onnx.ModelProto):
         subject, read_it = "the onnx.ModelProto is", lambda: model
@@ -138,24 +139,24 @@ def load(model):
         loaded = read_it()
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # each form that onnx reads (protobuf, JSON, text) has its own errors
+    except Exception as error:  # protobuf, JSON and text each raise their own errors
         raise ValueError(f"{subject} no ONNX model: {' '.join(str(error).split())}") from error
     if not loaded.HasField("graph"):
         raise ValueError(f"{subject} no ONNX model: without a graph (empty, or cut off)")
     try:
         return onnx.shape_inference.infer_shapes(loaded)
-    except Exception:  # too large, or with a mistake: undeclared sizes count as open
+    except Exception:  # a model above 2 GB or with a mistake: treat undeclared sizes as open
         return loaded
 
 
 # ---------------------------------------------------------------- which nodes
 def _listed(recurrent):
-    """Return the names of (node, graph) pairs, and in which branch or body they lie."""
+    """Return the names of (node, graph) pairs, with the branch or body that a node is in."""
     return [f"{label(node)!r} in {graph.place}" if graph.place else label(node) for node, graph in recurrent]
 
 
 def _choose(recurrent, wanted):
-    """Return the (node, graph) pairs that were asked for, in that order."""
+    """Return the (node, graph) pairs that `wanted` (a name, a number or a list of these) selects, in its order."""
     if wanted is None:
         return recurrent
     chosen = []
@@ -169,18 +170,17 @@ def _choose(recurrent, wanted):
     return chosen
 
 
-def _as_one(graph, below, above):
-    """Return two layers as the bidirectional layer that they form; None if they do not."""
+def _bidirectional(graph, below, above):
+    """Return the bidirectional layer of two layers that read the same X and whose results are concatenated, or None."""
     if below.cell != above.cell or below.layout != above.layout or {len(below.arrays), len(above.arrays)} != {1}:
         return None
-    (root, x, backward), (other, other_x, also) = (_followed(graph, one) for one in (below, above))
-    if root != other or x is None or not np.array_equal(x, other_x):
+    (root, x, backward), (other_root, other_x, other_backward) = (_origin_of_x(graph, one) for one in (below, above))
+    if root != other_root or x is None or not np.array_equal(x, other_x):
         return None
-    by_direction = {}  # whether it goes from the last step to the first -> layer
-    for one, turned in ((below, backward), (above, also)):
-        by_direction[(one.direction == "reverse") != turned] = one._replace(
-            nodes=(one.nodes[0]._replace(backward=turned),)
-        )
+    by_direction = {}  # whether a layer goes from the last step to the first -> layer
+    for one, reverses in ((below, backward), (above, other_backward)):
+        node = one.nodes[0]._replace(backward=reverses)
+        by_direction[(one.direction == "reverse") != reverses] = one._replace(nodes=(node,))
     if len(by_direction) == 1:
         return None
     below, above = by_direction[False], by_direction[True]
@@ -190,8 +190,8 @@ def _as_one(graph, below, above):
     return layer if _is_concatenated(graph, layer) else None
 
 
-def _followed(graph, layer):
-    """Return (name of the array whose moved numbers are X, X of it with steps in order, whether X reverses them)."""
+def _origin_of_x(graph, layer):
+    """Return (name of the array that the model rearranges to X, a sample X with steps in order, whether X reverses)."""
     root, _ = graph.origin(layer.nodes[0].x, [one for one in MOVES if one != "Concat"])
     usual = *SIZES, layer.sizes[0]
     sizes = graph.sizes(root)
@@ -204,9 +204,10 @@ def _followed(graph, layer):
 
 
 def _is_concatenated(graph, layer):
-    """Return whether the results of a layer's two nodes, with steps in order, are the two halves of a concatenation."""
-    trials = layer.standing_for(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
-    for inputs, _ in trials:
+    """Return whether a Concat of the model has the results of a layer's two nodes, steps in order, as its halves."""
+    # the two nodes' sample results differ by a constant, which no other pair of halves has
+    samples = layer.samples(lambda shape, number: np.arange(prod(shape)).reshape(shape) - number * prod(shape))
+    for inputs, _ in samples:
         for node in (one for one in graph.nodes if one.op_type == "Concat" and one.output):
             result = graph.value(node.output[0], inputs).array
             axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
@@ -219,9 +220,9 @@ def _is_concatenated(graph, layer):
 
 
 def _check_fed(graph, below, above):
-    """Raise ValueError unless Y (T, D, B, H) of `below`, as (T, B, D*H), is X of `above`; layout 1: Y (B, T, D, H)."""
+    """Raise ValueError unless X of `above` is Y of `below`, rearranged to (T, B, D*H), or (B, T, D*H) for layout 1."""
     rng = np.random.default_rng(0)
-    for inputs, outputs in below.standing_for(lambda shape, _: rng.standard_normal(shape)):
+    for inputs, outputs in below.samples(lambda shape, _: rng.standard_normal(shape)):
         y = np.concatenate(outputs, 2) if below.layout else np.concatenate(outputs, 1).swapaxes(1, 2)
         y = y.reshape(*y.shape[:2], -1)
         xs = [graph.value(node.x, inputs).array for node in above.nodes]
@@ -230,17 +231,16 @@ def _check_fed(graph, below, above):
             return
     x = above.nodes[0].x
     name, node = graph.origin(x)
-    came = f"{node.op_type if node else 'outside'} {name!r}"
-    came += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
+    source = f"{node.op_type if node else 'outside'} {name!r}"
+    source += " by other axes than a layer's" if node is not None and name in below.nodes[0].results else ""
     raise ValueError(
         f"the input {x!r} of node {above.name!r} must be the output of node {below.name!r}, as in a stack, but comes "
-        f"from {came}: convert the nodes one by one with node="
+        f"from {source}: convert the nodes one by one with node="
     )
 
 
 # ---------------------------------------------------------------- one node
 def _layer(node, graph):
-    """Return the node as a `Layer`."""
     from onnx import helper
 
     where = f"node {label(node)!r} ({node.op_type})"
@@ -252,12 +252,12 @@ def _layer(node, graph):
     directions = 2 if direction == "bidirectional" else 1
     layout = attributes.pop("layout", 0)
     hidden = attributes.pop("hidden_size", None)
-    weights = _given(node, graph, where)
+    attributes.pop("output_sequence", None)  # of ONNX 1.0; only says whether Y is wanted
+    weights = _weights(node, graph, where)
     kind = _kind(node.op_type, attributes, directions, where)
     kind = replace(kind, peepholes=bool(np.any(weights.get("P", 0))), bias="B" in weights)
     for name, value in attributes.items():
-        if value not in HARMLESS.get(name, ()):
-            raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
+        raise ValueError(f"{where} has {name}={value!r}, which numbarnn lacks")
     cell = BUILT_IN.get(replace(kind, bias=True), kind)
     units, inputs = hidden or weights["R"].shape[-1], weights["W"].shape[-1]
     rows = len(kind.gates) * units
@@ -275,7 +275,7 @@ def _layer(node, graph):
 
 
 def _kind(operator, attributes, directions, where):
-    """Return the `Kind`, without what inputs tell; removes the attributes that it reads."""
+    """Return the `Kind` that the attributes define, and remove them from the dict."""
     default = DEFAULTS[operator]
     names = [name.decode(errors="replace") for name in attributes.pop("activations", ())] or list(default) * directions
     if len(names) != directions * len(default):
@@ -299,7 +299,7 @@ def _kind(operator, attributes, directions, where):
 
 
 def _activation(name, constants, where):
-    """Return (name, alpha, beta), as many as it has; takes them from the front of the lists of all alphas and betas."""
+    """Return (name, its alpha and beta if it has them); pop these from the front of `constants` (alphas, betas)."""
     known = {one.lower(): one for one in ACTIVATIONS}.get(name.lower())
     if known is None:
         raise ValueError(f"{where} has the activation {name!r}, but ONNX has only {', '.join(ACTIVATIONS)}")
@@ -314,8 +314,8 @@ def _activation(name, constants, where):
     return tuple(activation)
 
 
-def _given(node, graph, where):
-    """Return name -> array of the node's weights, not copied."""
+def _weights(node, graph, where):
+    """Return {"W", "R", "B", "P"} -> array, not copied; refuse constant states and lengths, warn of computed states."""
     names = {kind: name for kind, name in zip(INPUTS, node.input, strict=False) if name}
     if lacking := [kind for kind in ("X", "W", "R") if kind not in names]:
         raise ValueError(f"{where} lacks the input {', '.join(lacking)}")
@@ -344,7 +344,7 @@ def _given(node, graph, where):
 
 
 def _part(kind, part):
-    """Return copies of one direction's {"W", "R", "B", "P"}, as many as exist, in a `NetworkData`'s form."""
+    """Return copies of one direction's W, R, B and P (if present) by the names of `NetworkData.parts`."""
     arrays = {name: part[name] for name in "WR"}
     if "B" in part:
         arrays["b_w"], arrays["b_r"] = np.split(part["B"], 2)

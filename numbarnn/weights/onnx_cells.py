@@ -1,8 +1,7 @@
-"""Cells for ONNX' LSTM, GRU and RNN nodes, and Keras' layers, with options that the built-in cells lack.
+"""Make cells for ONNX nodes and Keras layers with options that the built-in cells lack.
 
 Equations come from https://onnx.ai/onnx/operators/onnx__LSTM.html (and GRU, RNN), with PyTorch's names: g is ONNX' c, n
-its h. `clip` bounds the inputs of activations but the LSTM's last one, which makes h from c: the specification allows
-both readings, and onnxruntime does this.
+its h. `clip` bounds the inputs of all activations but the LSTM's last, as in onnxruntime; the specification is unclear.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from numbarnn.cells.tracing import cell
 LIKE = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}  # operator -> a built-in cell that has its gates
 PEEPHOLES = ("peep_i", "peep_o", "peep_f")  # in ONNX' order
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-# Activation -> (function of x, alpha and beta; default alpha, default beta), as many as it has. None has no default:
-# onnxruntime takes 0, the specification 1 (ThresholdedRelu) or nothing.
+# Activation -> (function of x, alpha and beta; default alpha; default beta). None is no default: onnxruntime takes 0,
+# the specification 1 (ThresholdedRelu) or nothing.
 ACTIVATIONS = {
     "Relu": (lambda x, *_: functions.relu(x),),
     "Tanh": (lambda x, *_: functions.tanh(x),),
@@ -37,7 +36,7 @@ ACTIVATIONS = {
     "ScaledTanh": (lambda x, alpha, beta: alpha * functions.tanh(beta * x), None, None),
 }
 
-# Keras' further activations, by its names; its others state alpha and beta.
+# Activations that only Keras has, by its names.
 KERAS_ALONE = {
     "celu": (functions.elu,), "exponential": (functions.exp,), "gelu": (functions.gelu,),
     "hard_silu": (lambda x: x * functions.hard_sigmoid(x),), "hard_tanh": (functions.hard_tanh,),
@@ -54,13 +53,13 @@ KERAS = {name: (name,) for name in KERAS_ALONE} | {
 
 @dataclass(frozen=True)
 class Kind:
-    """A node's computation, without its weights and direction.
+    """What a node computes, without its weights and direction.
 
     Attributes:
-        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each, as many as it has.
-        clip: the bound of the inputs of gates' activations, or None.
-        bias: whether it has biases. input_forget, peepholes: of an LSTM: f = 1 - i; gates see c.
-        linear_before_reset: of a GRU: the reset gate is applied after the product.
+        operator: "LSTM", "GRU" or "RNN". activations: (name, alpha, beta) of each; those without alpha are shorter.
+        clip: bound of the inputs of the gates' activations, or None. bias: whether it has biases.
+        input_forget, peepholes: whether an LSTM's f is 1 - i, and whether its gates see c.
+        linear_before_reset: whether a GRU applies the reset gate after the product.
     """
 
     operator: str
@@ -76,8 +75,9 @@ class Kind:
     per_unit = property(lambda self: PEEPHOLES if self.peepholes else ())
 
     def named(self, arrays):
-        """Return name in the cell's equations -> array, from one direction's arrays (`NetworkData.parts`).
-        The two biases of a gate are added, with one rounding, unless the reset gate stands between them."""
+        """Turn one direction's arrays (`NetworkData.parts`) into the arrays of the cell's equations, by name.
+
+        A gate's two biases are added, except where the reset gate multiplies one of them."""
 
         def by_gate(kind):
             return dict(zip(self.gates, np.split(arrays[kind], len(self.gates)), strict=True))
@@ -92,8 +92,9 @@ class Kind:
         return {name: array for name, array in result.items() if not (self.input_forget and _of_f(name))}
 
     def arrays(self, named):
-        """Return one direction's arrays of a `NetworkData` from the arrays of the cell's equations.
-        Arrays that f = 1 - i does not read are 0, and so is the second of two added biases."""
+        """Turn the arrays of the cell's equations into one direction's arrays of a `NetworkData`.
+
+        The second bias, and the arrays of f where f is 1 - i, are zeros."""
 
         def of_gate(name):
             unread = self.input_forget and _of_f(name)
@@ -110,7 +111,7 @@ class Kind:
         return result | {name: of_gate(name) for name in self.per_unit}
 
     def attributes(self, directions):
-        """Return the node's attributes: name -> value; ValueError if ONNX does not have an activation."""
+        """Return the node's attributes, name -> value; ValueError if ONNX lacks an activation."""
         if lacking := [name for name, *_ in self.activations if name not in ACTIVATIONS]:
             raise ValueError(f"ONNX has no activation {lacking[0]!r} in its nodes; it has {', '.join(ACTIVATIONS)}")
         of_all, usual = self.activations * directions, tuple((name,) for name in DEFAULTS[self.operator])
@@ -124,7 +125,6 @@ class Kind:
 
     @property
     def name(self):
-        """The cell's name."""
         options = [str(part) for one in self.activations for part in one]
         options += [f"clip_{self.clip}"] if self.clip is not None else []
         flags = ("input_forget", "linear_before_reset", "peepholes")
@@ -132,7 +132,7 @@ class Kind:
         return re.sub(r"\W", "_", "_".join(["onnx", self.operator.lower(), *options]))
 
 
-# what a node computes -> the built-in cell that computes it, with or without biases
+# kind of node -> the built-in cell that computes the same
 BUILT_IN = {
     Kind("LSTM", (("Sigmoid",), ("Tanh",), ("Tanh",))): "lstm",
     Kind("GRU", (("Sigmoid",), ("Tanh",)), linear_before_reset=True): "gru",
@@ -147,27 +147,27 @@ def _of_f(name):
 
 
 def kind_of(cell):
-    """Return the `Kind` of a cell that `cell_of` made; None for others."""
+    """Return the `Kind` of a cell that `cell_of` made, None for other cells."""
     maker, arguments = getattr(cell, "origin", None) or (None, ())
     return arguments[0] if maker is cell_of else None
 
 
 @cache
 def cell_of(kind):
-    """Return the cell of a `Kind`; the same object for equal ones."""
-    built = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_called, kind.activations))
+    """Return the cell of a `Kind`, the same object for equal kinds."""
+    built = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[kind.operator](kind, *map(_function_of, kind.activations))
     return replace(built, origin=(cell_of, (kind,)))
 
 
-def _called(activation):
-    """Return an activation with its alpha and beta as a function of x."""
+def _function_of(activation):
+    """Return the function of x of an activation (name, alpha, beta)."""
     name, *constants = activation
     function = (ACTIVATIONS | KERAS_ALONE)[name][0]
     return lambda x: function(x, *constants)
 
 
 def _terms(kind):
-    """Return functions of p: a gate's bias, a peephole's product with c (0 if absent); and a function to bound x."""
+    """Return three functions: bias(p, gate), seen(p, name, c), both 0 if absent, and bounded(x)."""
 
     def bias(p, gate):
         return getattr(p.b, gate) if kind.bias else 0.0

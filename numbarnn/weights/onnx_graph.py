@@ -1,4 +1,4 @@
-"""Values of an ONNX graph that are known without running the model, computed by ONNX' own reference implementation."""
+"""Compute the values of an ONNX graph that do not depend on the model's inputs, by ONNX' reference implementation."""
 
 from graphlib import CycleError, TopologicalSorter
 from math import prod
@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-# operators that may stand between two layers: they move numbers and change none
+# operators that move numbers without changing them: they may stand between two layers
 MOVES = ("Concat", "Dropout", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
          "Unsqueeze")  # fmt: skip
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 GROW = ("ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
-LARGEST = 2**24  # elements that they may make: a broken file may ask for any number
+LARGEST = 2**24  # most elements that GROW may make, as a broken file may ask for any number
 UNKNOWN_RANK = (None,) * 8  # more sizes than any caller reads
 
 
 class OnnxValue(NamedTuple):
-    """A value's numbers, None if unknown; whether it depends on numbers that the model is given when it runs, not on
-    their shapes alone; and whether it is exact: sizes that the model leaves open count as 1 here."""
+    """The numbers of a value (None if unknown), whether they depend on numbers of the model's inputs (`runs`), and
+    whether they are `exact`, that is, depend on no size that the model leaves open (it counts as 1)."""
 
     array: np.ndarray | None = None
     runs: bool = True
@@ -25,13 +25,9 @@ class OnnxValue(NamedTuple):
 
 
 class OnnxGraph:
-    """A model's graph, or a branch or body within it, which sees the values of the graphs around it.
+    """A model's graph (onnx.GraphProto), or a branch or body in it, which sees the values of `outer`.
 
-    Args:
-        proto: the onnx.GraphProto. opsets: domain -> version. outer: the `OnnxGraph` around it. place: which part it
-            is.
-
-    ValueError: nodes wait for each other in a circle.
+    opsets: domain -> version. place: description of a branch or body, for messages. ValueError if there is a cycle.
     """
 
     def __init__(self, proto, opsets, outer=None, place=""):
@@ -51,23 +47,23 @@ class OnnxGraph:
         ]  # fmt: skip
 
     def all(self):
-        """Return this graph and all graphs within it, level by level."""
+        """Return this graph and all branches and bodies in it."""
         return [self, *(one for part in self.inner for one in part.all())]
 
     def origin(self, name, moves=MOVES):
-        """Return (name, its node or None) of the value from which operators that only move numbers make this one."""
+        """Follow a value back through the operators `moves`; return (name where they start, its node or None)."""
         while (node := self._makers.get(name)) is not None and node.op_type in moves and node.input:
             name = node.input[0]
         return name, node
 
     def sizes(self, name):
-        """Return a value's sizes; None for those that the model leaves open."""
+        """Return a value's sizes, with None for each size that the model leaves open."""
         return self._sizes.get(name, UNKNOWN_RANK)
 
     def value(self, name, samples=None):
-        """Return the `OnnxValue` of a name; ValueError if it lies in a file beside a model whose path is unknown.
-        samples: name -> array that replaces a value when the model runs, and is followed through MOVES; the other
-        values then have its sizes."""
+        """Compute the `OnnxValue` of a name; ValueError if it is external data and the model's path is unknown.
+
+        samples: name -> array that replaces a value of the model; MOVES are applied to it."""
         known = self._known
         if samples is not None:
             known = {one: value for one, value in known.items() if value.exact and not value.runs}
@@ -88,7 +84,6 @@ class OnnxGraph:
         return known[name]
 
     def _results(self, node, known):
-        """Return name -> `OnnxValue` of a node's results."""
         reads = [known[one] for one in _reads(node)]
         if node.op_type == "Shape" and reads and reads[0].array is None:
             sizes, bounds = self.sizes(node.input[0]), {one.name: one.i for one in node.attribute}
@@ -102,7 +97,7 @@ class OnnxGraph:
 
 
 def _computed(node, known, opsets):
-    """Return a node's results; None if ONNX' reference cannot compute them, or draws them at random."""
+    """Return a node's results, or None if they are random or ONNX' reference cannot compute them."""
     from onnx.reference import ReferenceEvaluator
 
     if node.op_type in RANDOM or any(one.HasField("g") for one in node.attribute):
@@ -118,12 +113,12 @@ def _computed(node, known, opsets):
         return ReferenceEvaluator(node, opsets=opsets).run(None, values)
     except MemoryError:
         raise
-    except Exception:  # operators have errors of their own kinds; what cannot be computed is not known
+    except Exception:  # operators raise errors of many types
         return None
 
 
 def _reads(node):
-    """Return the names of the values that a node reads, also in its branches and bodies."""
+    """Return the names of the values that a node, with its branches and bodies, reads."""
     names = dict.fromkeys(filter(None, node.input))
     for inside in (part.g for part in node.attribute if part.HasField("g")):
         inner = {one.name for one in (*inside.input, *inside.initializer)}
@@ -140,7 +135,7 @@ def _sizes(kind):
 def _array(tensor):
     from onnx import TensorProto, numpy_helper
 
-    if tensor.data_location == TensorProto.EXTERNAL:  # which onnx would look for in the current folder
+    if tensor.data_location == TensorProto.EXTERNAL:  # onnx would look in the current folder
         raise ValueError(f"the numbers of {tensor.name!r} are in a file next to the model: pass the model's path")
     try:
         return numpy_helper.to_array(tensor)
@@ -149,5 +144,5 @@ def _array(tensor):
 
 
 def label(node):
-    """Return a node's name, else the name of its first result."""
+    """Return a node's name, or the name of its first result."""
     return node.name or next(filter(None, node.output), "")

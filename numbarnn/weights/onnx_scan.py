@@ -1,8 +1,8 @@
 """Write a layer of any cell as an ONNX model: one `Scan` per layer and direction, whose body is the cell's equations.
 
-W x of all steps is one product before the Scan; its body has the rest of a step (`numbarnn.weights.unfused`).
-Parameters are initializers with the names of the layer's state dict. Nodes compute the cell's matrices from
-them; runtimes do so once, when they load the model.
+One product before the Scan computes W x of all steps; the body computes the rest of a step (`weights.unfused`).
+Parameters are initializers with the names of the layer's state dict. Nodes derive the cell's matrices from
+them, which runtimes do once, when they load the model.
 """
 
 import json
@@ -15,7 +15,7 @@ from numbarnn.weights.network import package
 from numbarnn.weights.onnx_write import OPSET
 from numbarnn.weights.unfused import UnfusedLayer
 
-KEY = "numbarnn"  # of the description of the layer, in the model's metadata
+KEY = "numbarnn"  # in the model's metadata: the description of the layer
 _NAMES = {
     "absolute": "Abs", "add": "Add", "cos": "Cos", "divide": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp",
     "floor": "Floor", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log", "lt": "Less",
@@ -26,14 +26,9 @@ _NAMES = {
 
 
 class GraphValue:
-    """A value of a graph, with Python's operators, which add nodes.
+    """A named value of a `GraphWriter`, with operators that add nodes; `array` is it if only parameters make it."""
 
-    Attributes:
-        graph: the `GraphWriter` where it is. name: in it.
-        array: its number, as a NumPy array, if it follows from parameters alone; shape: of that.
-    """
-
-    __array_ufunc__ = None  # NumPy's numbers leave operations with it to it
+    __array_ufunc__ = None  # NumPy's numbers call __radd__ etc.
 
     def __init__(self, graph, name, array=None):
         self.graph, self.name, self.array = graph, name, array
@@ -48,9 +43,7 @@ class GraphValue:
         return self.graph.node("Neg", self, array=None if self.array is None else -self.array)
 
     def __getitem__(self, key):
-        """Return rows and columns of a matrix of parameters."""
-        rows, columns = key
-        ends = [[0 if one.start is None else one.start for one in key], [rows.stop, columns.stop], [0, 1]]
+        ends = [[one.start or 0 for one in key], [one.stop for one in key], [0, 1]]
         return self.graph.node("Slice", self, *map(self.graph.whole_numbers, ends), array=self.array[key])
 
 
@@ -71,13 +64,9 @@ for _op, _name in {"add": "add", "sub": "sub", "mul": "mul", "divide": "truediv"
 
 
 class GraphWriter:
-    """A graph to which nodes are added: the model's, or the body of a Scan, which can read the values of the other.
+    """Collect the nodes of the model's graph, or of a Scan's body (`outer` is then the model's graph).
 
-    It is also a library as `numbarnn.weights.unfused` takes them.
-
-    Args:
-        dtype: of the numbers, NumPy's.
-        outer: of a body, the model's graph.
+    It is also a library for `numbarnn.weights.unfused`.
     """
 
     def __init__(self, dtype, outer=None):
@@ -89,16 +78,15 @@ class GraphWriter:
 
     # ---------------------------------------------------------------- values
     def initializer(self, name, array):
-        """Return the value of an array that the model holds."""
+        """Store an array in the model; return its value."""
         self.initializers.append(self.onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
         return GraphValue(self.outer or self, name, array)
 
     def constant(self, array):
-        """Return the value of an array, or of a number, in the graph's dtype."""
+        """Return the value of an array or number in the graph's dtype."""
         return self._constant(np.asarray(array, self.dtype))
 
     def whole_numbers(self, numbers):
-        """Return the value of integers."""
         return self._constant(np.asarray(numbers, np.int64))
 
     def _constant(self, array):
@@ -108,15 +96,13 @@ class GraphWriter:
         return self._constants[key]
 
     def declare(self, where, name, shape, number=None):
-        """Declare an input or output; return its value."""
+        """Declare an input or output (`where` is the list of either); return its value."""
         where.append(self.onnx.helper.make_tensor_value_info(name, number or self.number, shape))
         return GraphValue(self, name)
 
     def node(self, kind, *values, array=None, count=1, name=None, **attributes):
-        """Add a node and return its value; `count` of them, if it has several.
-
-        What follows from parameters alone is computed in the model's graph, not in a body.
-        """
+        """Add a node; return its value, or a list of `count` values. A node with a known `array` goes to the model's
+        graph, so that it is not computed at each step."""
         graph = self.outer if self.outer is not None and array is not None else self
         self._count[0] += 1
         names = [name or f"{kind.lower()}_{self._count[0]}"]
@@ -126,7 +112,7 @@ class GraphWriter:
         return made[0] if count == 1 else made
 
     def operation(self, op, *values, function=None):
-        """Add the node of an operation of `numbarnn.cells.tracing.graph` on values and numbers."""
+        """Add the node of an operation of `tracing.graph` on values and numbers."""
         values = [one if isinstance(one, GraphValue) else self.constant(one) for one in values]
         graph = next((one.graph for one in values if one.graph.outer is not None), self)  # in a body, if a value is
         known = function is not None and all(one.array is not None for one in values)
@@ -141,7 +127,7 @@ class GraphWriter:
         return product if bias is None else product + bias
 
     def concatenate(self, arrays, axis=0):
-        """Join values."""
+        """Concatenate values along an axis."""
         arrays = list(arrays)
         known = all(one.array is not None for one in arrays)
         array = np.concatenate([one.array for one in arrays], axis) if known else None
@@ -154,7 +140,7 @@ class GraphWriter:
         return self.node("Split", x, self.whole_numbers(sizes), count=len(sizes), axis=-1)
 
     def spread(self, x, like, width):
-        """Expand a number or a value to (B, width), B of `like`; without `like` to (width,)."""
+        """Broadcast a number or value to (B, width), with B of `like`; to (width,) if `like` is None."""
         x = x if isinstance(x, GraphValue) else self.constant(x)
         if like is None:
             array = np.broadcast_to(x.array, (width,))
@@ -163,7 +149,7 @@ class GraphWriter:
         return self.node("Expand", x, self.node("Concat", batch, self.whole_numbers([width]), axis=0))
 
     def diagonal(self, matrix, count):
-        """Put `count` equal parts of the rows as blocks on a diagonal."""
+        """Return the block-diagonal matrix of `count` equal parts of a matrix' rows."""
         (rows, width), blocks = matrix.shape, []
         for k in range(count):
             part = matrix[slice(k * rows // count, (k + 1) * rows // count), slice(0, width)]
@@ -173,17 +159,17 @@ class GraphWriter:
         return self.concatenate(blocks)
 
     def _modulo(self, a, b):
-        """Add a % b with the sign of b; `Mod` has that of a."""
+        """Add a % b with the sign of b, as in Python; ONNX' Mod has the sign of a."""
         a, b = (one if isinstance(one, GraphValue) else self.constant(one) for one in (a, b))
         rest = self.node("Mod", a, b, fmod=1)
         return self.operation("where", self.operation("lt", rest * b, 0.0), rest + b, rest)
 
     def _bent(self, a, below):
-        """Add the choice of a where it is positive, else of `below`, a function of min(a, 0)."""
+        """Add where(a > 0, a, below(min(a, 0)))."""
         return self.operation("where", self.operation("gt", a, 0.0), a, below(self.operation("minimum", a, 0.0)))
 
     def function(self, op):
-        """Return the function that adds the nodes of an operation of `numbarnn.cells.tracing.graph`."""
+        """Return the function that adds the nodes of an operation of `tracing.graph`."""
         over_units = {"axes": [-1], "keepdims": 1}
         own = {
             "row_sum": lambda a: self.node("ReduceSum", a, self.whole_numbers([-1]), keepdims=1),
@@ -201,10 +187,10 @@ class GraphWriter:
 
 
 def write(stack, parameters, description, batch_first=False, state=False, lengths=False):
-    """Return an onnx.ModelProto that computes what a layer does in inference: see `numbarnn.convert.to_onnx`.
+    """Return an onnx.ModelProto that computes a layer's inference, see `numbarnn.convert.to_onnx`.
 
     Args:
-        stack: the layer's `Stack`. parameters: its state dict. description: JSON's values that tell the layer.
+        stack: the layer's `Stack`. parameters: its state dict. description: see `network.describe`.
     """
     dtype = np.result_type(*parameters.values())
     main, D, names = GraphWriter(dtype), stack.directions, stack.cell.states
@@ -212,10 +198,10 @@ def write(stack, parameters, description, batch_first=False, state=False, length
     held = {name: main.initializer(name, array) for name, array in parameters.items()}
     sequence = ["B", "T"] if batch_first else ["T", "B"]
     x = main.declare(main.inputs, "x", [*sequence, stack.input_size])
-    given = main.declare(main.inputs, "lengths", ["B"], onnx.TensorProto.INT32) if lengths else None
+    lengths = main.declare(main.inputs, "lengths", ["B"], onnx.TensorProto.INT32) if lengths else None
     y = main.node("Transpose", x, perm=[1, 0, 2]) if batch_first else x
     shape = main.node("Shape", y)
-    there = None if given is None else _steps_there(main, shape, given)
+    mask = None if lengths is None else _mask(main, shape, lengths)
     initial = [_initial(main, stack, number, state, shape) for number in range(len(names))]
     finals = [[] for _ in names]
     for layer in range(stack.num_layers):
@@ -225,21 +211,22 @@ def write(stack, parameters, description, batch_first=False, state=False, length
             own = {name: _block(main, held[part.name], part, where, shape)
                    for name, (part, where, shape) in blocks.items()}  # fmt: skip
             begin = [of_state[layer * D + direction] for of_state in initial]
-            output, *final = _scan(main, stack, (layer, direction), own, y, begin, there)
+            output, *final = _scan(main, stack, (layer, direction), own, y, begin, mask)
             outputs.append(output)
-            for found, one in zip(finals, final, strict=True):
-                found.append(one)
+            for of_state, one in zip(finals, final, strict=True):
+                of_state.append(one)
         y = outputs[0] if D == 1 else main.concatenate(outputs, axis=-1)
     main.node("Transpose" if batch_first else "Identity", y, name="y", **({"perm": [1, 0, 2]} if batch_first else {}))
     main.declare(main.outputs, "y", [*sequence, D * stack.output_sizes[-1]])
-    for name, sizes, found in zip(names, stack.state_sizes, finals, strict=True):
-        apart = len(set(sizes)) > 1
-        for part in range(len(sizes) if apart else 1):
-            own = found[part * D : (part + 1) * D] if apart else found
-            place = f"{name}y_l{part}" if apart else f"{name}y"
-            main.node("Concat", *(main.node("Unsqueeze", one, main.whole_numbers([0])) for one in own), name=place,
-                      axis=0)  # fmt: skip
-            main.declare(main.outputs, place, [len(own), "B", sizes[part]])
+    for name, sizes, of_state in zip(names, stack.state_sizes, finals, strict=True):
+        if len(set(sizes)) == 1:
+            outputs = {f"{name}y": of_state}
+        else:
+            outputs = {f"{name}y_l{layer}": of_state[layer * D : (layer + 1) * D] for layer in range(len(sizes))}
+        for (output, values), size in zip(outputs.items(), sizes, strict=False):
+            rows = [main.node("Unsqueeze", one, main.whole_numbers([0])) for one in values]
+            main.node("Concat", *rows, name=output, axis=0)
+            main.declare(main.outputs, output, [len(values), "B", size])
     graph = helper.make_graph(main.nodes, stack.cell.name, main.inputs, main.outputs, main.initializers)
     model = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid("", OPSET)],
                                           producer_name="numbarnn")  # fmt: skip
@@ -249,7 +236,7 @@ def write(stack, parameters, description, batch_first=False, state=False, length
 
 
 def _block(main, whole, part, where, shape):
-    """Return one parameter of the equations, rows of an array of the state dict."""
+    """Return one parameter of the equations as rows of `whole`, an array of the state dict."""
     if len(part.parts) < 2:
         return whole
     first = (where.start - part.offset) // int(np.prod(shape[1:], dtype=int))
@@ -258,8 +245,8 @@ def _block(main, whole, part, where, shape):
     return main.node("Slice", whole, *map(main.whole_numbers, ends), array=array)
 
 
-def _steps_there(main, shape, lengths):
-    """Return (T, B, 1) bools: which steps sequences have."""
+def _mask(main, shape, lengths):
+    """Return (T, B, 1) bools: whether a step is within its sequence's length."""
     steps = main.node("Gather", shape, main.whole_numbers(0))
     lengths = main.node("Cast", lengths, to=main.onnx.TensorProto.INT64)
     counted = main.node("Range", main.whole_numbers(0), steps, main.whole_numbers(1))
@@ -267,10 +254,10 @@ def _steps_there(main, shape, lengths):
     return main.node("Unsqueeze", less, main.whole_numbers([2]))
 
 
-def _initial(main, stack, number, given, shape):
-    """Return [layer and direction] -> the initial value (B, H) of a state."""
+def _initial(main, stack, number, is_input, shape):
+    """Return a state's initial value (B, H) for each layer and direction: zeros, or parts of an input of the model."""
     D, sizes, name = stack.directions, stack.state_sizes[number], stack.cell.states[number]
-    if not given:
+    if not is_input:
         batch = main.node("Slice", shape, *map(main.whole_numbers, ([1], [2])))
         zeros = [
             main.node("Expand", main.constant(0.0), main.node("Concat", batch, main.whole_numbers([size]), axis=0))
@@ -285,7 +272,7 @@ def _initial(main, stack, number, given, shape):
     return [main.node("Gather", one, main.whole_numbers(n), axis=0) for one in wholes for n in range(each)]
 
 
-def _scan(main, stack, place, parameters, x, begin, there):
+def _scan(main, stack, place, parameters, x, begin, mask):
     """Add the Scan of one layer and direction; return y (T, B, H) and the final states."""
     layer = UnfusedLayer(main, stack, *place, parameters)
     gates_of_x, body = layer.gates_of_x(x), GraphWriter(main.dtype, main)
@@ -297,20 +284,19 @@ def _scan(main, stack, place, parameters, x, begin, there):
     scanned = [gates_of_x]
     in_body = UnfusedLayer(body, stack, *place, parameters)
     new = in_body.step(now, states)
-    if there is None:
+    if mask is None:
         y = new[0]
     else:
-        mask = body.declare(body.inputs, f"there_{tag}", ["B", 1], main.onnx.TensorProto.BOOL)
-        scanned.append(there)
-        new = [body.node("Where", mask, one, old) for one, old in zip(new, states, strict=True)]
-        y = body.node("Where", mask, new[0], body.constant(0.0))
+        active = body.declare(body.inputs, f"there_{tag}", ["B", 1], main.onnx.TensorProto.BOOL)
+        scanned.append(mask)
+        new = [body.node("Where", active, one, old) for one, old in zip(new, states, strict=True)]
+        y = body.node("Where", active, new[0], body.constant(0.0))
     for name, one, size in zip([*stack.cell.states, "output"], [*new, y], [*sizes, sizes[0]], strict=True):
         body.node("Identity", one, name=f"{name}_{tag}_new")
         body.declare(body.outputs, f"{name}_{tag}_new", ["B", size])
     graph = main.onnx.helper.make_graph(body.nodes, f"{stack.cell.name}_{tag}", body.inputs, body.outputs)
-    backward, options = place[1], {}
-    if backward:
-        options = {"scan_input_directions": [1] * len(scanned), "scan_output_directions": [1]}
+    backward = {"scan_input_directions": [1] * len(scanned), "scan_output_directions": [1]}
+    options = backward if place[1] else {}
     *final, y = main.node("Scan", *begin, *scanned, count=len(states) + 1, body=graph, num_scan_inputs=len(scanned),
                           **options)  # fmt: skip
     return y, *final

@@ -1,4 +1,4 @@
-"""Write a network as an ONNX model: one LSTM, GRU or RNN node per layer; T and B are left open."""
+"""Write a network as an ONNX model with one LSTM, GRU or RNN node per layer, for any T and B."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from numbarnn.weights import gates
 from numbarnn.weights.network import completed, package, refuse
 from numbarnn.weights.onnx_cells import BUILT_IN, Kind
 
-OPSET = 14  # the first in which the nodes know `layout`; runtimes of 2021 and later have it
+OPSET = 14  # the first with the attribute `layout`, in runtimes since 2021
 OPSET_BFLOAT16 = 22
 _KINDS = {cell: kind for kind, cell in BUILT_IN.items()}
 
 
 def _arrays(network, layer, direction):
-    """Return a node's {"W", "R", "B", "P"} in ONNX' order, as many as exist."""
+    """Return one direction's W, R, B and P (if present) with gates in ONNX' order."""
     parts = network.parts(layer, direction)
     peepholes = [parts.pop(name) for name in getattr(network.cell, "per_unit", ())]
     W, R, *biases = (gates.to_order(array, network.like, gates.ONNX) for array in parts.values())
@@ -21,8 +21,9 @@ def _arrays(network, layer, direction):
 
 
 def write(network, batch_first=False, state=False, lengths=False, apart=False):
-    """Return an onnx.ModelProto of a `NetworkData`, see `numbarnn.convert.to_onnx`; apart: each layer has separate
-    states, hx_l0 (D, B, H) and so on, even if sizes are equal."""
+    """Return an onnx.ModelProto of a `NetworkData`, see `numbarnn.convert.to_onnx`.
+
+    apart: each layer has separate states, such as hx_l0 (D, B, H), even if sizes are equal."""
     refuse(network, "ONNX", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)
     kind = network.cell if isinstance(network.cell, Kind) else _KINDS[network.cell]
@@ -44,7 +45,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         where.append(helper.make_tensor_value_info(name, kind, shape))
 
     def states(name, where):
-        """Return the name of each layer's (D, B, H); inputs or outputs of the model are declared, and inputs split."""
+        """Declare a state as input or output (`where`) of the model; return the name of each layer's (D, B, H)."""
         if apart:
             for layer, hidden in enumerate(H):
                 declare(where, f"{name}_l{layer}", [D, "B", hidden])
@@ -56,7 +57,7 @@ def write(network, batch_first=False, state=False, lengths=False, apart=False):
         return parts
 
     def weights(layer):
-        """Return {"W", "R", "B", "P"} -> the initializer (D, ...) of these weights; "" if there is none."""
+        """Return {"W", "R", "B", "P"} -> name of the initializer (D, ...), "" if the layer has none."""
         arrays = [_arrays(network, layer, direction) for direction in range(D)]
         stacked = {name: np.stack([of_direction[name] for of_direction in arrays]) for name in arrays[0]}
         return {name: constant(f"{name}_l{layer}", stacked[name]) if name in stacked else "" for name in "WRBP"}

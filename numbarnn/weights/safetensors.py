@@ -1,22 +1,21 @@
-"""safetensors files: a state dict by PyTorch's names, with a layer's options, as JSON, in the metadata.
+"""Read and write safetensors files: a state dict by PyTorch's names, with the layer's options as JSON in the metadata.
 
-Any program that reads safetensors finds PyTorch's state dict in them; files by other programs have no options.
+Files of other programs have no options.
 """
 
 import json
 
 from numbarnn.common import files
-from numbarnn.weights import described as described_layers
+from numbarnn.weights import network
 from numbarnn.weights.network import agreed, package
 from numbarnn.weights.torch import read as read_state_dict
 
-KEY = "numbarnn"  # in the metadata
-# The options it may hold.
-OPTIONS = ("cell", "digest", "input_size", "hidden_size", *described_layers.OPTIONS)
+KEY = "numbarnn"  # in the metadata: the options
+OPTIONS = ("cell", "digest", "input_size", "hidden_size", *network.OPTIONS)
 
 
 def write(path, parameters, options):
-    """Write name -> array, and options that JSON can express; OSError if the file cannot be written."""
+    """Write parameters, name -> array, and options; OSError if the file cannot be written."""
     numpy = package("safetensors.numpy", "writing safetensors files")
     data = numpy.save(dict(parameters), metadata={"format": "pt", KEY: json.dumps(options)})
     with files.replacing(path) as part:
@@ -24,27 +23,26 @@ def write(path, parameters, options):
 
 
 def described(path):
-    """Return (the description, name -> array) of a file of a layer of any cell; None of any other."""
+    """Return (description, name -> array) of a file with a description of a layer, None for other files."""
     arrays, metadata = _load(path)
     options = _options(metadata, path)
     return (options, arrays) if "digest" in options else None
 
 
 def read(path, cell=None, prefix=""):
-    """Return the `NetworkData` of a file, and the layer's options in it ({} if another program wrote it).
-    See `numbarnn.convert.load_safetensors`."""
+    """Return a file's `NetworkData` and the layer's options, {} if another program wrote the file."""
     arrays, metadata = _load(path)
     options = _options(metadata, path)
     file_cell = options.pop("cell", None)
-    network, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
-    return network, options
+    data, _ = read_state_dict(arrays, agreed(cell, file_cell, path) if file_cell else cell, prefix)
+    return data, options
 
 
 def _load(path):
-    """Return name -> array, and the metadata."""
+    """Return (name -> array, metadata) of a file."""
     safetensors = package("safetensors", "reading safetensors files")
     numpy = package("safetensors.numpy", "reading safetensors files")
-    with open(path, "rb"):  # an OSError with the file's name, which safetensors' own lack
+    with open(path, "rb"):  # raises OSError with the file's name, which safetensors' errors lack
         pass
     try:
         with safetensors.safe_open(path, "numpy") as file:
@@ -57,7 +55,7 @@ def _load(path):
 def _options(metadata, path):
     try:
         options = json.loads(metadata.get(KEY, "{}"))
-    except (json.JSONDecodeError, RecursionError) as error:  # the second: lists nested too deeply
+    except (json.JSONDecodeError, RecursionError) as error:  # RecursionError: lists nested too deeply
         raise ValueError(f"the metadata {KEY!r} of {path} are not valid JSON: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"the metadata {KEY!r} of {path} must be a JSON object, not {options!r}")

@@ -1,9 +1,9 @@
 """The weight space: all parameters of a stack of layers in one flat buffer, in cuDNN's order.
 
-First come the matrices of all pseudo-layers (layer 0 forward, layer 0 backward, layer 1 forward, ...), each W, then R,
-gate after gate, row-major, then with projection W_hr; then all biases, each b_w then b_r (cudnnGetRNNWeightParams).
-Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R), weight_hr_l0 (W_hr), bias_ih_l0 (b_w), bias_hh_l0 (b_r), with
-"_reverse" for the backward direction.
+A pseudo-layer is one direction of a layer: layer 0 forward, layer 0 backward, layer 1 forward, ... The buffer begins
+with the matrices of all pseudo-layers, each W, R and, with projection, W_hr, gate after gate, row-major. Then come all
+biases, each b_w and b_r (cudnnGetRNNWeightParams). Names are PyTorch's: weight_ih_l0 (W), weight_hh_l0 (R),
+weight_hr_l0 (W_hr), bias_ih_l0 (b_w), bias_hh_l0 (b_r), with "_reverse" for the backward direction.
 """
 
 import math
@@ -18,21 +18,21 @@ from numbarnn.cells.layout import BIAS_MODES, STACKED, Layout, Term, constants_i
 INPUT_MODES = ("linear", "skip", "given")
 WITHOUT_W = ("skip", "given")  # input modes in which layer 0 has no W
 
-PER_UNIT = "per_unit"  # the kind of a per-unit parameter
-SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # kinds with a separate array, not of H numbers
+PER_UNIT = "per_unit"  # the kind of a per-unit parameter, (H,)
+SCALAR, VECTOR, MATRIX = OWN = "scalar", "vector", "matrix"  # kinds of other parameters with a separate array
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One part of the weight space.
+    """One array of the weight space.
 
     Attributes:
-        name: PyTorch's name. offset, shape: where it stands in the flat buffer.
-        kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,), `PER_UNIT` (H,); with projection R is (A*H, P),
-            and there is "W_hr" (P, H). A, the gates of h Rᵀ, is G but for general cells. With n heads R is n times
-            narrower: row g H + j multiplies the numbers of head j div (H/n) alone. Cells that are written as equations
-            may have fewer rows in these, and also a `MATRIX`, `VECTOR` or `SCALAR` of their own (`Layout`).
-        layer, direction: its pseudo-layer. parts: the names of its rows in the cell's equations, block after block.
+        name: PyTorch's name. layer, direction: its pseudo-layer. offset, shape: its place in the flat buffer.
+        kind: "W" (G*H, I), "R" (A*H, H), "b_w" (G*H,), "b_r" (A*H,) or `PER_UNIT` (H,). With projection R is (A*H, P)
+            and "W_hr" (P, H). A is the number of gates of h Rᵀ, G for built-in cells. With n heads R has 1/n of the
+            columns, and row g H + j multiplies head j div (H/n). Custom cells may have fewer rows, and a `MATRIX`,
+            `VECTOR` or `SCALAR` (`Layout`).
+        parts: names in the cell's equations of its blocks of rows.
     """
 
     name: str
@@ -49,43 +49,43 @@ class Parameter:
         return math.prod(self.shape)
 
     def of(self, flat):
-        """Return its view of the flat buffer, NumPy's or CuPy's, or of several, (B, size)."""
+        """Return its view of a flat buffer, or of several buffers (n, size)."""
         where = slice(self.offset, self.offset + self.size)
         if flat.ndim == 1:
             return flat[where].reshape(self.shape)
         return flat[:, where].reshape((len(flat), *self.shape))
 
 
-# Properties of cells that are written as equations: A (None: G), the names of per-unit parameters, the number of heads
-# n, which divides H and P, and a `Layout` with the names of all parameters (None: per-unit parameters alone).
+# Properties of custom cells: A (None: G), the names of per-unit parameters, the number of heads, which divides H and P,
+# and the `Layout` of all parameters (None: only per-unit parameters have names).
 General = namedtuple("General", "num_ah per_unit heads layout", defaults=(None, (), 1, None))
 
 
 def parameter_name(kind, layer, direction):
-    """Return PyTorch's name of a pseudo-layer's parameter of a kind ("W", "R", "W_hr", "b_w", "b_r")."""
+    """Return PyTorch's name of a parameter by its kind ("W", "R", "W_hr", "b_w", "b_r")."""
     return named(STACKED[kind], layer, direction)
 
 
 def named(name, layer, direction):
-    """Return the name of a pseudo-layer's own parameter."""
+    """Return a parameter's name with the suffix of its layer and direction."""
     return f"{name}_l{layer}{'_reverse' if direction else ''}"
 
 
 class WeightSpace:
-    """Where each parameter stands in the flat buffer.
+    """The place of each parameter in the flat buffer.
 
     Args:
         num_gates, input_size, hidden_sizes, directions: G, I of layer 0, H of each layer, D (1 or 2).
-        bias: one of `BIAS_MODES`. proj_size: P, or 0. input_mode: "linear", or one of `WITHOUT_W`: layer 0 has no W.
-        general: properties of a cell that is written as equations, see `General`.
+        bias: one of `BIAS_MODES`. proj_size: P, or 0. input_mode: one of `INPUT_MODES`.
+        general: properties of a custom cell, see `General`.
 
     Attributes:
-        parameters: tuple of `Parameter`, in the buffer's order; size: elements of the buffer.
-        derived: (layer, direction) -> kind -> `Derived`, for arrays that kernels read and the buffer lacks (`Layout`);
-            derived_size: elements of all these. sizes: (layer, direction) -> letter (H, I, P) -> int.
-        widths: number of units that kernels compute with in each layer (`sizes_of_layers`).
+        parameters: tuple of `Parameter`, in the buffer's order. size: number of elements of the buffer.
+        derived: (layer, direction) -> kind -> `Derived`. derived_size: number of elements of all derived arrays.
+        sizes: (layer, direction) -> letter (H, I, P) -> int. widths: units per layer in kernels (`sizes_of_layers`).
 
-    ValueError: two parameters have one name, or sizes are not what the cell's equations need.
+    Raises:
+        ValueError: two parameters have one name, or sizes do not fit the cell's equations.
     """
 
     def __init__(
@@ -130,11 +130,12 @@ class WeightSpace:
             )
 
     def _add_stacked(self, place, kind, shape, read, groups, without_W):
-        """Add the parameters of a kind of `STACKED`. shape: of one array of all gates' rows. read: of the array that
-        kernels read. groups: of its columns, see `Derived`. without_W: the layer has no W."""
+        """Add an array of a kind of `STACKED`.
+
+        shape: shape of all gates' rows. read: shape that kernels read. groups: see `Derived`. without_W: no W here."""
         layout, parts = self._layout, self._layout.rows.get(kind, ())
         if kind in layout.derived or read != shape:
-            terms = layout.derived.get(kind) or as_they_are(parts)
+            terms = layout.derived.get(kind) or parameter_terms(parts)
             missing = {*parameters_in(terms)}.intersection(layout.rows.get("W", ())) if without_W else ()
             if missing and len(shape) == 2:
                 raise ValueError(
@@ -147,10 +148,10 @@ class WeightSpace:
             self._append(STACKED[kind], kind, place, shape, parts)
 
     def _add_own(self, place, matrices):
-        """Add the parameters with separate arrays: `matrices`, or vectors and scalars."""
+        """Add the parameters with separate arrays, either matrices, or vectors and scalars."""
         layout, sizes, width = self._layout, self.sizes[place], self.widths[place[0]]
         if not matrices and ("per_unit" in layout.derived or (layout.per_unit and width != sizes["H"])):
-            terms = layout.derived.get("per_unit") or as_they_are(layout.per_unit)
+            terms = layout.derived.get("per_unit") or parameter_terms(layout.per_unit)
             self._add_derived(place, "per_unit", (len(terms) * width,), terms)
         there = parameters_in([term for derived in self.derived.get(place, {}).values() for term in derived.terms])
         for name, letters in layout.own.items():
@@ -167,7 +168,7 @@ class WeightSpace:
 
     def _add_derived(self, place, kind, shape, terms, groups=1):
         for constant in constants_in(terms):
-            constant.of(self.sizes[place])  # raises unless it fits
+            constant.of(self.sizes[place])  # raises if its shape does not fit
         derived = self.derived.setdefault(place, {})[kind] = Derived(terms, self.derived_size, shape, groups)
         self.derived_size += derived.size
 
@@ -190,8 +191,8 @@ class WeightSpace:
 
     @property
     def blocks(self):
-        """(layer, direction) -> name in the equations -> (its `Parameter`, a slice of the flat buffer, its shape).
-        The order is that of `shapes`."""
+        """(layer, direction) -> name in the equations -> (`Parameter`, slice of the flat buffer, shape), ordered as
+        `shapes`."""
         blocks = {place: {} for place in sorted(self.sizes)}
         for part in self._in_order():
             named_blocks, size = blocks[part.layer, part.direction], part.size // max(len(part.parts), 1)
@@ -202,7 +203,7 @@ class WeightSpace:
         return blocks
 
     def split(self):
-        """Return the same space with each matrix and vector of the equations as a `Parameter` of its own, "W_i_l0"."""
+        """Return a copy in which each matrix and vector of the equations is its own `Parameter`, such as "W_i_l0"."""
         pieces = [
             Parameter(named(flat_name(name), *place), part.kind, *place, where.start, shape, (name,))
             for place, blocks in self.blocks.items() for name, (part, where, shape) in blocks.items()
@@ -212,8 +213,9 @@ class WeightSpace:
         return made
 
     def initial(self, initial, key):
-        """Yield the parameters' initial values by `Cell.initial`: (the `Parameter`, a slice of the flat buffer,
-        values), for each layer and direction. Random numbers follow from `key`, an int."""
+        """Yield (`Parameter`, slice of the flat buffer, values) for each initial value of `Cell.initial`.
+
+        key: int that seeds the random numbers."""
         for (layer, direction), blocks in self.blocks.items():
             for name, value in initial:
                 if name in blocks:  # layer 0 may have no W
@@ -222,8 +224,9 @@ class WeightSpace:
                     yield part, where, drawn if isinstance(drawn, float) else drawn.reshape(-1)
 
     def pseudo_layer(self, flat, layer, direction, derived=None):
-        """Return kind -> view of a flat buffer, for one layer and direction. All per-unit parameters are one, (V * H,),
-        "per_unit". With `derived`, (derived_size,), arrays that kernels read replace them."""
+        """Return kind -> array that kernels read, views of `flat` and `derived`, for one layer and direction.
+
+        All per-unit parameters are one array "per_unit", (V * H,)."""
         parameters = self._places[layer, direction]
         views = {part.kind: part.of(flat) for part in parameters if part.kind in STACKED}
         per_unit = [part for part in parameters if part.kind == PER_UNIT]
@@ -235,9 +238,10 @@ class WeightSpace:
 
 
 class Derived(NamedTuple):
-    """An array of one kind that kernels read, made from parameters: `terms`, one per gate or per-unit parameter, fill H
-    rows, or numbers, or as many as it has of them. groups: its columns are so many groups, one for each direction of
-    the layer below, with zeros at the end of each if kernels have more units there than h has."""
+    """An array that kernels read, derived from parameters. Each of `terms`, one per gate, fills an equal part of it.
+
+    groups: number of groups of columns, one per direction of the layer below. Each group ends in zeros if kernels
+    compute with more units there than h has."""
 
     terms: tuple
     offset: int
@@ -246,21 +250,22 @@ class Derived(NamedTuple):
 
     size, of = Parameter.size, Parameter.of
 
-    def rows(self, array, number):
-        """Return the rows, of an array of its shape, that a term (by number) fills."""
-        count = self.shape[0] // len(self.terms)
-        return array[number * count : (number + 1) * count]
+    def rows(self, flat):
+        """Yield (term, view of the rows that it fills) in a buffer of derived weights."""
+        array, count = self.of(flat), self.shape[0] // len(self.terms)
+        for number, term in enumerate(self.terms):
+            yield term, array[number * count : (number + 1) * count]
 
 
-def as_they_are(names):
-    """Return the `Term`s of parameters."""
+def parameter_terms(names):
+    """Return a `Term` for each parameter name."""
     return tuple(Term("parameter", data=name) for name in names)
 
 
 def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0):
-    """Return [layer] -> (letter (H, I, P) -> int, the sizes that kernels use), for a cell's `Layout`.
-    Kernels have one width for h and all states of a layer: the widest. If a state has more units than h, they compute a
-    wider h than callers see, and matrices that multiply it have columns of zeros there."""
+    """Return for each layer (letter (H, I, P) -> int, letter -> the size in kernels), for a cell's `Layout`.
+
+    In kernels h and all states of a layer have the width of the widest. Matrices are padded with columns of zeros."""
     result, inputs, wide_inputs = [], input_size, input_size
     for hidden in hidden_sizes:
         own = inputs if result else inputs - layout.side_width
@@ -273,8 +278,7 @@ def sizes_of_layers(layout, input_size, hidden_sizes, directions=1, proj_size=0)
 
 
 def check_sizes(layout, sizes, layer, without_W):
-    """Raise ValueError unless sizes (letter -> int) are equal that a cell's `Layout` needs to be.
-    Without W the size I does not matter."""
+    """Raise ValueError unless `sizes`, letter -> int, meet the `Equal`s of a `Layout`; without W any I will do."""
     for one, other, why in layout.equal:
         if without_W and "I" in (one, other):
             continue

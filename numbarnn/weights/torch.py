@@ -1,7 +1,6 @@
-"""PyTorch's state dicts of nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell and nn.RNNCell.
+"""Read and write state dicts of PyTorch's nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell and nn.RNNCell.
 
-numbarnn uses the same names and orders. PyTorch is not imported: a module is anything with `state_dict`, a tensor
-anything with `detach`.
+PyTorch is not imported: a module is anything with `state_dict`, a tensor anything with `detach`.
 """
 
 import os
@@ -15,8 +14,7 @@ CELL_MODULES = {"LSTMCell": "lstm", "GRUCell": "gru", "RNNCell": "rnn"}
 
 
 def read(source, cell=None, prefix=""):
-    """Return (`NetworkData`, the module's batch_first and dropout) of a state dict or module.
-    See `numbarnn.convert.from_torch`."""
+    """Return (`NetworkData`, the module's batch_first and dropout), see `numbarnn.convert.from_torch`."""
     if not isinstance(prefix, str):
         return read_cells(source, cell, prefix), {}
     if isinstance(source, Mapping):
@@ -38,7 +36,7 @@ def read(source, cell=None, prefix=""):
 
 
 def _with_prefix(state_dict, prefix):
-    """Return the entries with a prefix, without it, by a layer's names; a single cell's entries become layer 0's."""
+    """Return the entries that start with a prefix, without it; a single cell's entries get the suffix _l0."""
     chosen = _without(state_dict, prefix)
     if "weight_hh" in chosen:
         chosen = {name + "_l0" * (name in CELL_ENTRIES): value for name, value in chosen.items()}
@@ -61,7 +59,7 @@ def _without(state_dict, prefix):
 
 
 def write(network):
-    """Return a state dict for torch.nn's module of the same sizes, or raise: see `numbarnn.convert.to_torch`."""
+    """Return a state dict for torch.nn's module of the same sizes, see `numbarnn.convert.to_torch`."""
     _refuse_reset_before(network, "torch.nn.GRU")
     refuse(network, "torch.nn", cell_clip="clip of the cell state")
     if len(set(network.hidden_sizes)) > 1:
@@ -82,8 +80,7 @@ def _refuse_reset_before(network, target):
 
 # ---------------------------------------------------------------- single cells
 def read_cells(source, cell=None, prefix=""):
-    """Return the `NetworkData` of a stack of nn.LSTMCell, nn.GRUCell or nn.RNNCell, or of their state dicts.
-    See `numbarnn.convert.from_torch_cells`."""
+    """Return the `NetworkData` of a stack of cells, see `numbarnn.convert.from_torch_cells`."""
     if isinstance(source, Mapping) or hasattr(source, "state_dict"):
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         stack = [[(source, one) for one in ([entry] if isinstance(entry, str) else entry)] for entry in prefixes]
@@ -112,7 +109,7 @@ def read_cells(source, cell=None, prefix=""):
 
 
 def _cell_state(source, prefix, where):
-    """Return the state dict of a cell, and its cell's name (None if unknown)."""
+    """Return a cell's state dict and name; the name is None if `source` is a state dict."""
     kind = None
     if hasattr(source, "state_dict"):
         source = _submodule(source, prefix)
@@ -133,7 +130,7 @@ def _cell_state(source, prefix, where):
 
 
 def write_cells(network):
-    """Return state dicts of torch.nn's cells, or raise: see `numbarnn.convert.to_torch_cells`."""
+    """Return state dicts of torch.nn's cells, see `numbarnn.convert.to_torch_cells`."""
     _refuse_reset_before(network, "torch.nn.GRUCell")
     refuse(network, "A cell of torch.nn", cell_clip="clip of the cell state", proj_size="projection")
     network = completed(network)

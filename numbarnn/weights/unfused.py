@@ -1,32 +1,29 @@
-"""Run a cell's equations as a plain, unfused step on any library's arrays: of PyTorch, NumPy or ONNX.
+"""Run a cell's equations as a plain, unfused step on arrays of PyTorch, NumPy or ONNX.
 
-It interprets the traced graph of the equations. x is (B, I) and states are (B, H), so a matrix M multiplies them as
-x M^T. A library is an object with the functions that a step needs:
+The traced graph of the equations is interpreted. A library is an object with the functions that a step needs:
 
     function(op)             the function of an operation of `numbarnn.cells.tracing.graph`
     linear(x, matrix, bias)  x matrix^T + bias; bias may be None
     concatenate(arrays)      along the first axis
     split(x, sizes)          along the last axis, a list
     spread(x, like, width)   broadcast a number or array to (B, width), B of `like`
-    constant(array)          from NumPy's
+    constant(array)          the library's array of a NumPy array
     diagonal(array, count)   a block-diagonal matrix of `count` equal parts of the rows
 """
 
 from numbarnn.cells.tracing.graph import reachable
 from numbarnn.cells.tracing.tangent import equations_of
 from numbarnn.weights.derived import Values
-from numbarnn.weights.space import WITHOUT_W, as_they_are
+from numbarnn.weights.space import WITHOUT_W, parameter_terms
 
 
 class UnfusedLayer:
     """One layer and direction of a cell.
 
     Args:
-        library: see above.
-        stack: with cell, space, cell_clip, clip_propagate_nan and input_mode.
-        layer, direction: numbers.
+        library: see the module. stack: the `Stack`. layer, direction: numbers.
         parameters: name in the equations -> array of the library.
-        drop: matrix of 0 and 1 / (1 - p) with which R is multiplied element by element; None: without DropConnect.
+        drop: DropConnect's mask of R, 0 or 1 / (1 - p); None without DropConnect.
     """
 
     def __init__(self, library, stack, layer, direction, parameters, drop=None):
@@ -65,25 +62,25 @@ class UnfusedLayer:
         self._functions = {node.op: library.function(node.op) for node in self._work if node.op != "product"}
 
     def _of_gates(self, kind, names):
-        """Return name -> the value of each gate's part of an array of that kind; empty if the layer has none."""
+        """Return name -> array of each gate's part of an array of `kind`; {} if the layer has none."""
         derived = self._space.derived.get(self._place, {}).get(kind)
         if derived is None and not (kind == "per_unit" or self._space.parts(*self._place, kind)):
             return {}
         layout = self._cell.parameters
         held = layout.per_unit if kind == "per_unit" else layout.rows.get(kind, ())
-        terms = as_they_are(held) if derived is None else derived.terms
+        terms = parameter_terms(held) if derived is None else derived.terms
         terms = map(layout.of_all_x, terms) if kind == "W" else terms
         return {name: self._values.of(term) for name, term in zip(names, terms, strict=True)}
 
     def _bias(self, biases, gates, rows):
-        """Return the biases of gates as one array; None without any."""
+        """Return the biases of gates as one array, or None."""
         if not biases:
             return None
         spread = self._library.spread
         return _one(self._library, [spread(biases[gate], None, n) for gate, n in zip(gates, rows, strict=True)])
 
     def gates_of_x(self, x):
-        """Return what does not depend on earlier steps, W x + b_w of all gates side by side, of x (.., I)."""
+        """Return W x + b_w of all gates side by side, for x (.., I) of one or all steps."""
         gates, library, H = self._cell.gates, self._library, self._sizes["H"]
         if self._mode in WITHOUT_W:
             bias = self._bias(self.b_w, gates, [H] * len(gates))
@@ -98,15 +95,15 @@ class UnfusedLayer:
 
     @property
     def _rows(self):
-        """The rows of each gate of W x."""
+        """Number of units of each gate of W x."""
         return [self.W[gate].shape[0] if self.W else self._sizes["H"] for gate in self._cell.gates]
 
     def step(self, gates_of_x, states, noise=None):
-        """Return the new states, [h, ...], each (B, H).
+        """Return the new states [h, ...], each (B, H).
 
         Args:
-            gates_of_x: (B, all gates), of `gates_of_x`. states: [h, ...].
-            noise: the step's random numbers, one (B, H) per random number of the cell; None: their means.
+            gates_of_x: result of `gates_of_x` for this step. states: [h, ...].
+            noise: the step's random numbers, one (B, H) per `Cell.noise`; None: their means.
         """
         structure, library, now = self._structure, self._library, dict(self._known)
         parts = dict(zip(self._cell.gates, library.split(gates_of_x, self._rows), strict=True))
@@ -129,7 +126,7 @@ class UnfusedLayer:
 
 
 class _Values(Values):
-    """The values of terms on the arrays of a library."""
+    """`Values` of arrays of a library."""
 
     def __init__(self, library, parameters, sizes):
         super().__init__(library, parameters, None, sizes)

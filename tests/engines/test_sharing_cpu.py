@@ -12,7 +12,7 @@ from numbarnn.cells import library
 from numbarnn.compile.plain import plain
 from numbarnn.engines import Engine
 from numbarnn.engines.cpu import engine as cpu
-from numbarnn.engines.cpu import joined, panels
+from numbarnn.engines.cpu import fused, panels
 from numbarnn.engines.cpu.records import by_address
 from step_buffers import KINDS, forward_buffers, normal, walk
 
@@ -65,7 +65,7 @@ def share(engine, monkeypatch):
 @pytest.fixture
 def loops_run(engine, monkeypatch):
     """(threads, whether they share sequences; whether R is in panels) of each loop that was run, by itself."""
-    taken, fused = [], joined.Fused.__init__
+    taken, make = [], fused.Fused.__init__
 
     def spy(self, parts, pool, empty):
         names = {address: known.__name__ for (known, _), address in engine._functions.items()}
@@ -73,9 +73,9 @@ def loops_run(engine, monkeypatch):
             if names[one.function].endswith("_loop"):
                 call = one.record
                 taken.append((one.threads, bool(call.by_rows), bool(call.pack)))
-        fused(self, parts, pool, empty)
+        make(self, parts, pool, empty)
 
-    monkeypatch.setattr(joined.Fused, "__init__", spy)
+    monkeypatch.setattr(fused.Fused, "__init__", spy)
     monkeypatch.setattr(engine, "compile", lambda given: Engine.compile(engine, given))  # each loop by itself
     return taken
 

@@ -14,7 +14,7 @@ import pytest
 
 from numbarnn.compile import types
 from numbarnn.engines.cpu import atomics, thread_pool
-from numbarnn.engines.cpu.records import Step, by_address, job_at
+from numbarnn.engines.cpu.records import FusedStep, by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -72,7 +72,7 @@ def count_in_step(zero, address):
 
 def run_on(workers, function, threads, what):
     """Let threads of a pool do something with an array of int64."""
-    step = Step(function=function.address(types.float64), record=what.ctypes.data, threads=threads)
+    step = FusedStep(function=function.address(types.float64), record=what.ctypes.data, threads=threads)
     workers.run(8, ctypes.addressof(step), 1, threads)
 
 
@@ -132,8 +132,8 @@ def count_threads(zero, address):
 def count_one_after_another(workers, threads):
     """On how many threads each of three things was done, which say 1, `threads` and 3 at most."""
     counts = np.zeros((3, 2), np.int64)
-    steps = (Step * 3)(
-        *(Step(function=count_threads.address(types.float64), record=own.ctypes.data, threads=count)
+    steps = (FusedStep * 3)(
+        *(FusedStep(function=count_threads.address(types.float64), record=own.ctypes.data, threads=count)
           for own, count in zip(counts, (1, threads, 3), strict=True))
     )  # fmt: skip
     workers.run(8, ctypes.addressof(steps), 3, max(threads, 3))

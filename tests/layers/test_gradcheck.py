@@ -84,7 +84,7 @@ def test_gradients_that_are_not_meant_to_be_those_of_values():
     def truncated(x, h, p):
         return numbarnn.tanh(p.W.g @ x + p.R.g @ numbarnn.stop_gradient(h))
 
-    with pytest.raises(ValueError, match=r"'truncated' defines gradients itself by stop_gradient, .*detach"):
+    with pytest.raises(ValueError, match=r"'truncated' defines gradients by stop_gradient, .*detach"):
         numbarnn.gradcheck(truncated)
 
 

@@ -8,7 +8,7 @@ import pytest
 import numbarnn as nr
 from numbarnn.cells import library
 from numbarnn.layers import planned
-from numbarnn.programs.backward import Given
+from numbarnn.programs.backward import ResultGrads
 from running import not_prepared
 
 STEPS, BATCH, INPUT, HIDDEN = 6, 4, 5, 8
@@ -65,5 +65,5 @@ def test_a_reserve_tells_calls_with_a_state_from_those_without(name, binds):
                 stack, planned.Shape(STEPS, BATCH, batch_major=layer.batch_first, from_zero=given is None)
             )
             _, reserve = calls.forward(layer.weights, x, state)
-            *_, dw = calls.backward(layer.weights, x, reserve, Given(dy))
+            *_, dw = calls.backward(layer.weights, x, reserve, ResultGrads(dy))
             np.testing.assert_array_equal(dw, grads.weights)

@@ -14,7 +14,7 @@ import numbarnn.torch as nrt
 from child import in_child
 from numbarnn.compile import types
 from numbarnn.engines.cpu import atomics, openmp, thread_pool
-from numbarnn.engines.cpu.records import Step, by_address, job_at
+from numbarnn.engines.cpu.records import FusedStep, by_address, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 needs_openmp = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def count_threads(zero, address):
 def counted(pool, threads, room=8):
     """(Rounds, of how many threads, failures) of each thread of a pool's run."""
     found = np.zeros((room, 3), np.int64)
-    step = Step(function=count_threads.address(types.float64), record=found.ctypes.data, threads=threads)
+    step = FusedStep(function=count_threads.address(types.float64), record=found.ctypes.data, threads=threads)
     pool.run(8, ctypes.addressof(step), 1, threads)
     return found[: np.count_nonzero(found[:, 0])].tolist()
 

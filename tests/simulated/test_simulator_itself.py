@@ -220,12 +220,6 @@ def test_after_an_error_threads_are_unwound_and_numba_is_as_before():
     assert wavefront_is_right(0)
 
 
-# ---------------------------------------------------------------------------------------------------- what kernels call
-
-
-# ------------------------------------------------------------------------------------------------------------ memory
-
-
 @any_order
 def test_atomics(seed):
     @cuda.jit

@@ -7,7 +7,7 @@ import numbarnn as nr
 from comparing import all_arrays
 from numbarnn.cells import library
 from numbarnn.layers import planned
-from numbarnn.programs.backward import Given, Need
+from numbarnn.programs.backward import Need, ResultGrads
 
 STEPS, BATCH = 3, 2
 LAYERS = {
@@ -50,5 +50,5 @@ def check_needs(name, device, schedule, calls=1, **options):
         copy = engine.from_host(host(reserve))
         reserve[...] = 0xFF
         for _ in range(2):
-            dx, *_, dw = calls.backward(layer.weights, x, copy, Given(dy), Need(again=True), key)
+            dx, *_, dw = calls.backward(layer.weights, x, copy, ResultGrads(dy), Need(again=True), key)
             assert np.array_equal(host(dx), host(last.x)) and np.array_equal(host(dw), host(last.weights))

@@ -36,7 +36,7 @@ def check_launches(problem, backward):
 
 
 class Sized(NamedTuple):
-    """A `tables.Place`, and how many elements stand there."""
+    """A `tables.WeightOffsets`, and how many elements stand there."""
 
     W: int
     R: int

@@ -114,15 +114,15 @@ def headline():
         one = newest(device)
         (ours, peers), (theirs, _) = (times_of(find(one, (cell, dtype, False), shape, what)) for what in PASSES)
         peer = "PyTorch" if peers[0] == TORCH else "cuDNN's fastest algorithm"
-        threads = "" if device == "cuda" else f" ({one['method']['threads']} threads)"
+        threads = "" if device == "cuda" else f", {one['method']['threads']} threads"
         first, second = ([milliseconds(middle[name]) for middle in (ours, theirs)] for name in ("numbarnn", peers[0]))
-        what = f"{NAMES[cell]} with {shape.T} steps, batch {shape.B} and {shape.H} units in {dtype}"
+        sizes = f"T = {shape.T}, B = {shape.B}, I = {shape.I}, H = {shape.H}"
         said.append(
-            f"{what}, on an {one['device_name']}{threads}: {first[0]} ms for forward, {first[1]} ms for forward and "
-            f"backward. {peer} takes {second[0]} ms and {second[1]} ms "
-            f"({one['date'][:10]}{', an earlier revision' * changed(one)})."
+            f"- {one['device_name']}{threads}, {NAMES[cell]} in {dtype}, {sizes}: forward {first[0]} ms, forward and "
+            f"backward {first[1]} ms; {peer} {second[0]} ms and {second[1]} ms. Measured {one['date'][:10]}"
+            f"{' with an earlier revision' * changed(one)}."
         )
-    return wrapped(" ".join([*said, "[More figures](notebooks/speed.md)."]), indent="  ")
+    return "\n".join(wrapped(words, indent="  ") for words in said)
 
 
 def wrapped(words, indent=""):
@@ -130,11 +130,10 @@ def wrapped(words, indent=""):
     return textwrap.fill(words, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-# Page -> name of a part -> (what writes it, what stands before and after it). The headline stands within an item of a
-# list, whose paragraph would end with a comment at the start of a line.
+# Page -> name of a part -> (what writes it, what stands before and after it).
 GPU, CPU = partial(table, "cuda", SETS["schedules"]), partial(table, "cpu", SETS["default"])
 PAGES = {
-    "README.md": {"headline": (headline, "\n  ", "")},
+    "README.md": {"headline": (headline, "\n", "\n")},
     "notebooks/speed.md": {"gpu": (GPU, "\n", "\n"), "cpu": (CPU, "\n", "\n")},
 }
 

@@ -77,7 +77,7 @@ class Exchanged(NamedTuple):
 
 
 class Recorder(simulator.Watcher):
-    """Record `blocks` and `events` of the persistent launches of a pass. launches: `planner.Launch`es, in order."""
+    """Record `blocks` and `events` of the persistent launches (`persistent.launch.Launch`) of a pass, in order."""
 
     def __init__(self, launches):
         self.blocks, self.events, self._launches = [], [], iter(launches)

@@ -1,20 +1,20 @@
-"""Cells made of equations: traced, split into products and pointwise stages, and differentiated.
+"""Make cells from equations: trace them, split them into products and pointwise stages, and derive their backward.
 
-values           what equations are run on
-trace            one run of them: nodes, and what is noted about parameters
-errors, hints    what is said when they cannot be traced, and what to write instead; mistakes: what would run unnoticed
-matrices         p: parameters, and expressions of them, which are vectors or matrices; constants
-graph            expressions as a graph, simplified
+decorator        `cell`, which runs all of the following steps
+values           traced values, on which equations run
+matrices         p: parameters, and expressions of parameters; constants: `constant` and `eye`
+trace            one run of the equations, which collects nodes and facts about parameters
+errors, hints    error messages with the line at fault and a replacement; mistakes: warnings
+graph            the graph of expressions, simplified
 structure        gates of W x, gates of R h, further products, sums over units, per-unit parameters, biases, noise
-parameters       their names, places and sizes
-derive, saving   the backward: one sweep over the graph; what forward saves for it
-source           the source of a cell's functions
-decorator        `cell`, which does all that
+parameters       names, places and sizes of the parameters
+derive, saving   the backward, and what forward saves for it
+source           the Python source of a cell's functions
 tangent          a cell's tangent as another cell, for derivatives of higher order
-show             `show`, which prints what became of a cell
+show             `show`, which prints a cell
 """
 
-from numbarnn.cells import functions  # noqa: F401 - whose names are what messages tell to write
+from numbarnn.cells import functions  # noqa: F401 - fills in the functions that messages suggest
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.errors import CellError
 from numbarnn.cells.tracing.show import show

@@ -9,9 +9,9 @@ from numbarnn.cells.tracing.values import Traced
 
 
 class ConstantOfH:
-    """An array that a function makes of H: a number per unit, (H,), or a matrix left of @; also among NumPy arrays."""
+    """An array that depends on H: a vector (H,) or a matrix left of @. It also works with NumPy arrays."""
 
-    __array_ufunc__ = None  # NumPy's operators leave it to these
+    __array_ufunc__ = None  # NumPy's operators call ours
 
     def __init__(self, function):
         self.data = Constant(function=function)
@@ -20,16 +20,15 @@ class ConstantOfH:
         return f"numbarnn.constant({self.data})"
 
     def term(self):
-        """The `Term` of it."""
         return Term("constant", data=self.data)
 
     def _array_for(self, other):
-        """Its array where it meets another, whose axis of units says H."""
+        """Return its array for an operation with `other`, whose first axis has length H."""
         array = self.data.of({"H": len(other)})
         return array[:, None] if array.ndim == 1 < np.ndim(other) else array
 
     def _computed(self, function, other):
-        """The function of this array and another; of a number a function of H again."""
+        """Apply a function to this array and another; the result depends on H unless `other` is an array."""
         own = self.data.function
         if isinstance(other, ConstantOfH):
             return ConstantOfH(lambda H: function(np.asarray(own(H)), np.asarray(other.data.function(H))))
@@ -39,7 +38,7 @@ class ConstantOfH:
 
     def __matmul__(self, other):
         if isinstance(other, Traced):
-            return NotImplemented  # it takes this as a matrix
+            return NotImplemented  # so that Traced.__rmatmul__ handles it
         return self.data.of({"H": len(other)}) @ other
 
     def __neg__(self):
@@ -63,7 +62,7 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 
 class Identity(ConstantOfH):
-    """A multiple of the identity matrix, of the size that it needs to have."""
+    """A multiple of the identity matrix, of the size that the expression needs."""
 
     T = property(lambda self: self)
 

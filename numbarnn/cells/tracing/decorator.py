@@ -34,13 +34,10 @@ class TracedCell(Cell):
     """A `Cell` made from equations by `cell`.
 
     Attributes:
-        definition: the function of equations.
-        equations: its source, to print.
-        hyperparameters: name -> value.
-        save: "gates" or "minimal".
-        structure: which parameters are gates, biases and per-unit parameters.
-        origin: (function, arguments) that make the cell again, if its equations cannot be found by name.
-        counts: name of the last state if it is the number of the step (`numbarnn.step`), else None.
+        definition: the function of equations. equations: its source, to print. hyperparameters: name -> value.
+        save: "gates" or "minimal". structure: the parts of the equations, see `Structure`.
+        origin: (function, arguments) that make the cell again if its equations cannot be found by name, or None.
+        counts: name of the state that is the number of the step (`numbarnn.step`), or None.
     """
 
     definition: Callable[..., Any] | None = None
@@ -73,18 +70,18 @@ class TracedCell(Cell):
 
     @property
     def options(self):
-        """Return the keyword arguments of `cell` that make this cell from its function."""
+        """The keyword arguments of `cell` that make this cell from its function."""
         return {"name": self.name, "save": self.save, **self.hyperparameters}
 
     @property
     def own_derivatives(self):
-        """Return the names of functions that override derivatives, such as "stop_gradient"."""
+        """Names of the functions that override derivatives, such as "stop_gradient"."""
         return tuple(sorted(SAME_VALUE.intersection(node.op for node in reachable(self.structure.outputs))))
 
     @cached_property
     def digest(self):
-        """Return a digest of what the equations compute: the same for other names of variables, order and comments."""
-        numbers, told, terms = {}, [], self.structure.terms
+        """A digest of what the equations compute, whatever their variables, order and comments are."""
+        numbers, described, terms = {}, [], self.structure.terms
         for node in reachable(self.structure.outputs):
             numbers[node] = len(numbers)
             data = repr(node.data)
@@ -92,9 +89,9 @@ class TracedCell(Cell):
                 data = term_text(terms[node.data])
                 arrays = (one.array for one in constants_in((terms[node.data],)))
                 data += "".join(sha256(array.tobytes()).hexdigest() for array in arrays if array is not None)
-            told.append((node.op, data, [numbers[part] for part in node.args]))
+            described.append((node.op, data, [numbers[part] for part in node.args]))
         whole = (
-            told,
+            described,
             [numbers[node] for node in self.structure.outputs],
             self.structure.projection,
             self.structure.heads,
@@ -103,7 +100,7 @@ class TracedCell(Cell):
         return sha256(repr(whole).encode()).hexdigest()[:16]
 
     def __reduce__(self):
-        """Pickle the name of the function, as pickle does for functions, and the options."""
+        """Pickle the name of the function, as pickle does for functions, and the cell's options."""
         if self.origin is not None:
             return self.origin
         place = self.definition.__module__, self.definition.__qualname__
@@ -117,7 +114,7 @@ class TracedCell(Cell):
 
 
 def _found(module, name):
-    """Return the object that a dotted name of a module stands for, or None."""
+    """Return the object with a dotted name in a module, or None."""
     try:
         return reduce(getattr, name.split("."), import_module(module))
     except (ImportError, AttributeError):
@@ -125,7 +122,7 @@ def _found(module, name):
 
 
 def _made_again(module, name, equations, options):
-    """Unpickle a cell: find its equations by name, and raise UnpicklingError if they have changed."""
+    """Unpickle a cell: find its equations by name; UnpicklingError if they are not found or have changed."""
     found = _found(module, name)
     if found is None:
         raise UnpicklingError(
@@ -159,9 +156,9 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
     new states. A parameter left of @ is a matrix, p.scalar.name is one number per layer, and any other is one number
     per unit. The function runs once, on symbolic values; numbarnn derives the backward. `show` prints the result.
 
-    An expression of matrices may stand left of @, such as `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`. It is
-    computed once per call. If x is a factor, as in `g * x`, input_size must be H. A state that is x (`return h, x`), or
-    `sized(s, 40)`, has a size of its own; steps then cost as if all states had the largest. `return p.P.h @ m, c`
+    An expression of matrices left of @, such as `(p.R.a - p.R.a.T - p.scalar.gamma * eye()) @ h`, is computed once per
+    call. If x is used element by element, as in `g * x`, input_size must be H. A state that is x (`return h, x`) or
+    `sized(s, 40)` has another size than h; steps then cost as if all states had the largest size. `return p.P.h @ m, c`
     projects h.
 
     Args:
@@ -170,15 +167,14 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
             few values as possible and computes the others again.
         name: name of the cell. Default: the function's, with the hyperparameters.
         hyperparameters: values for the function's arguments after p, in place of their defaults. They are constants of
-            the cell. An argument with the value `numbarnn.step` gets the number of the step, one with the value
-            `numbarnn.side(width)` an input of each step besides x.
+            the cell, but for `numbarnn.step`, the number of the step, and `numbarnn.side(width)`, a further input.
 
     Returns:
         the cell, for `numbarnn.RNN(cell, ...)`.
 
     Raises:
         CellError: the equations cannot become a cell; the message shows the line and the cure.
-        TypeError, ValueError: `cell` or the function has no such argument, or not such a value.
+        TypeError, ValueError: an argument of `cell` or a hyperparameter is unknown or has a wrong value.
 
     Example:
         >>> import numbarnn as nr
@@ -211,7 +207,7 @@ def cell(function=None, *, save="gates", name=None, **hyperparameters):
         raise error(f"a side input cannot be called {min(clash)}; take another name", source_lines.definition)
     structure = _traced(function, input_name, states, chosen, side, source_lines)
     generated = assemble(name, states, structure, save, chosen, source_lines.statements())
-    # after `assemble`, which may put gates into another order
+    # after `assemble`, which may reorder gates
     layout = layout_of(structure, source_lines.last_return, input_name, side)
     return TracedCell(
         name, tuple(structure.gates), states, **generated, recurrent=tuple(structure.recurrent),
@@ -230,10 +226,7 @@ def _name_of(function):
 
 
 def _signature(function, given, place):
-    """Return (name of the input, names of states, hyperparameter -> value) of a function of equations.
-
-    place: where the function is defined, for errors.
-    """
+    """Return (name of the input, names of states, hyperparameter -> value). place: the function's, for errors."""
     called = _name_of(function)
     takes = list(inspect.signature(function).parameters.values())
     names = [parameter.name for parameter in takes]
@@ -263,10 +256,11 @@ def _signature(function, given, place):
 
 
 def _traced(function, input_name, states, hyperparameters, side, source_lines):
-    """Run the equations on traced values and return their `Structure`. If there are constants, run twice and raise
-    CellError if they differ."""
+    """Run the equations on traced values and return their `Structure`.
+
+    If the equations have constants they run twice, to find random numbers."""
     counts = any(value is step for value in hyperparameters.values())
-    own, place = len(states) - counts, source_lines.last_return  # `own`: states that the function takes and returns
+    own, place = len(states) - counts, source_lines.last_return  # own: number of states that the function returns
 
     def run():
         graph = Graph()
@@ -274,13 +268,13 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
         values = [Value(trace, graph.leaf("state", number)) for number in range(len(states))]
         for value, state in zip(values, states, strict=True):
             value._node.name = state
-        given = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
+        keywords = {key: values[-1] if value is step else value for key, value in hyperparameters.items()}
         start, total = 0, sum(side.values())
         for key, width in side.items():
-            given[key], start = Input(trace, key, PartOfX(key, start, width, total)), start + width
+            keywords[key], start = Input(trace, key, PartOfX(key, start, width, total)), start + width
         x = Input(trace, input_name, PartOfX(input_name, None, None, total) if side else None)
         with trace.running():
-            return trace, values, function(x, *values[:own], Parameters(trace), **given)
+            return trace, values, function(x, *values[:own], Parameters(trace), **keywords)
 
     trace, values, returned = run()
     if trace.constants:
@@ -312,7 +306,7 @@ def _traced(function, input_name, states, hyperparameters, side, source_lines):
 
 
 def _set_options(structure, options, place):
-    """Set the structure's heads and drop_connect from those of its matrices."""
+    """Set the structure's heads and drop_connect; CellError if its matrices do not have the same heads."""
     matrices = [node.data for node in structure.all_recurrent.values()]
     heads = {name: options[name][0] for name in matrices}
     if len(set(heads.values())) > 1:
@@ -331,13 +325,12 @@ def _set_options(structure, options, place):
 
 
 def _new_states(trace, returned, states, place):
-    """Return the nodes of the new states that the equations returned; raise CellError if they do not fit."""
+    """Return the nodes of the new states; CellError unless the equations returned one value per state."""
     values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     if returned is None or len(values) != len(states):
-        came = "nothing" if returned is None else f"{len(values)} value{'s' if len(values) != 1 else ''}"
+        got = "nothing" if returned is None else f"{len(values)} value{'s' if len(values) != 1 else ''}"
         raise error(
-            f"{came} returned; expected the new value of each state, in the order of the arguments: "
-            f"{', '.join(states)}",
+            f"{got} returned; expected the new value of each state, in the order of the arguments: {', '.join(states)}",
             place,
         )
     for value, state in zip(values, states, strict=True):
@@ -352,7 +345,7 @@ def _new_states(trace, returned, states, place):
 
 
 class _Source:
-    """The source of a function of equations, with the places of its definition, statements and last return."""
+    """The source of a function of equations, and the places (file, line) of its definition and last return."""
 
     def __init__(self, function):
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -362,14 +355,13 @@ class _Source:
         try:
             self.text = textwrap.dedent(inspect.getsource(function))
             self._nodes = list(ast.walk(ast.parse(self.text)))
-        except (OSError, TypeError, SyntaxError):  # there is none, or it is cut out of a larger expression
+        except (OSError, TypeError, SyntaxError):  # no source, or a lambda within a larger expression
             return
         if lines := [node.lineno for node in self._nodes if isinstance(node, ast.Return)]:
             self.last_return = self.file, self._first + max(lines) - 1
 
     def statements(self):
-        """Return a dict from (file, line) to the source of the simple statement that covers this line, joined to one
-        line."""
+        """Return (file, line) -> source, as one line, of the simple statement on this line."""
         found = {}
         for node in self._nodes:
             if isinstance(node, ast.stmt) and not hasattr(node, "body"):

@@ -1,7 +1,4 @@
-"""The backward of equations: one sweep from the outputs to the leaves, which adds up every node's gradient.
-
-Derivatives are made of values that are there anyway where they can be: sigmoid's from the sigmoid.
-"""
+"""Derive the backward of equations: sweep from the outputs to the leaves and add up the gradient of every node."""
 
 import math
 
@@ -9,7 +6,7 @@ from numbarnn.cells.tracing.graph import COMPARISONS, is_const, reachable
 
 
 def _from_output(derivative):
-    """The rule of a function whose derivative is another one, of its value."""
+    """Return the rule of a function whose derivative is a function of its value."""
     return lambda make, node, g: [(0, g, make(derivative, node))]
 
 
@@ -22,8 +19,7 @@ def _divide(make, node, g):
 
 
 def _power(make, node, g):
-    """Where an exponent that is computed is 0, or a base of one is, an infinite factor meets a 0: the derivative is 0
-    there, as in PyTorch."""
+    # Where the exponent or the base is 0, a factor may be infinite: the derivative is 0 there, as in PyTorch.
     a, b = node.args
     zero, one_less = make("const", 0), make("power", a, make("sub", b, make("const", 1)))
     of_a = make("where", make("eq", b, zero), zero, one_less)
@@ -32,13 +28,13 @@ def _power(make, node, g):
 
 
 def _choice(make, condition, g, first):
-    """The gradients of two arguments, numbers `first` and first + 1: the condition says which of them is the value."""
+    """Return the gradients of arguments number `first` and first + 1, of which the condition chooses one."""
     zero = make("const", 0)
     return [(first, make("where", condition, g, zero), None), (first + 1, make("where", condition, zero, g), None)]
 
 
 def _normal_density(scale, exponent):
-    """The rule of a function of x whose derivative is scale e^(exponent x²)."""
+    """Return the rule of a function of x whose derivative is scale e^(exponent x²)."""
 
     def rule(make, node, g):
         (x,) = node.args
@@ -60,7 +56,7 @@ def _custom_derivative(make, node, g):
 
 
 def _rectifier(make, node, g):
-    """Return the derivative of leaky_relu or elu from its value: 1 where it is positive, else the slope there."""
+    """Return the gradient of leaky_relu or elu from its value."""
     constant = node.args[1]
     slope = constant if node.op == "leaky_relu" else make("add", node, constant)
     return [(0, g, make("where", make("gt", node, make("const", 0)), make("const", 1), slope))]
@@ -71,9 +67,9 @@ def _softsign(make, node, g):
     return [(0, g, make("mul", rest, rest))]
 
 
-#: Operation -> rule(make, node, g), g the node's gradient: what it adds to the gradients of its arguments, as (number
-#: of the argument, a, b): a b, or a where b is None. `make` is `Graph.make`, and makes constants too. What has no rule
-#: passes no gradient on: stop_gradient, sign, floor, row_max.
+#: Operation -> rule(make, node, g), with the node's gradient g. A rule returns triples (number of an argument, a, b):
+#: the argument's gradient is a b, or a if b is None. `make` is `Graph.make`, extended by constants. Operations without
+#: a rule pass no gradient on: stop_gradient, sign, floor, row_max.
 RULES = {
     "add": lambda make, node, g: [(0, g, None), (1, g, None)],
     "sub": lambda make, node, g: [(0, g, None), (1, make("neg", g), None)],
@@ -102,7 +98,7 @@ RULES = {
     "elu": _rectifier,
     "softsign": _softsign,
     "softplus": lambda make, node, g: [(0, g, make("neg", make("expm1", make("neg", node))))],
-    # what the rules above make, for the backward of a tangent
+    # derivatives that the rules above make: a tangent's backward differentiates them again
     "d_sigmoid": lambda make, node, g: [(0, g, make("sub", make("const", 1), make("add", *node.args * 2)))],
     "d_tanh": lambda make, node, g: [(0, g, make("neg", make("add", *node.args * 2)))],
     "expm1": lambda make, node, g: [(0, g, make("exp", node.args[0]))],
@@ -111,13 +107,14 @@ RULES = {
 
 
 class Gradients:
-    """Node -> its gradient, a node; of what no output depends on 0.
+    """Map a node to the node of its gradient, 0 for nodes that no output depends on.
+
+    Gradients through products with the first state are not included: engines add them.
 
     Args:
-        graph, outputs: the equations, and the nodes that are the new states.
-        products: the nodes that further products multiply: the gradient that comes through those of number k is the
-            leaf "d_v" k. What comes through products of the first state stays outside.
-        sums: the sums over units. The gradient of a unit is one term of number k's, whose total is the leaf "d_sum" k.
+        graph: the equations. outputs: the nodes of the new states.
+        products: the vectors of further products. The gradient through product k is the leaf "d_v" k.
+        sums: the sums over units. The gradient of sum k, added up over units, is the leaf "d_sum" k.
     """
 
     def __init__(self, graph, outputs, products, sums=()):
@@ -141,14 +138,14 @@ class Gradients:
         return self._found[node] if node in self._found else self.graph.const(0)
 
     def items(self):
-        """(node, its gradient), from the outputs to the leaves."""
+        """Return pairs (node, its gradient), from the outputs to the leaves."""
         return self._found.items()
 
     def _make(self, op, *args):
         return self.graph.const(*args) if op == "const" else self.graph.make(op, *args)
 
     def _add(self, node, a, b):
-        """Add a b to the node's gradient. Parts with one a are factored: a (b + b')."""
+        """Add a b to a node's gradient. Terms with the same a are factored: a (b + b')."""
         if node.op == "const" or node.op in COMPARISONS:
             return
         b = self.graph.const(1) if b is None else b

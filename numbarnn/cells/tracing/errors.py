@@ -1,4 +1,4 @@
-"""Errors of equations that cannot be traced, with the line at fault."""
+"""Errors of equations that cannot be traced, which show the line at fault."""
 
 import linecache
 import sys
@@ -13,21 +13,18 @@ class CellError(ValueError):
 
 
 def user_frame():
-    """The innermost frame that is not of the tracer, nor of a library whose function was called: the line of the
-    equations that is being run."""
+    """Return the frame of the equations: the innermost one outside of the tracer, PyTorch and NumPy."""
     frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename in _OWN_FILES or _of_library(frame)):
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if frame.f_code.co_filename not in _OWN_FILES and package not in ("torch", "numpy"):
+            break
         frame = frame.f_back
     return frame
 
 
-def _of_library(frame):
-    """Whether a frame is PyTorch's or NumPy's."""
-    return frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "numpy")
-
-
 def error(message, place=None):
-    """A `CellError` with the line of the equations that is being run, or that of a place (file, line)."""
+    """Return a `CellError` that shows a place (file, line), by default the current line of the equations."""
     if place is None:
         frame = user_frame()
         place = (frame.f_code.co_filename, frame.f_lineno)
@@ -35,6 +32,6 @@ def error(message, place=None):
 
 
 def describe(place):
-    """Two lines of text: the place (file, line), and what stands there."""
+    """Return two lines of text, a place (file, line) and its source."""
     file, line = place
     return f'  File "{file}", line {line}\n    {linecache.getline(file, line).strip()}'.rstrip()

@@ -1,11 +1,12 @@
-"""Expressions as a graph in which equal ones are the same node, simplified as they are made.
+"""The graph of a cell's expressions: equal expressions are one node, and nodes are simplified as they are made.
 
-A node is a leaf or an operation on nodes. Leaves: "const" (data: its value), "state" and "vector" (data: number, name),
-"input" (W @ x of a matrix, data: its name), "noise" (data: number, `Noise`), "units" (how many there are), and of the
-backward "d_state", "d_v" and "d_sum" (data: number). Operation "product" is a matrix (data: its name) times a vector,
-"row_sum" and "row_max" are the sum over all units and the largest of them. All others are named as in
-`numbarnn.cells.scalar`, or are one of `OPERATORS`.
-"stop_gradient" and "custom_derivative" are their first argument, but for backward.
+A node is a leaf or an operation on nodes. The leaves, with their `data`, are
+
+    const (value)   state (number)   vector (name of a parameter)   input (name of a matrix W, for W @ x)
+    noise (number, `Noise`)   units (None; the number of units)   d_state, d_v, d_sum (number): gradients, in backward
+
+The operations are "product" (data: name of a matrix that multiplies the argument), "row_sum" and "row_max" (sum and
+maximum over all units), `OPERATORS`, and functions of `numbarnn.cells.scalar`.
 """
 
 import operator
@@ -19,7 +20,7 @@ LEAVES = {"const", "state", "vector", "input", "noise", "units", "d_state", "d_v
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "neg": "-", **COMPARISONS}
 OVER_UNITS = ("row_sum", "row_max")
-SAME_VALUE = {"stop_gradient", "custom_derivative"}  # as their first argument
+SAME_VALUE = {"stop_gradient", "custom_derivative"}  # return their first argument, with another gradient
 _COMMUTATIVE = {"add", "mul"}
 
 
@@ -27,10 +28,8 @@ class Node:
     """One expression.
 
     Attributes:
-        op, args, data: what it is: see above.
-        number: nodes are numbered as they are made, so that arguments come first.
-        name: that of the variable it was assigned to, or None.
-        place: (file, line) of the equations that made it, or None.
+        op, args, data: see the module. number: its position in `Graph.nodes`, after its arguments.
+        name: name of the variable of the equations, or None. place: (file, line) of the equations, or None.
     """
 
     __slots__ = ("args", "data", "name", "number", "op", "place")
@@ -44,27 +43,27 @@ class Node:
 
 
 class Graph:
-    """All nodes of a cell. `place` is given to the nodes that are made while it is set."""
+    """All nodes of a cell. New nodes get the current `place`."""
 
     def __init__(self):
         self.nodes, self.place, self._known = [], None, {}
 
     def leaf(self, op, data):
-        """The leaf of that kind."""
+        """Return a leaf."""
         return self._node(op, (), data)
 
     def const(self, value):
-        """The node of a number, or of True or False."""
-        value = value if isinstance(value, bool) else float(value) + 0.0  # of -0.0 makes 0.0
+        """Return the node of a number or bool."""
+        value = value if isinstance(value, bool) else float(value) + 0.0  # turns -0.0 into 0.0
         return self._node("const", (), value)
 
     def product(self, matrix, vector):
-        """The node of a matrix times a node."""
+        """Return the node of the matrix named `matrix` times a node."""
         return self._node("product", (vector,), matrix)
 
     def make(self, op, *args):
-        """The node of an operation, or a simpler one of equal value."""
-        if op == "row_max" and args[0].op in ("const", "units", *OVER_UNITS):  # the same for all units
+        """Return the node of an operation, or a simpler node of equal value."""
+        if op == "row_max" and args[0].op in ("const", "units", *OVER_UNITS):  # equal for all units
             return args[0]
         if op != "row_sum" and all(node.op == "const" for node in args):
             return self.const(evaluate(op, *(node.data for node in args)))
@@ -83,18 +82,19 @@ class Graph:
 
 
 def is_const(node, value):
-    """Whether the node is that number."""
+    """Return whether a node is the number `value`."""
     return node.op == "const" and node.data is not True and node.data is not False and node.data == value
 
 
 def parts_of(node):
-    """The nodes that its value is computed from; `Node.args` are those that its gradient is computed from, too."""
+    """Return the arguments that a node's value depends on; its gradient may depend on all of `Node.args`."""
     return node.args[:1] if node.op in SAME_VALUE else node.args
 
 
 def reachable(roots, stop=(), values=False):
-    """All nodes that the roots are made of, themselves too, by number; not beyond those of `stop`. With `values`, those
-    alone that their values are computed from (`parts_of`)."""
+    """Return the roots and all nodes that they depend on, sorted by number, without the arguments of nodes in `stop`.
+
+    With `values`, only `parts_of` nodes count as their arguments."""
     found, waiting = {}, list(roots)
     while waiting:
         node = waiting.pop()
@@ -105,24 +105,27 @@ def reachable(roots, stop=(), values=False):
     return [found[number] for number in sorted(found)]
 
 
-def same_for_all(nodes):
-    """Return the nodes that are one number for all units: scalars, sums over units, and what is made of these alone.
+def computable(nodes, is_known, barriers=("product",)):
+    """Return the nodes that are known or follow from known nodes, without operations of `barriers`.
 
     Args:
-        nodes: by number, with all that they are made of, as `reachable` returns them.
+        nodes: result of `reachable`. is_known: function of a node.
     """
     found = set()
     for node in nodes:
-        of_scalar = node.op == "vector" and node.data.startswith(SCALARS)
-        if node.op in ("const", "units", *OVER_UNITS) or of_scalar:
-            found.add(node)
-        elif node.op != "product" and node.args and found.issuperset(node.args):
+        if is_known(node) or (node.args and node.op not in barriers and found.issuperset(node.args)):
             found.add(node)
     return found
 
 
+def same_for_all(nodes):
+    """Return the nodes that have one value for all units. nodes: result of `reachable`."""
+    leaves = ("const", "units", *OVER_UNITS)
+    return computable(nodes, lambda node: node.op in leaves or (node.op == "vector" and node.data.startswith(SCALARS)))
+
+
 def consumers(nodes):
-    """Node -> the nodes among these that have it as an argument, each as often as it has."""
+    """Return node -> list of the nodes that use it, once per use."""
     found = {node: [] for node in nodes}
     for node in nodes:
         for part in node.args:
@@ -132,7 +135,7 @@ def consumers(nodes):
 
 
 def evaluate(op, *values):
-    """The value of an operation on numbers: a float, or a bool."""
+    """Return the value of an operation on numbers, a float or bool."""
     function = getattr(operator, op if op in OPERATORS else "", None) or getattr(scalar, op)
     with np.errstate(all="ignore"):
         value = function(*(value if isinstance(value, bool) else np.float64(value) for value in values))

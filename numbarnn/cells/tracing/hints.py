@@ -4,10 +4,10 @@ import linecache
 import re
 from difflib import get_close_matches
 
-FUNCTIONS = []  #: the names of numbarnn's functions for equations; `numbarnn.cells.functions` fills it
+FUNCTIONS = []  #: names of numbarnn's functions for equations, filled by `numbarnn.cells.functions`
 _SUMS = "sums over all units are numbarnn.sum and numbarnn.mean"
 _COUNT = "how many units there are is not known yet; numbarnn.mean divides by it"
-#: Functions of other libraries by other names -> what to write.
+#: Function of another library -> its replacement.
 WRITE = {
     "absolute": "numbarnn.abs(a)", "fabs": "numbarnn.abs(a)", "square": "a ** 2", "reciprocal": "1 / a",
     "rsqrt": "1 / numbarnn.sqrt(a)", "pow": "a ** b", "float_power": "a ** b", "cbrt": "a ** (1 / 3), of a positive a",
@@ -62,7 +62,7 @@ WRITE |= dict.fromkeys(
 WRITE |= dict.fromkeys(("tril", "triu"), "mask * p.R.a, with a constant mask")
 WRITE["sort"] = "where(...) of two values: units are not compared with each other, but by softmax and cumsum"
 WRITE["diag"] = "a * b, element by element"
-# Attributes of arrays and tensors that values do not have -> what is said.
+# Attribute of arrays that traced values do not have -> explanation.
 _ATTRIBUTES = {
     "item": "its value is not known while the equations are traced",
     "numpy": "its value is not known while the equations are traced",
@@ -75,7 +75,7 @@ _ATTRIBUTES |= dict.fromkeys(("reshape", "view", "flatten", "ravel"), _ONE_UNIT)
 _ATTRIBUTES |= dict.fromkeys(("T", "mT", "transpose", "t"), f"one number per unit has no other side; {_MATRIX}")
 _ATTRIBUTES |= dict.fromkeys(("shape", "size", "ndim"), _COUNT)
 _ATTRIBUTES |= dict.fromkeys(("sum", "mean"), _SUMS)
-# What no parameter is called, as those who write it mean arrays'.
+# Names that are no parameters of a group, as p.R.shape is meant as an attribute of an array.
 ATTRIBUTES_OF_ARRAYS = {
     "shape", "dtype", "size", "ndim", "dot", "sum", "mean", "max", "min", "reshape", "transpose", "item", "copy",
     "astype", "clip", "std", "var", "prod", "cumsum", "norm", "flatten", "ravel", "numpy", "detach",
@@ -83,13 +83,13 @@ ATTRIBUTES_OF_ARRAYS = {
 
 
 def nearest(name, among):
-    """The name that is most like one, or None."""
+    """Return the most similar name, or None."""
     alike = [other for other in among if other.replace("_", "") == name.replace("_", "").lower()]
     return next(iter(alike or get_close_matches(name, among, 1, 0.75)), None)
 
 
 def in_place_of(name):
-    """Suggest a replacement for another library's function of that name."""
+    """Return a replacement for another library's function."""
     if name in FUNCTIONS:
         return f"use numbarnn.{name}"
     if name in WRITE:
@@ -99,19 +99,19 @@ def in_place_of(name):
 
 
 def of_attribute(name):
-    """Why a value of one number per unit has no attribute of that name, and what to write."""
+    """Explain why a traced value has no such attribute, and what to write."""
     return _ATTRIBUTES.get(name) or in_place_of(name)
 
 
 def of_parameter(parameter, name):
-    """Why a parameter has no attribute of that name."""
+    """Explain why a parameter has no such attribute."""
     if name == "transpose":
         return f"write p.{parameter}.T"
     return f"parameters have no attributes of arrays but .T, the transpose of a matrix; {of_attribute(name)}"
 
 
 def of_conversion(file, line, default):
-    """Suggest a replacement for a conversion of a value to a Python number, by the text of that line."""
+    """Return a replacement for a conversion to a Python number, found in the text of the line."""
     text = linecache.getline(file, line)
     found = re.search(r"\bmath\.(\w+)\s*\(", text)
     if found:

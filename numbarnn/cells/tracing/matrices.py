@@ -1,8 +1,7 @@
-"""The object `p` of equations that are traced: parameters, and expressions of them.
+"""The object `p` of traced equations: parameters, and expressions of parameters.
 
-`p.a - p.b` may be a vector, one number per unit, or a matrix: only its use shows which. So what is made of
-parameters alone is kept as an expression (`Combined`). Left of @ it becomes a `Term` of matrices and scalars, that is
-derived once per call; anywhere else it is computed unit by unit, as other values are.
+Only its use shows whether `p.a - p.b` is a matrix or a vector of one number per unit. So expressions of parameters are
+kept as `Combined`. Left of @ it becomes a `Term`, a matrix that is derived once per call. Elsewhere it becomes a node.
 """
 
 from numbers import Real
@@ -18,7 +17,7 @@ from numbarnn.cells.tracing.values import _UFUNCS, Traced, Value, words
 
 
 class Parameters:
-    """p: its attributes are parameters, by the names the equations give them."""
+    """The object p, whose attributes are parameters."""
 
     __slots__ = ("_trace",)
 
@@ -54,16 +53,16 @@ def _set(name):
 
 
 class Operand(Traced):
-    """A value from which matrices left of @, vectors and scalars are made."""
+    """A parameter or an expression of parameters: a matrix left of @, a vector or a scalar."""
 
     __slots__ = ()
 
     def _term(self):
-        """(the `Term`, whether it is a matrix, else a scalar) of it as part of a matrix left of @."""
+        """Return (`Term`, True for a matrix or False for a scalar) for use left of @."""
         raise NotImplementedError
 
     def _matrix_options(self):
-        """Number of heads, and rate of DropConnect."""
+        """Return (number of heads, rate of DropConnect)."""
         return 1, 0.0
 
     @property
@@ -107,9 +106,7 @@ def _is_operand(value):
 class Parameter(Operand):
     """p.name or p.group.name: a matrix left of @, else a vector of one number per unit; p.scalar.name: one number.
 
-    Args:
-        options: "heads", how many blocks on the diagonal it is as a matrix; "drop", with which probability its elements
-            are dropped; "columns", how many it has; "initial", what it begins with.
+    options: "heads", "drop", "columns" and "initial" -> argument of the function of `numbarnn.cells.functions`.
     """
 
     __slots__ = ("_name", "_options")
@@ -139,7 +136,7 @@ class Parameter(Operand):
         object.__setattr__(self, name, value)
 
     def _with(self, **options):
-        """Return a copy with these options."""
+        """Return a copy with further options."""
         return Parameter(self._trace, self._name, self._options | options)
 
     def _as_node(self):
@@ -150,7 +147,7 @@ class Parameter(Operand):
         return Term("parameter", data=self._name), self._note("matrix")
 
     def _note(self, kind):
-        """Note its use as a "matrix" or a "vector", and what is said of it; whether it is a matrix."""
+        """Record its use as a "matrix" or "vector" and its options in the trace; return whether it is a matrix."""
         trace, name, kind = self._trace, self._name, "scalar" if self._name.startswith(SCALARS) else kind
         trace.parameter(name, kind)
         value, columns = self._options.get("initial"), self._options.get("columns") if kind == "matrix" else None
@@ -165,7 +162,7 @@ class Parameter(Operand):
 
 
 def _scales(op, values):
-    """Whether it is a product of a function of scalars, one number for all units, and what may be a matrix."""
+    """Return whether an operation scales a possible matrix by a function of scalars, one number for all units."""
     if op not in ("mul", "divide") or not isinstance(values[0 if op == "divide" else -1], (Operand, Value)):
         return False
     numbers = [value._node for value in values if isinstance(value, Value)]
@@ -174,7 +171,7 @@ def _scales(op, values):
 
 
 class Combined(Operand):
-    """An expression of parameters, numbers and constant matrices alone."""
+    """An expression of parameters, numbers and constant matrices."""
 
     __slots__ = ("_args", "_node", "_op")
 
@@ -216,7 +213,7 @@ class Combined(Operand):
 
 
 class Scaled(Combined):
-    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`: left of @ it multiplies the product."""
+    """A function of scalars times a matrix, `sigmoid(p.scalar.a) * p.R.h`; it scales the product with a vector."""
 
     __slots__ = ()
 
@@ -238,7 +235,7 @@ class Scaled(Combined):
 
 
 def _term_of(part):
-    """(`Term`, whether it is a matrix) of a part of an expression."""
+    """Return (`Term`, whether it is a matrix) of an operand of an expression."""
     if isinstance(part, Operand):
         return part._term()
     if isinstance(part, ConstantOfH):

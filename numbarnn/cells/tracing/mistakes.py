@@ -1,4 +1,4 @@
-"""Warn of equations that are valid but hardly meant: frozen random numbers, a forgotten @."""
+"""Find mistakes in valid equations: random numbers that tracing would freeze, a forgotten @."""
 
 import dis
 import inspect
@@ -20,7 +20,7 @@ _GENERATORS = set("default_rng RandomState SeedSequence PCG64 MT19937 Philox SFC
 
 
 def refuse_changed_constants(first, again):
-    """Refuse equations that draw random numbers: the `Trace.constants` of two runs differ."""
+    """Raise CellError if the `Trace.constants` of two runs differ, as those of random numbers do."""
     for (value, place), (other, _) in zip_longest(first, again, fillvalue=(None, None)):
         if np.asarray(value).tobytes() != np.asarray(other).tobytes():
             raise error(
@@ -31,8 +31,10 @@ def refuse_changed_constants(first, again):
 
 
 def refuse_seeded_generators(function, seen=()):
-    """Refuse equations, or functions of their module that they call, in which a generator is seeded: its numbers are
-    the same in each run. Functions within them are not looked at: `numbarnn.constant(lambda H: ...)` may draw."""
+    """Raise CellError if the equations, or functions of their module that they call, seed a generator.
+
+    `refuse_changed_constants` cannot find it, as its numbers are the same in each run. Nested functions may seed one:
+    `numbarnn.constant(lambda H: ...)`."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     if code is None or function in seen:
@@ -52,11 +54,11 @@ def refuse_seeded_generators(function, seen=()):
 
 
 def check_names_of_matrices(outputs, kinds):
-    """Look for a forgotten @: a parameter with the name of a matrix that is multiplied (refused) or added (warned of)
-    as a vector. `kinds` are those of the `Trace`.
+    """Find a forgotten @, in vectors with names of matrices: refuse them as factors, warn of them as terms of sums.
 
-    W, R and U, and groups of these names, are matrices' by convention. So are a group of one letter if a matrix is in
-    it, and a name in capitals where another matrix has one; p.D * x may be meant, so that is warned of alone.
+    W, R and U, and groups with these names, are matrices by convention. So are groups of one letter that have a matrix,
+    and capital letters if another matrix has one; for these p.D * x may be intended, so that there is only a warning.
+    kinds: see `Trace`.
     """
     matrices = [name for name, kind in kinds.items() if kind == "matrix"]
     groups = {group for name in matrices if len(group := _group(name)) == 1}
@@ -88,5 +90,5 @@ def check_names_of_matrices(outputs, kinds):
 
 
 def _group(name):
-    """The group that a parameter is in, such as W of W.i; "" if it is in none."""
+    """Return a parameter's group, such as W for W.i, or ""."""
     return name.rpartition(".")[0].rpartition(".")[2]

@@ -1,10 +1,9 @@
-"""The names, places and sizes of a cell's parameters: the `Layout` of its equations.
+"""Determine the `Layout` of a cell's equations: the names, places and sizes of its parameters.
 
-The rule, for each parameter by its own equations alone: a matrix that multiplies x stands in weight_ih, one that
-multiplies anything else in weight_hh, the one that makes the first state is weight_hr; a vector that is added to a
-product with x, and used nowhere else, stands in bias_ih, one added to another product in bias_hh. Everything else is an
-array of its own: vectors, scalars, matrices that are only parts of expressions, and what makes or multiplies states of
-another size than H. Gates without a bias have none in these arrays; kernels are given zeros.
+A matrix that multiplies x is part of weight_ih, one that multiplies anything else part of weight_hh, and the projection
+to the first state is weight_hr. A vector whose only use is to be added to a product with x is part of bias_ih; one that
+is added to another product is part of bias_hh. All others are separate arrays: other vectors, scalars, matrices that
+are only parts of expressions, and matrices that make or multiply states of another size than H.
 """
 
 from itertools import pairwise
@@ -15,8 +14,9 @@ from numbarnn.cells.tracing.graph import OVER_UNITS, parts_of, reachable, same_f
 
 
 def layout_of(structure, place, input_name, side=None):
-    """The `Layout` of a `Structure`; errors point to a place, and call x by the name that the equations give it.
-    side: name -> width of side inputs."""
+    """Return the `Layout` of a `Structure`.
+
+    place, input_name: the place and the name of x in errors. side: name -> width of side inputs."""
     sizes = Sizes(structure, place, input_name)
     usual = {"W": ("H", "I"), "R": ("H", "P" if structure.projection else "H"), "W_hr": ("P", "H")}
     rows, derived, placed, unusual = {}, {}, set(), False
@@ -28,7 +28,7 @@ def layout_of(structure, place, input_name, side=None):
         placed.update(plain)
     if unusual and structure.heads > 1:
         raise error("numbarnn.heads cannot go with states of other sizes than H; use matrices without heads", place)
-    vectors = {}  # that are arrays of their own -> size
+    vectors = {}  # name of a vector that is a separate array -> size
     for kind, biases in structure.biases.items():
         gates = structure.gates if kind == "b_w" else structure.all_recurrent
         own = {biases[gate]: sizes.of(node) for gate, node in gates.items() if gate in biases}
@@ -48,8 +48,9 @@ def layout_of(structure, place, input_name, side=None):
         if constant.array is not None:
             why = "an array of the equations has a number per unit (numbarnn.constant(lambda H: ...) is one of any H)"
             sizes.equal[Equal(*constant.shape, per_unit[name], why)] = None
-    as_they_are = rows | {"per_unit": tuple(name for name, size in per_unit.items() if size == "H")}
-    derived = {kind: terms for kind, terms in derived.items() if not _are(terms, as_they_are[kind])}
+    plain = rows | {"per_unit": tuple(name for name, size in per_unit.items() if size == "H")}
+    plain = {kind: tuple(Term("parameter", data=name) for name in names) for kind, names in plain.items()}
+    derived = {kind: terms for kind, terms in derived.items() if terms != plain[kind]}
     stacked = {name for names in rows.values() for name in names}
     inside = [name for name in parameters_in(sum(derived.values(), ())) if name not in stacked]
     scalars = dict.fromkeys((name for name in inside if name.startswith(SCALARS)), ())
@@ -62,22 +63,15 @@ def layout_of(structure, place, input_name, side=None):
     return Layout(rows, own, derived, tuple(sizes.equal), states, side or {})
 
 
-def _are(terms, names):
-    """Whether terms are the parameters of these names, one after another."""
-    return len(terms) == len(names) and all(
-        term.op == "parameter" and term.data == name for term, name in zip(terms, names, strict=True)
-    )
-
-
 def _vector(name):
-    """The `Term` of a bias or a parameter per unit; of none zeros."""
+    """Return the `Term` of a bias or per-unit parameter, zeros for None."""
     if name is None:
         return Term("zero")
     return Term("fill" if name.startswith(SCALARS) else "parameter", data=name)
 
 
 def check_names(names, place):
-    """Refuse names that arrays cannot have."""
+    """Raise CellError for names that a layer's arrays cannot have."""
     found = {}
     for name in names:
         flat = flat_name(name)
@@ -92,27 +86,25 @@ def check_names(names, place):
 
 
 class Sizes:
-    """The sizes of all values and matrices: letters or ints, as far as the equations tell.
+    """Infer the sizes (letters or ints) of all values and matrices.
 
-    What has to have one size is one group: what an operation takes element by element, and its result; a state before
-    and after the step; the rows of a matrix and what it makes, its columns and what it multiplies. Where a group is
-    told two sizes, the network has to make them equal.
+    Items that must have one size form a group (union-find): arguments and result of an elementwise operation; a state
+    before and after the step; a matrix' rows and its product; its columns and the vector. If a group gets two sizes,
+    the layer must make them equal (`Equal`). Items are nodes, and (name of a matrix, 0 for rows or 1 for columns).
 
     Args:
-        structure: the `Structure`.
-        place, input_name: as of `layout_of`.
+        structure, place, input_name: see `layout_of`.
 
     Attributes:
-        states: the size of each state but the first.
-        matrices: "W", "R" and "W_hr" -> (`Term`, with the size of each identity in it; its shape) of each matrix there.
-        equal: keys are `Equal`s.
+        states: the size of each state but the first. equal: its keys are `Equal`s.
+        matrices: "W", "R" and "W_hr" -> list of (`Term` with sizes of identities and constants, shape).
     """
 
     def __init__(self, structure, place, input_name):
         self._above, self._sizes, self.equal, self._place = {}, {}, {}, place
         graph, outputs, terms = structure.graph, structure.outputs, structure.terms
         nodes = reachable([*outputs, *structure.gates.values()])
-        of_no_size = same_for_all(nodes)  # they go with any size
+        of_no_size = same_for_all(nodes)
         states = [graph.leaf("state", number) for number in range(len(outputs))]
         alike = [(node, *parts_of(node)) for node in nodes
                  if node.op not in ("input", "product") or terms[node.data].op in ("eye", "lower")]  # fmt: skip
@@ -146,7 +138,7 @@ class Sizes:
             "W_hr": [(terms[structure.projection], "P", "H")] if structure.projection else [],
         }
         self._stands_in = _products(own["W"] + own["R"], input_name)
-        for _ in range(2):  # what is found out about one matrix may tell the size of another
+        for _ in range(2):  # the size of one matrix may determine that of another
             self.matrices = {
                 kind: [(self._sized(*one), (self.of(one[1]), self.of(one[2]))) for one in matrices]
                 for kind, matrices in own.items()
@@ -156,11 +148,11 @@ class Sizes:
                 raise error(f"nothing says how many columns p.{name} has; say so: numbarnn.columns(p.{name}, 8)", place)
 
     def of(self, item):
-        """The size of a node, or of a matrix' (name, 0 for its rows or 1 for its columns); of a size itself."""
+        """Return the size of an item, None if unknown; a size is returned unchanged."""
         return item if isinstance(item, str | int) else self._sizes.get(self._root(item))
 
     def of_matrix(self, name):
-        """The (rows, columns) of a parameter."""
+        """Return (rows, columns) of a parameter."""
         return self.of((name, 0)), self.of((name, 1))
 
     def _root(self, item):
@@ -169,14 +161,14 @@ class Sizes:
         return item
 
     def _join(self, one, other):
-        """Put two items into one group, of which at least one has no size yet."""
+        """Merge the groups of two items, of which at most one has a size."""
         first, second = self._root(one), self._root(other)
         if first != second:
             self._above[second] = first
             self._sizes |= {first: self._sizes.pop(second)} if second in self._sizes else {}
 
     def _same(self, one, other, why):
-        """Let two items, or an item and a size, be equal."""
+        """Require that two items, or an item and a size, are equal."""
         first, second = self.of(one), self.of(other)
         if first is not None and second is not None:
             if isinstance(first, int) and isinstance(second, int) and first != second:
@@ -191,7 +183,7 @@ class Sizes:
             self._join(one, other)
 
     def _sized(self, term, rows, columns):
-        """A matrix' term with the sizes of identities and constants in it; notes what its shape tells of others."""
+        """Return a matrix' term with the sizes of identities and constants; record the sizes that its shape implies."""
         op, args = term.op, term.args
         if op == "parameter" and not term.data.startswith(SCALARS):
             products = self._stands_in.get(term.data, "a projection")
@@ -219,8 +211,7 @@ class Sizes:
 
 
 def _products(own, input_name):
-    """Name of a parameter -> the products that it is a part of, as equations have them; `own` are (the `Term`, its
-    rows, what it multiplies or "I")."""
+    """Return name of a parameter -> text of the products it is part of. own: (`Term`, rows, vector or "I") each."""
     found = {}
     for term, _, vector in own:
         text = input_name if vector == "I" else vector.name or "a computed value"

@@ -49,7 +49,7 @@ def _section(title, text):
 
 
 def _parameters(cell):
-    """A line per array: its name, its shape, what stands in it; then the names of all parameters, by their shapes."""
+    """Yield a line per array with name, shape and parameters, then all parameters by shape."""
     layout, width = cell.parameters, "P" if cell.projected else "H"
     columns = {"W": ", I", "R": f", {width}/{cell.heads}" if cell.heads > 1 else f", {width}"}
     gates = _gates_of_parameters(cell)
@@ -80,7 +80,7 @@ def _line(name, shape, text):
 
 
 def _gates_of_parameters(cell):
-    """Name of a matrix or bias of the equations -> its gate; empty for a cell that is written by hand."""
+    """Return name of a matrix or bias -> its gate, {} for a cell written as functions."""
     structure = getattr(cell, "structure", None)
     if structure is None:
         return {}
@@ -90,7 +90,7 @@ def _gates_of_parameters(cell):
 
 
 def _step(cell):
-    """A line per product and per pointwise stage of a step, in their order."""
+    """Yield a line per product and pointwise stage of a step, in their order."""
     yield f"products with x, of all steps at once: {' '.join(cell.gates)}"
     if cell.recurrent_gates:
         yield f"products with {cell.states[0]}: {' '.join(cell.recurrent_gates)}"
@@ -106,7 +106,7 @@ def _step(cell):
 
 
 def _random(cell):
-    """A line per kind of random number, in training."""
+    """Yield a line per random number in training."""
     for number, noise in enumerate(cell.noise):
         when = "each step" if noise.each_step else "one for all steps of a sequence"
         values = (

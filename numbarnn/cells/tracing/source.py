@@ -1,4 +1,4 @@
-"""The source of a cell's functions: Python that one can read, made of the graph's nodes."""
+"""Generate the readable Python source of a cell's functions from the nodes of its graph."""
 
 import builtins
 import keyword
@@ -15,16 +15,16 @@ from numbarnn.cells.tracing.saving import values_to_save
 from numbarnn.cells.tracing.structure import Product
 from numbarnn.common.code_cache import run_source
 
-WIDTH = 60  # longer expressions get a variable of their own
+WIDTH = 60  # longer expressions are assigned to a variable
 _SIGNATURES = {"forward": "ax, ah, state, given", "backward": "saved, state, new_state, d_state, d_v, d_sums, given"}
 _TUPLES = {*", ".join(_SIGNATURES.values()).split(", "), "d_ax", "d_ah", "d_before"}
-_LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # how tightly operators bind
+_LEVELS = {"add": 2, "sub": 2, "mul": 3, "neg": 4} | dict.fromkeys(COMPARISONS, 1)  # precedence of operators
 _WORDS = {"add": "total", "sub": "difference", "mul": "product", "divide": "ratio", "neg": "negative"}
 _KNOWN_CONSTANTS = {0.0: "ZERO", 0.5: "HALF", 1.0: "ONE", 2.0: "TWO"}
 
 
 class Names:
-    """Node -> the name of its variable, the same in all functions of a cell; value -> the name of a constant."""
+    """The names of variables (by node) and constants (by value) in all functions of a cell."""
 
     def __init__(self, states, hyperparameters):
         self._states, self._variables, self.constants, self._last = set(states), {}, {}, {}
@@ -35,13 +35,13 @@ class Names:
                 self._named_values.setdefault(float(value), name.upper())
 
     def give(self, node, name):
-        """The node's name; if it has none yet, this one, or one like it that is free."""
+        """Return the node's name; a node without one gets `name`, with a number if it is taken."""
         if node not in self._variables:
             self._variables[node] = self._free(name)
         return self._variables[node]
 
     def of(self, node):
-        """The node's name, by default that of its operation."""
+        """Return the node's name, by default that of its operation."""
         if node not in self._variables:
             self.give(node, node.name or _WORDS.get(node.op, node.op) + "_1")
         return self._variables[node]
@@ -53,7 +53,7 @@ class Names:
         return name not in self._taken
 
     def constant(self, value):
-        """The name of a number."""
+        """Return the name of a number."""
         if isinstance(value, bool):
             return repr(value)
         if value in _KNOWN_CONSTANTS:
@@ -63,7 +63,7 @@ class Names:
         return self.constants[value]
 
     def definitions(self):
-        """The text that defines all constants, in a list; an empty one without constants."""
+        """Return [text that defines all constants], or [] without constants."""
         lines = [f"{constant} = {value!r}" if isfinite(value) else f'{constant} = float("{value}")'
                  for value, constant in self.constants.items()]  # fmt: skip
         return ["\n".join(lines) + "\n"] if lines else []
@@ -80,12 +80,12 @@ class Names:
 
 
 class Function:
-    """The text of one function: `kind`, "forward" or "backward", says what it takes, its title is the docstring.
+    """Write one function of a cell.
 
     Args:
-        names: the cell's `Names`.
-        arguments: name of an argument -> its nodes, all that it is a tuple of.
-        statements: (file, line) -> text of the equation there.
+        kind: "forward" or "backward", for the signature. title: the docstring. names: the cell's `Names`.
+        arguments: name of an argument, a tuple -> the nodes of its elements.
+        statements: (file, line) -> the equation there, for comments.
     """
 
     def __init__(self, name, kind, title, names, arguments, statements):
@@ -94,11 +94,11 @@ class Function:
         self.head = [f"def {name}({_SIGNATURES[kind]}):", f'    """{title}"""']
 
     def text(self, *results):
-        """The whole function; it returns these: each a node, or a tuple of nodes."""
+        """Return the function's text. results: what it returns, each a node or a tuple of nodes."""
         roots = [node for result in results for node in (result if isinstance(result, tuple) else (result,))]
         nodes = reachable(roots, stop=self.given, values=True)
         uses = Counter(part for node in nodes if node not in self.given for part in parts_of(node))
-        self.texts, body = {}, []  # node -> (its text, how tightly that binds)
+        self.texts, body = {}, []  # node -> (text, precedence)
         for node in nodes:
             if node.op == "const":
                 text = self.names.constant(node.data), 9
@@ -120,7 +120,7 @@ class Function:
         return "\n".join([*self.head, *self._unpacking(read), *body, f"    return {', '.join(texts)}"]) + "\n"
 
     def _unpacking(self, read):
-        """Lines that give the arguments' entries names; `_` are those that are not read."""
+        """Yield lines that unpack the arguments; entries that are not read are `_`."""
         bound = set()
         for argument, nodes in self.arguments.items():
             names = []
@@ -131,7 +131,7 @@ class Function:
                 yield f"    {f'({names[0]},)' if len(names) == 1 else ', '.join(names)} = {argument}"
 
     def _comment(self, node):
-        """The equation that made the node, where it was not shown just before."""
+        """Return [comment with the equation that made the node], or [] if the last comment showed the equation."""
         statement = self.statements.get(node.place)
         if statement is None or statement == self.shown:
             return []
@@ -139,13 +139,13 @@ class Function:
         return [f"    # {statement}"]
 
     def _expression(self, node):
-        """(text, how tightly it binds) of an operation on nodes that have texts."""
+        """Return (text, precedence) of an operation whose arguments have texts."""
         if node.op in SAME_VALUE:
             return self.texts[node.args[0]]
         level = _LEVELS.get(node.op)
         if level is None:
             return f"{node.op}({', '.join(self.texts[part][0] for part in node.args)})", 9
-        # what stands on the right binds more tightly, so that sums are added up in the order of the equations
+        # parenthesize sums on the right, so that terms are added in the order of the equations
         texts = [self._inside(part, level + place) for place, part in enumerate(node.args)]
         return f" {OPERATORS[node.op]} ".join(texts) if len(texts) > 1 else "-" + texts[0], level
 
@@ -156,17 +156,15 @@ class Function:
 
 # -------------------------------------------------------------------------------------------------- all functions
 def assemble(name, states, structure, save, hyperparameters, statements):
-    """Return the fields of a `Cell` that are generated functions: field -> value.
+    """Return the generated fields of a `Cell`, field -> value; may reorder `structure.recurrent`.
 
     Args:
-        name, states: the cell's.
-        structure: a `Structure`, whose recurrent gates may be put into another order.
-        save: what to save, "gates" or "minimal".
-        hyperparameters: name -> value; constants are named after them.
-        statements: (file, line) -> text of the equation there, for comments.
+        name, states: the cell's. structure: its `Structure`. save: "gates" or "minimal".
+        hyperparameters: name -> value, after which constants are named.
+        statements: (file, line) -> the equation there, for comments.
     """
     graph, outputs, stages = structure.graph, structure.outputs, structure.stages
-    boundary = len(graph.nodes)  # what is made from here on is the backward's
+    boundary = len(graph.nodes)  # nodes from here on belong to the backward
     gradients = Gradients(graph, outputs, [product.vector for product in structure.products], structure.sums)
     same_gradient = _align(structure, gradients)
     state_nodes = [graph.leaf("state", number) for number in range(len(states))]
@@ -197,7 +195,7 @@ def assemble(name, states, structure, save, hyperparameters, statements):
         texts.append(Function(called, kind, title, names, arguments[kind], statements).text(*results))
         return called
 
-    made = []  # of each stage: fields of its `Stage`, with names of functions
+    made = []  # for each stage the fields of its `Stage`, with names of functions
     for number, stage in enumerate(stages):
         if isinstance(stage, Product):
             own, result = {"gates": tuple(stage.gates)}, stage.vector
@@ -227,7 +225,7 @@ def assemble(name, states, structure, save, hyperparameters, statements):
 
 
 def _compiled(name, source):
-    """The functions of a text, by name; inspect.getsource finds it."""
+    """Run a generated source and return its functions by name; inspect.getsource finds the source."""
     file = f"<numbarnn cell {name} {sha256(source.encode()).hexdigest()[:12]}>"
     namespace = {key: value for key, value in vars(scalar).items() if not key.startswith("_")}
     namespace["__name__"] = f"{__package__}.generated"
@@ -236,7 +234,7 @@ def _compiled(name, source):
 
 
 def _arguments(structure, state_nodes, kept):
-    """Return the arguments of a "forward" and of a "backward" function: name of an argument -> its nodes."""
+    """Return "forward" and "backward" -> name of an argument -> the nodes of its elements."""
 
     def leaves(op, nodes):
         return [structure.graph.leaf(op, number) for number in range(len(nodes))]
@@ -256,7 +254,7 @@ def _arguments(structure, state_nodes, kept):
 
 
 def _align(structure, gradients):
-    """Whether each gate of ax has the gradient of one of ah, one to one; ah's are then put in the order of those."""
+    """Return whether the gradients of ax and ah are the same; if so, order ah's gates like ax'."""
     if structure.products or len(structure.recurrent) != len(structure.gates):
         return False
     left, order = dict(structure.recurrent), {}
@@ -270,7 +268,7 @@ def _align(structure, gradients):
 
 
 def _named(states, structure, hyperparameters, kept, gradients, state_nodes, forward_nodes):
-    """The `Names` of all variables, the equations' own where they have some."""
+    """Return the `Names` of all variables, with the equations' names where they have some."""
     names, graph = Names(states, hyperparameters), structure.graph
     for prefix, nodes in (("", dict(zip(states, state_nodes, strict=True))), ("", structure.per_unit),
                           ("ax_", structure.gates), ("ah_", structure.all_recurrent)):  # fmt: skip
@@ -303,8 +301,9 @@ def _named(states, structure, hyperparameters, kept, gradients, state_nodes, for
 
 
 def _name_by_gate(node, structure, is_free):
-    """A name for what the equations gave none: the gate's for a function of it, if there is but one gate of W x in it,
-    or none and one of R; `is_free` says whether a name is."""
+    """Return a name for an unnamed node: that of its gate, if it is a function of a single gate of W x (or else of R).
+
+    is_free: function of a name."""
     inside = [part for part in reachable(node.args, stop=structure.outputs) if part.op not in LEAVES - {"input"}]
     if all(part.op in ("add", "sub", "neg", "input", "product") for part in inside):
         for gates in (structure.gates, structure.all_recurrent):

@@ -1,4 +1,4 @@
-"""Split equations into their parts: gates of W x and R h, further products, sums over units, diagonals, noise."""
+"""Split equations into gates of W x and R h, further products, sums over units, per-unit parameters, biases, noise."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from numbarnn.cells.tracing.graph import OVER_UNITS, Graph, Node, consumers, rea
 
 @dataclass
 class Product:
-    """A further product of a step: what it multiplies, and name -> node of its gates."""
+    """A further product of a step: the vector that matrices multiply, and gate -> node of each product."""
 
     vector: Node
     gates: dict[str, Node]
@@ -16,7 +16,7 @@ class Product:
 
 @dataclass
 class Sums:
-    """Sums over units that can be computed at once; or the largest over all units of such values (`largest`)."""
+    """Sums (or, with `largest`, maxima) over units that can be computed at the same time."""
 
     nodes: list[Node]
     largest: bool = False
@@ -24,21 +24,16 @@ class Sums:
 
 @dataclass
 class Structure:
-    """The equations, split.
+    """The parts of a cell's equations.
 
     Attributes:
-        graph, outputs: their nodes, and those that are the new states.
-        terms, columns, sizes, initial: as of a `Trace`.
-        projection: the matrix whose product is the first new state, by name, or None; `outputs` has what it multiplies.
-        gates: name -> node, of W x.
-        recurrent: name -> node, of R times the first state.
-        stages: `Product` and `Sums`, in an order in which they can be computed.
-        per_unit: name -> node, of the parameters per unit.
-        noise: the nodes of random numbers.
-        biases: "b_w" and "b_r" -> gate -> the name of the bias taken out, of the gates that have one.
-        bias: the two in a word, one of `numbarnn.weights.BIAS_MODES`.
-        heads, drop_connect: as of a `Cell`.
-        unused: names of parameters that what is returned does not depend on: they are none of the cell's.
+        graph: all nodes. outputs: the nodes of the new states. terms, columns, sizes, initial: see `Trace`.
+        projection: name of the matrix P if the first new state is P @ v (`outputs` has v in its place), or None.
+        gates: name -> node of each product with x. recurrent: name -> node of each product with the first state.
+        stages: `Product`s and `Sums` in the order of computation.
+        per_unit: name -> node of each per-unit parameter. noise: the nodes of random numbers.
+        biases: "b_w" and "b_r" -> gate -> name of its bias. bias: the key of `BIAS_MODES` for these.
+        heads, drop_connect: see `Cell`. unused: names of parameters that the new states do not depend on.
     """
 
     graph: object
@@ -61,7 +56,7 @@ class Structure:
 
     @property
     def all_recurrent(self):
-        """Name -> node, of all gates of ah."""
+        """Name -> node of all gates of ah."""
         return self.recurrent | {name: node for product in self.products for name, node in product.gates.items()}
 
     @property
@@ -71,12 +66,12 @@ class Structure:
 
     @property
     def sums(self):
-        """The nodes of all sums over units, in the order of their stages."""
+        """The nodes of all sums and maxima over units, in the order of their stages."""
         return [node for stage in self.stages if isinstance(stage, Sums) for node in stage.nodes]
 
 
 def split(outputs, trace):
-    """The `Structure` of equations with these nodes as new states, of a `Trace`."""
+    """Return the `Structure` of traced equations. outputs: the nodes of the new states."""
     terms = trace.terms
     projection = _projection(outputs, terms)
     if projection:
@@ -112,10 +107,10 @@ def split(outputs, trace):
 
 
 def _projection(outputs, terms):
-    """The name of the matrix whose product is the new h, if h may have a size of its own (a projection), else None.
+    """Return the name of the matrix that projects to the new h, or None.
 
-    It may if the equations use h in products alone, and products of steps multiply nothing else. An expression of
-    matrices counts only if it has parameters, and if such products multiply h at all.
+    The new h must be a product, h must be used in products only, and all products of a step must multiply h. A matrix
+    that is an expression counts only if it has parameters and if products multiply h.
     """
     if outputs[0].op != "product":
         return None
@@ -123,7 +118,7 @@ def _projection(outputs, terms):
     operands = [node.args[0] for node in nodes if node.op == "product"]
     term = terms[outputs[0].data]
     if term.op != "parameter" and (not operands or not parameters_in((term,))):
-        return None  # a matrix that is no parameter, or by which h does not recur
+        return None
     elsewhere = [
         *outputs[1:],
         *outputs[0].args,
@@ -135,8 +130,9 @@ def _projection(outputs, terms):
 
 
 def _stages(products, sums):
-    """Products, by what they multiply, and sums as stages. The next stage is all sums that can be computed by then,
-    else all of the largest, else one product."""
+    """Return the stages of products (vector -> nodes) and sums, in the order of computation.
+
+    The next stage has all sums that can be computed by then, or else all maxima, or else one product."""
     made_of = {(node.op, node): set(reachable(node.args)) for node in sums}
     made_of |= {("product", vector): set(reachable([vector])) for vector in products}
     results = {(kind, node): products[node] if kind == "product" else [node] for kind, node in made_of}
@@ -155,8 +151,7 @@ def _is_first_state(node):
 
 
 def _short_names(products):
-    """A name for each: the last part of its matrix's name, or all of it where several end alike. Where one matrix
-    multiplies several vectors, names are numbered."""
+    """Return unique names of products: the last part of the matrix's name, or its whole name, or with a number."""
     matrices = [node.data.replace("#", "_") for node in products]
     last = [name.rpartition(".")[2] for name in matrices]
     names = [flat_name(matrices[k]) if last.count(name) > 1 else name for k, name in enumerate(last)]
@@ -172,12 +167,11 @@ def _short_names(products):
 
 # -------------------------------------------------------------------------------------------------------------- biases
 def split_biases(outputs, constants):
-    """The equations without biases: (a new graph; the new states in it; node of a product in it -> its bias' name).
+    """Take the biases out of the equations: return (new graph, new outputs, node of a product -> name of its bias).
 
-    A vector is a bias if it and a product are terms of one sum, and of nothing else; `constants` names those that are
-    not learnt. If the sum has a product with x, its first vector is that product's bias, and a second one the other
-    product's; else its first vector is the other product's. Other gates do not matter: where a parameter stands follows
-    from the equations that it is in.
+    A vector is a bias if it and a product are terms of one sum, and nothing else uses them. `constants` are the names
+    of vectors that are not learned. The first vector of a sum is the bias of its product with x, the second one that of
+    its other product; without a product with x, the first vector is the bias of the other product.
     """
     nodes = reachable(outputs)
     users = consumers(nodes)
@@ -185,12 +179,12 @@ def split_biases(outputs, constants):
         users[output].append(None)
 
     def is_inside(node):
-        """Whether a sum is a term of another one, and nothing else."""
+        """Return whether the only use of a sum is as a term of another sum."""
         above = users[node][0] if len(users[node]) == 1 else None
         return above is not None and (above.op == "add" or (above.op == "sub" and above.args[0] is node))
 
     def terms_of(root):
-        """The terms of a sum, from left to right, without those that are used elsewhere too."""
+        """Yield the terms of a sum that nothing else uses, from left to right."""
         for part in root.args if root.op == "add" else root.args[:1]:
             if len(users[part]) == 1:
                 yield from terms_of(part) if part.op in ("add", "sub") else [part]

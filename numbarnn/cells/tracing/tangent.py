@@ -1,13 +1,13 @@
-"""Take a cell apart for derivatives of higher order: its equations with all inputs open, and their tangent.
+"""Make cells for derivatives of higher order: a cell's equations with all inputs open, and their tangent.
 
-The tangent of a step is linear in the tangents of its inputs, with factors that the step itself computes. So two cells
-give every derivative that backward gives of one, and their own derived backward gives the second ones:
+The tangent of a step is linear in the tangents of its inputs. Its factors follow from values of the step itself. So the
+backward of two cells gives second derivatives:
 
-    primal    the equations, which also return the values that the factors are made of
-    tangent   the derivative of each new state in the direction of given tangents, with those values as inputs
+    primal    computes the equations and also returns the values that the factors need
+    tangent   computes the derivative of the new states along the tangents of the inputs, with those values as inputs
 
-Both get what does not depend on earlier steps as W x of a layer with input_mode="given": W x itself, biases inside of
-gates, parameters per unit, random numbers. R is their only matrix.
+Everything that does not depend on earlier steps is an input of both, as W x of a layer with input_mode="given": W x,
+biases inside of gates, per-unit parameters, random numbers. R is their only matrix.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from numbarnn.cells.definition import CELLS
 from numbarnn.cells.tracing.decorator import TracedCell, cell
 from numbarnn.cells.tracing.derive import RULES
-from numbarnn.cells.tracing.graph import COMPARISONS, consumers, is_const, reachable
+from numbarnn.cells.tracing.graph import COMPARISONS, computable, consumers, is_const, reachable
 from numbarnn.cells.tracing.saving import smallest_cut
 from numbarnn.cells.tracing.values import Value
 
@@ -25,18 +25,20 @@ _COMPUTED_BEFORE = ("input", "product", "state", "noise", "vector", "row_sum", "
 
 
 class Opened(NamedTuple):
-    """A cell taken apart. Inputs have names: of the gates of W x "W.i", of biases of other products "Z.n", of
-    parameters per unit "U.peep", of random numbers "N.n0", of values that the primal cell computes "S.s0". Each has a
-    bias.
+    """The primal and the tangent cell of a cell.
+
+    Inputs are named "W.i" (gate of W x), "Z.n" (bias of another product), "U.peep" (per-unit parameter), "N.n0" (random
+    number) and "S.s0" (value that the primal cell computes). Each has a bias.
 
     Attributes:
-        primal: the `Cell` with all inputs open. Behind its own states it returns the values "S", then zeros.
-        tangent: the `Cell` of the tangents. Its inputs are the private states of the primal one: zeros make room for
-            the tangents of "W", "Z" and "U".
-        inputs: of the primal cell, in the order of its gates; tangent_inputs: of the tangent cell.
-        merged: gate of R -> gate of W x with which it is added up, so that only their sum matters.
-        operands: gate of R -> the number of the tangent cell's input that R multiplies.
-        num_states: how many states are the cell's own."""
+        primal: the cell with all inputs open. After the cell's states it returns the values "S", then zeros, which
+            reserve the places of the tangents of "W", "Z" and "U".
+        tangent: the cell of the tangents. Its inputs are the states that the primal cell returns, but the first.
+        inputs, tangent_inputs: names of both cells' inputs in the order of their gates.
+        merged: gate of R -> gate of W x, where only their sum is used.
+        operands: gate of R -> number of the tangent cell's input that R multiplies.
+        num_states: number of states of the cell itself.
+    """
 
     primal: TracedCell
     tangent: TracedCell
@@ -48,12 +50,11 @@ class Opened(NamedTuple):
 
 
 def equations_of(known, clip=None, propagate_nan=True):
-    """Return the `TracedCell` with the equations of a cell.
-
-    known: a `Cell`. clip: (lclip, rclip) if it is the LSTM with limits of c. propagate_nan: of these limits.
+    """Return the `TracedCell` with the equations of a `Cell`; with the limits `clip` of c it is the LSTM.
 
     Raises:
-        NotImplementedError: the cell was written as functions, so that its equations are not known."""
+        NotImplementedError: the cell is written as functions, so that its equations are unknown.
+    """
     if isinstance(known, TracedCell):
         return known
     from numbarnn.cells import library  # traces its cells
@@ -74,13 +75,11 @@ def opened(traced):
     structure = traced.structure
     outputs, recurrent, heads = structure.outputs, structure.all_recurrent, structure.heads
     nodes, zero = reachable(outputs), structure.graph.const(0)
-    merged, gate_of = _merged(structure, nodes), {node: gate for gate, node in recurrent.items()}
-    names = {node: f"W.{name}" for name, node in structure.gates.items()}
-    names |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
-    names |= {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
+    merged, names = _merged(structure, nodes), _names_of_inputs(structure)
     tangents = _tangents(structure, nodes, names, merged)
     new, primal = [tangents[node] for node in outputs], set(nodes)
-    constant = _without_inputs(nodes)
+    over_units = ("product", "row_sum", "row_max")
+    constant = computable(nodes, lambda node: node.op in ("const", "units"), barriers=over_units)
     needed = {node for node in reachable(new, stop=primal) if node in primal} - constant
     saved = smallest_cut(needed, constant, "gates", _COMPUTED_BEFORE)
     multiplied = {gate: node.args[0] for gate, node in recurrent.items()}
@@ -90,15 +89,7 @@ def opened(traced):
     moving = [f"W.{name}" for name in structure.gates] + [f"Z.{gate}" for gate in recurrent if gate not in merged]
     moving += [f"U.{name}" for name in structure.per_unit]
 
-    def of_primal(trace, inputs, states, p, node, args):
-        if node in names:
-            return inputs[names[node]]
-        if node.op == "product":
-            product = _product(p, gate_of[node], args[0], heads)
-            return product if gate_of[node] in merged else product + inputs[f"Z.{gate_of[node]}"]
-        return states[node.data] if node.op == "state" else None
-
-    def of_tangent(trace, inputs, states, p, node, args):
+    def of_tangent(inputs, states, p, node, args):
         if node in saved_as:
             return inputs[saved_as[node]]
         if node.op == "product":
@@ -107,30 +98,27 @@ def opened(traced):
             return states[node.data] if isinstance(node.data, int) else inputs[node.data]
         return None
 
-    def made(kind, count, returned, stop, replaced, inputs):
-        one = _cell(f"{traced.name}_{kind}", traced.states, count, returned, stop, replaced, inputs)
-        return one, tuple(node.data for node in one.structure.gates.values())
-
     returned = [outputs[0], *exposed, *[zero] * len(moving)]
     noise = [f"N.n{number}" for number in range(len(structure.noise))]
-    primal_cell, inputs = made("opened", len(returned), returned, (), of_primal, moving + noise)
+    of_primal = _replacement(structure, names, merged)
+    primal_cell, inputs = _cell(f"{traced.name}_opened", traced.states, returned, (), of_primal, moving + noise)
     both = [*saved_as.values(), *moving]
-    tangent, tangent_inputs = made("tangent", len(outputs), new, saved_as, of_tangent, both)
+    tangent, tangent_inputs = _cell(f"{traced.name}_tangent", traced.states, new, saved_as, of_tangent, both)
     operands = {gate: exposed.index(node) for gate, node in multiplied.items()}
     return Opened(primal_cell, tangent, inputs, tangent_inputs, merged, operands, len(outputs))
 
 
 def values_by_name(traced):
-    """Return name of a state, or of a variable of the equations -> its node; a state's is that after the step."""
+    """Return name -> node of each variable of the equations, and of each state after the step."""
     code = getattr(traced.definition, "__code__", None)  # a callable object has none
     last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno) if code else 0
 
-    def is_own(node):  # of the equations themselves, not of a function that they call, whose variables have names too
+    def is_own(node):  # made by the equations, not by a function that they call
         return (
             code and node.place and node.place[0] == code.co_filename and code.co_firstlineno <= node.place[1] <= last
         )
 
-    structure = traced.structure  # whose products with x have their biases in them
+    structure = traced.structure  # in its graph, products with x contain their biases
     whole = [node for gate, node in structure.gates.items() if gate not in structure.biases["b_w"]] + structure.noise
     named = [node for node in reachable(structure.outputs) if node.name and (node.args or node in whole)]
     found = {node.name: node for node in sorted(named, key=lambda node: (bool(is_own(node)), node.number))}
@@ -139,36 +127,48 @@ def values_by_name(traced):
 
 @cache
 def looked_into(traced, names):
-    """Return the `Opened` of a cell whose primal one also returns the values of these names, behind its own states; its
-    inputs "E.0", ... are added to the new states, so that their gradients are those of each step's states. It has no
-    tangent cell."""
+    """Return the `Opened` of a cell whose primal cell returns, after its states, the values of these names.
+
+    Inputs "E.0", "E.1", ... are added to the new states, so that their gradients are those of each step's states. There
+    is no tangent cell."""
     structure = traced.structure
     outputs, recurrent, graph = structure.outputs, structure.all_recurrent, structure.graph
-    gate_of = {node: gate for gate, node in recurrent.items()}
-    inputs_of = {node: f"W.{name}" for name, node in structure.gates.items()}
-    inputs_of |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
-    inputs_of |= {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
     added = {graph.leaf("added", number): f"E.{number}" for number in range(len(outputs))}
-    biases = {gate: f"Z.{gate}" for gate in recurrent}
     own = [graph.make("add", node, one) for node, one in zip(outputs, added, strict=True)]
+    returned = [*own, *map(values_by_name(traced).get, names)]
+    inputs = _names_of_inputs(structure)
+    order = [*inputs.values(), *(f"Z.{gate}" for gate in recurrent), *added.values()]
+    replaced = _replacement(structure, inputs | added, merged={})
+    inside, inputs = _cell(f"{traced.name}_inside", traced.states, returned, (), replaced, order)
+    return Opened(inside, None, inputs, (), {}, dict.fromkeys(recurrent), len(outputs))
 
-    def replaced(trace, inputs, states, p, node, args):
-        if node in inputs_of or node in added:
-            return inputs[inputs_of.get(node) or added[node]]
+
+def _names_of_inputs(structure):
+    """Return node -> name of the input that replaces it."""
+    names = {node: f"W.{name}" for name, node in structure.gates.items()}
+    names |= {node: f"U.{name}" for name, node in structure.per_unit.items()}
+    return names | {node: f"N.n{number}" for number, node in enumerate(structure.noise)}
+
+
+def _replacement(structure, names, merged):
+    """Return the function for `_cell` that replaces nodes by inputs (`names`), and products by R v, plus a bias unless
+    `merged`."""
+    gate_of = {node: gate for gate, node in structure.all_recurrent.items()}
+
+    def replaced(inputs, states, p, node, args):
+        if node in names:
+            return inputs[names[node]]
         if node.op == "product":
-            product = _product(p, gate_of[node], args[0], structure.heads)
-            return product + inputs[biases[gate_of[node]]]
+            gate = gate_of[node]
+            product = _product(p, gate, args[0], structure.heads)
+            return product if gate in merged else product + inputs[f"Z.{gate}"]
         return states[node.data] if node.op == "state" else None
 
-    returned = [*own, *map(values_by_name(traced).get, names)]
-    order = [*inputs_of.values(), *biases.values(), *added.values()]
-    made = _cell(f"{traced.name}_inside", traced.states, len(returned), returned, (), replaced, order)
-    inputs = tuple(node.data for node in made.structure.gates.values())
-    return Opened(made, None, inputs, (), {}, dict.fromkeys(recurrent), len(outputs))
+    return replaced
 
 
 def _merged(structure, nodes):
-    """Return gate of R -> gate of W x, where one sum of both is the only use of either."""
+    """Return gate of R -> gate of W x, for gates whose only use is the sum of both."""
     users, gates = consumers(nodes), {node: name for name, node in structure.gates.items()}
     found = {}
     for gate, node in structure.all_recurrent.items():
@@ -179,18 +179,8 @@ def _merged(structure, nodes):
     return found
 
 
-def _without_inputs(nodes):
-    """Return the nodes that are the same in every call: constants, the number of units, and what is made of these."""
-    found = set()
-    for node in nodes:
-        made = node.args and node.op not in ("product", "row_sum", "row_max") and found.issuperset(node.args)
-        if made or node.op in ("const", "units"):
-            found.add(node)
-    return found
-
-
 def _tangents(structure, nodes, names, merged):
-    """Return node -> the node of its tangent, by the rules of the backward: each is linear in what it passes on."""
+    """Return node -> the node of its tangent, by the rules of backward, which are linear in the gradient."""
     graph, gate_of = structure.graph, {node: gate for gate, node in structure.all_recurrent.items()}
     zero, found = graph.const(0), {}
 
@@ -230,26 +220,27 @@ def _named(p, name):
 
 
 def _product(p, gate, vector, heads):
-    """Return the product of a gate of R with a value; blocks on the diagonal where the cell has heads."""
+    """Return the product of a gate's matrix in R with a value."""
     matrix = getattr(p.R, gate)
     return (matrix._with(heads=heads) if heads > 1 else matrix) @ vector
 
 
-def _cell(name, states, count, outputs, stop, replaced, inputs):
-    """Make a cell that computes nodes of another one's graph.
+def _cell(name, states, outputs, stop, replaced, inputs):
+    """Return (cell whose new states are `outputs`, nodes of another cell's graph; names of its inputs by gate).
 
-    states: names of the first states. count: how many states it has. outputs: the nodes. stop: nodes whose arguments
-    are not looked at. replaced: function (trace, name of an input -> its value, states, p, node, its arguments) ->
-    what stands in place of a node, or None. inputs: names of inputs, in the order that its gates are to have."""
+    Args:
+        states: names of the first states. stop: nodes whose arguments are not computed. inputs: names in order.
+        replaced: function (name of an input -> value, states, p, node, its arguments) -> value of the node, or None.
+    """
 
     def equations(x, *values):
         *states, p = values
         trace, made = x._trace, {}
-        given = {one: _named(p, one) @ x + getattr(p.b, one.replace(".", "_")) for one in inputs}
-        trace.kept = [one._node for one in given.values()]
+        by_name = {one: _named(p, one) @ x + getattr(p.b, one.replace(".", "_")) for one in inputs}
+        trace.kept = [one._node for one in by_name.values()]
         for node in reachable(outputs, stop=stop):
             args = [made[part] for part in node.args if part in made]
-            value = replaced(trace, given, states, p, node, args)
+            value = replaced(by_name, states, p, node, args)
             if value is None and node.op == "const":
                 value = Value(trace, trace.graph.const(node.data))
             elif value is None and node.op == "units":
@@ -262,6 +253,7 @@ def _cell(name, states, count, outputs, stop, replaced, inputs):
         return [made[node] for node in outputs]
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = [*states[:count], *(f"exposed_{number}" for number in range(count - len(states)))]
+    own = [*states, *(f"exposed_{number}" for number in range(len(outputs) - len(states)))]
     equations.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in ("x", *own, "p")])
-    return cell(equations, name=name)
+    result = cell(equations, name=name)
+    return result, tuple(node.data for node in result.structure.gates.values())

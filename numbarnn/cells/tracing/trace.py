@@ -1,4 +1,4 @@
-"""One run of a cell's equations: what becomes of the operations on its values, and what is noted about parameters."""
+"""One run of a cell's equations on traced values: it collects nodes of the graph and facts about parameters."""
 
 import threading
 from contextlib import contextmanager
@@ -15,24 +15,21 @@ _now = threading.local()
 
 
 def current():
-    """Return the `Trace` of the equations that run in this thread, or None."""
+    """Return the `Trace` of the run in this thread, or None."""
     return getattr(_now, "trace", None)
 
 
 class Trace:
-    """One run of a cell's equations.
+    """One run of a cell's equations. A label is the name of a matrix in the graph; a parameter's label is its name.
 
     Attributes:
-        graph: its nodes.
-        kinds: name of a parameter -> "matrix", "vector" or "scalar".
-        terms: what stands left of @, by what the graph calls it -> the `Term`; a parameter has its own name there.
-        multiplied: the same -> the nodes that it multiplies, None for x.
-        options: the same -> (its number of heads, rate of its DropConnect).
-        columns: name of a matrix -> how many columns it has, where that is said.
-        initial: name of a parameter -> what it begins with, where that is said (`numbarnn.cells.begin`).
-        sizes: number of a state -> how many units it has, where that is said.
-        constants: (a number or an array, where it came in) of all that came in, in their order.
-        kept: nodes whose products with x are gates even if the new states do not depend on them.
+        graph: the `Graph`. kinds: name of a parameter -> "matrix", "vector" or "scalar".
+        terms: label -> `Term` of a matrix. multiplied: label -> the nodes that the matrix multiplies, None for x.
+        options: label -> (number of heads, rate of DropConnect).
+        columns, initial: name of a parameter -> result of `numbarnn.columns`, `numbarnn.initial`.
+        sizes: number of a state -> result of `numbarnn.sized`.
+        constants: (number or array, place) of all constants in the equations, in their order.
+        kept: products with x that are gates even if the new states do not depend on them.
     """
 
     def __init__(self, graph):
@@ -40,7 +37,7 @@ class Trace:
         self.columns, self.initial, self.sizes, self.constants, self._noises, self.kept = {}, {}, {}, [], 0, []
 
     def parameter(self, name, kind):
-        """Note that a parameter is used as a "matrix", a "vector" or a "scalar"."""
+        """Record that a parameter is used as a "matrix", a "vector" or a "scalar"."""
         known = self.kinds.setdefault(name, kind)
         if known != kind:
             raise error(
@@ -55,7 +52,7 @@ class Trace:
                 )
 
     def node(self, value):
-        """The node of a value, a parameter (as a vector) or a number."""
+        """Return the node of a value, a parameter (as a vector), a number or a constant vector."""
         if isinstance(value, Traced):
             if value._trace is not self:
                 raise error("a value of another cell, or of another run of the equations; use values of this cell only")
@@ -77,12 +74,11 @@ class Trace:
         )
 
     def constant(self, data):
-        """The node of a `Constant` with one number per unit."""
-        label = self._label(Term("constant", data=data), "constant_1")
-        return self.graph.leaf("vector", label)
+        """Return the node of a `Constant` with one number per unit."""
+        return self.graph.leaf("vector", self._label(Term("constant", data=data), "constant_1"))
 
     def sized(self, value, count):
-        """Note how many units a state has."""
+        """Record the number of units of a state."""
         node = self.node(value)
         if node.op != "state" or not node.data:
             what = "h, whose size is the layer's hidden_size" if node.op == "state" else words(value)
@@ -91,13 +87,13 @@ class Trace:
             raise error(f"{words(value)} has {count} units here and {self.sizes[node.data]} elsewhere")
 
     def cumsum(self, value):
-        """The traced value of the sum of all units up to each."""
+        """Return the cumulative sum over the units."""
         term = Term("lower", data="numbarnn.cumsum is over all units")
         self._label(term, "cumsum_1")
         return self.multiply(term, value)
 
     def apply(self, op, *values):
-        """The traced value of an operation."""
+        """Return the traced value of an operation."""
         self.look()
         nodes = [self.node(value) for value in values]
         for number, node in enumerate(nodes):
@@ -109,8 +105,7 @@ class Trace:
         return Value(self, self.graph.make(op, *nodes))
 
     def multiply(self, term, right, options=(1, 0.0)):
-        """The traced value of a matrix, a `Term`, times x, or a value; `options` are its number of heads and its rate
-        of DropConnect."""
+        """Return the traced value of a matrix, a `Term`, times x or a value. options: (heads, rate of DropConnect)."""
         self.look()
         label, what = self._label(term), term_text(term)
         if isinstance(right, Input):
@@ -128,7 +123,7 @@ class Trace:
         if vector.op == "const" or is_condition(vector):
             raise error(f"{what} @ a number or a comparison; expected a vector computed from x or states")
         columns = declared_columns(term, self.columns)
-        if columns is not None:  # so what it multiplies is narrower than a state
+        if columns is not None:  # multiply the matrices first, as vectors of this width do not exist
             if vector.op not in ("product", "input"):
                 raise error(
                     f"{what}, of {columns} columns, @ a value of all units; expected a matrix with as many rows "
@@ -152,8 +147,7 @@ class Trace:
         return Value(self, node)
 
     def _label(self, term, first=None):
-        """Return the name of a matrix in the graph: of a parameter its own, of another `first` or that of its first
-        parameter."""
+        """Return the label of a term: the parameter's name, or `first`, or one made of its first parameter's name."""
         for label, known in self.terms.items():
             if known == term:
                 return label
@@ -169,7 +163,7 @@ class Trace:
         return label
 
     def itself(self, name, part=None):
-        """The node of x or a side input, element by element: the identity, or what selects the part, times x."""
+        """Return the node of x or a side input, used element by element: an identity or a selecting matrix times x."""
         self.look()
         eye = Term("eye", data=f"{name} is used itself, element by element (p.W @ {name} may have any size)")
         self.terms.setdefault(name, eye if part is None else Term("part", data=part))
@@ -177,7 +171,7 @@ class Trace:
 
     @contextmanager
     def running(self):
-        """A context in which functions without a traced argument find this trace, by `current`."""
+        """Make this trace the `current` one, for functions without a traced argument."""
         before, _now.trace = current(), self
         try:
             yield
@@ -185,17 +179,17 @@ class Trace:
             _now.trace = before
 
     def noise(self, noise):
-        """The traced value of a random number, a `Noise`: another one at each call."""
+        """Return the traced value of a new random number per unit, a `Noise`."""
         self.look()
         self._noises += 1
         return Value(self, self.graph.leaf("noise", (self._noises, noise)))
 
     def units(self):
-        """The traced value that is the number of units."""
+        """Return the traced value of the number of units."""
         return Value(self, self.graph.leaf("units", None))
 
     def look(self):
-        """Give nodes the names of variables they have been assigned to by now, and new ones the line that is run."""
+        """Name nodes after the variables they were assigned to, and note the current line as the place of new nodes."""
         frame = user_frame()
         self.graph.place = (frame.f_code.co_filename, frame.f_lineno)
         for name, value in frame.f_locals.items():

@@ -1,6 +1,6 @@
-"""Traced values, on which equations run: the input, states, and what is computed from them.
+"""Traced values, on which equations run: the input, the states, and values computed from them.
 
-Every operation makes a node of the graph, by the `Trace` of the run. Whatever cannot become one raises a `CellError`.
+Each operation adds a node to the graph of the run's `Trace`, or raises a `CellError`.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _UFUNCS = {
 
 
 def _refused(message):
-    """A method that raises this; {} is what it is of."""
+    """Return a method that raises a message, in which {} stands for the value."""
 
     def method(self, *_, **__):
         raise error(message.format(self._what()))
@@ -27,7 +27,7 @@ def _refused(message):
 
 
 class Traced:
-    """A traced value: its operators, and the operations it refuses."""
+    """A traced value: operators, and operations that it refuses."""
 
     __slots__ = ("_trace",)
     __hash__ = object.__hash__
@@ -36,16 +36,15 @@ class Traced:
         raise NotImplementedError
 
     def _name_it(self, name):
-        """Give its node a name, if it has none."""
+        """Name its node unless it has a name."""
         node = self._as_node()
         node.name = node.name or name
 
     def _what(self):
-        """Describe it in words."""
+        """Describe the value for messages."""
         return "a traced value"
 
     def _operation(self, op, *values):
-        """The result of an operator with this as an operand."""
         return self._trace.apply(op, *values)
 
     def __neg__(self):
@@ -67,7 +66,7 @@ class Traced:
         raise error(f"{self._what()} @ {words(other)}; left of @ stands a matrix: p.R.name @ vector{hint}")
 
     def _of_parameters(self):
-        """The first of the parameters that it is a function of, if of these alone; else None."""
+        """Return the first parameter if the value is a function of parameters alone, else None."""
 
     def __rmatmul__(self, other):
         if isinstance(other, np.ndarray) and other.ndim == 2:
@@ -76,7 +75,7 @@ class Traced:
             return self._trace.multiply(other.term(), self)
         raise error(f"{words(other)} @ {self._what()}; left of @ stands a matrix: p.W.name @ x, p.R.name @ h")
 
-    # -------------------------------------------------------------------------------- what is not known while tracing
+    # ----------------------------------------------------------------------------------------------- refused operations
     __bool__ = _refused(
         "the truth of {} (in if, while, and, or, not, assert, max, min): its value is not known while the equations "
         "are traced, and differs from unit to unit; choose with where(condition, a, b); the larger and the smaller of "
@@ -163,7 +162,7 @@ for _op in COMPARISONS:
 
 
 class Value(Traced):
-    """A state, or what has been computed: one number per unit."""
+    """A state or a computed value: one number per unit."""
 
     __slots__ = ("_node",)
 
@@ -189,10 +188,10 @@ class Value(Traced):
 
 
 class Input(Traced):
-    """x or a side input: right of @, or itself, element by element, where its width allows it.
+    """x or a side input, right of @ or element by element.
 
     Args:
-        part: the `PartOfX` that it is, of cells with side inputs; else None.
+        part: its `PartOfX` if the cell has side inputs, else None.
     """
 
     __slots__ = ("_name", "_part")
@@ -215,7 +214,7 @@ def is_condition(node):
 
 
 def words(value):
-    """Describe a value in words."""
+    """Describe a value for messages."""
     if hasattr(type(value), "_what"):
         return value._what()
     if isinstance(value, np.ndarray):
@@ -225,7 +224,7 @@ def words(value):
 
 
 class SideInput:
-    """An input of each step besides x, as a hyperparameter of equations: `numbarnn.side(width)`."""
+    """A further input of each step, see `side`."""
 
     def __init__(self, width: int) -> None:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
@@ -247,8 +246,8 @@ class SideInput:
 def side(width: int) -> SideInput:
     """Declare an input of each step besides x, such as a mask or the time since the last step.
 
-    It is the default of an argument behind p. `gap` below has one column, which every unit sees. A side input of H
-    columns meets the units element by element; with a matrix, `p.V @ gap`, it may have any width.
+    Use it as the default of an argument after p. All units see the single column of `gap` below. A side input of H
+    columns is used element by element. With a matrix, `p.V @ gap`, it may have any width.
 
         @numbarnn.cell
         def decaying(x, h, p, gap=numbarnn.side(1)):
@@ -258,11 +257,11 @@ def side(width: int) -> SideInput:
         layer = numbarnn.RNN(decaying, 9, 64)  # x has 8 columns, the gap is the ninth
         y, h = layer(x, side={"gap": gap})  # x (T, B, 8), gap (T, B, 1)
 
-    The layer's input_size counts the columns of side inputs: they are the last ones of x, in the order of the
-    arguments. A call takes them by name, or as a part of x. Only layers with num_layers=1 can have them.
+    The layer's input_size includes the side inputs, which are the last columns of x, in the order of the arguments.
+    Pass them to a call by name or as a part of x. Layers with side inputs must have num_layers=1.
 
     Args:
-        width: the number of its columns. `numbarnn.cell(decaying, gap=numbarnn.side(3))` is the cell with another one.
+        width: number of columns. `numbarnn.cell(decaying, gap=numbarnn.side(3))` changes it.
 
     Raises:
         ValueError: width is not a positive int.
@@ -278,12 +277,11 @@ class _Step:
             a = tanh(p.W.a @ x + p.R.a @ h)
             return where(t % 4 < 1, a, h)
 
-    It is 0 in a sequence's first step, in either direction where that direction begins: the backward one at the
-    sequence's last element. A reset begins with 0 again; steps beyond a sequence's length are not counted.
+    It is 0 in the first step that a direction computes, and after a reset. Steps beyond a sequence's length do not
+    count.
 
-    It is one more state of the cell, the last one, by the name of the argument: a layer returns it, and a sequence that
-    goes on with that state in another call goes on counting. As arrays of states are float32 at least, it is exact up
-    to 2^24 steps. Equations that run as plain NumPy are given it: `cell.function(x, h, p, t=3)`.
+    It is the cell's last state, with the argument's name. A layer returns it, and counts on if it gets this state in
+    the next call. It is exact up to 2^24 steps. In plain NumPy pass a number: `cell.function(x, h, p, t=3)`.
     """
 
     def __repr__(self):

@@ -122,7 +122,8 @@ def _storer():
 
 @cache
 def _sums_loader(count, dtype):
-    """Return load(row, H): the `sums` that a cell's functions take, from a row of all sums; H in units."""
+    """Return load(row, H): the `sums` that a cell's functions take, from a row of all sums, after H as a number of the
+    dtype."""
     number = np.dtype(dtype).type
 
     def load(row, H):

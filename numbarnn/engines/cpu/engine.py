@@ -8,7 +8,7 @@ import numpy as np
 
 from numbarnn.compile.types import from_dtype
 from numbarnn.engines.base import HostEngine
-from numbarnn.engines.cpu import backward, cell_steps, forward, joined, openblas, panels, products
+from numbarnn.engines.cpu import backward, cell_steps, forward, fused, openblas, panels, products
 from numbarnn.engines.cpu.calls import CompiledCell, address, backward_call, forward_call
 from numbarnn.engines.cpu.memory import MemoryPool, copied, trim
 from numbarnn.engines.cpu.records import Dropout
@@ -18,7 +18,7 @@ from numbarnn.programs.backward import EVERY_ROW
 
 # Multiply-adds below which a product runs on one thread: waking the others takes tens of microseconds.
 SERIAL_WORK = 3_000_000
-# Multiply-adds of all steps, and of one step, below which threads do not share units, as they meet in each step.
+# Threads share units only if all steps, and one step, have at least so many multiply-adds: they meet in each step.
 SERIAL_STEPS, SERIAL_STEP = 3_000_000, 180_000
 SERIAL_SHARE = 800_000  # multiply-adds of a step below which threads do not meet several times in it
 PACKED_FROM, PACKED_BACK_FROM = 32, 8  # rows of all steps from which packing weights pays, forward and backward
@@ -138,7 +138,7 @@ class CpuEngine(HostEngine):
             out=address(out), x=address(x), size=x.size, mask=address(mask), scale=address(scale), position=position
         )
         function, threads = self._function(products.apply_dropout, x.dtype), self._threads(20 * x.size, x.size)
-        self._fused([joined.FusedPart(x.itemsize, function, record, threads, None)])()
+        self._fused([fused.FusedPart(x.itemsize, function, record, threads, None)])()
 
     def fill_step_mask(self, step_mask, lengths, resets):
         directions, times, batch = step_mask.shape
@@ -206,7 +206,7 @@ class CpuEngine(HostEngine):
         return self._steps(backward.backward_loop, buffers, call, panels.pack_columns)
 
     def _steps(self, loop, buffers, call, pack_panels, x=None):
-        """Return the `joined.Steps` f(first, last) that runs a compiled loop."""
+        """Return the `fused.Steps` f(first, last) that runs a compiled loop."""
         p, dtype, kept, lent = buffers.parameters, buffers.states.h.dtype, [buffers], []  # kept: must live as long
         threads = self._share_steps(call, p, x)
 
@@ -244,10 +244,10 @@ class CpuEngine(HostEngine):
             call.zeros = scratch((max(1, call.private) * call.hidden,))
             kept[-1][...] = 0
         function = self._function(loop, dtype)
-        return joined.Steps(self._fused, joined.FusedPart(dtype.itemsize, function, call, threads, kept, tuple(lent)))
+        return fused.Steps(self._fused, fused.FusedPart(dtype.itemsize, function, call, threads, kept, tuple(lent)))
 
     def _panels(self, call, parameters):
-        """Yield the memory for packed weights that a `Call` needs while it runs, as entries of `Part.lent`."""
+        """Yield the memory for packed weights that a `Call` needs while it runs, as entries of `FusedPart.lent`."""
         for name, units in (("R", call.hidden), ("W", call.hidden), ("W_hr", call.outputs)):
             if getattr(call, name):
                 weights, panel_row = getattr(parameters, name), panels.PANEL_ROW if name == "W" else call.panel_row
@@ -258,7 +258,7 @@ class CpuEngine(HostEngine):
                 yield (-(-columns // width), terms, width), weights.dtype, f"{name}_panels"
 
     def _fused(self, parts):
-        return joined.Fused(parts, self.thread_pool, self._memory.empty)
+        return fused.Fused(parts, self.thread_pool, self._memory.empty)
 
     def compile(self, operations):
         """Return functions for the operations; neighbors that compiled code can do in one call become one function."""
@@ -273,14 +273,14 @@ class CpuEngine(HostEngine):
             else:
                 parts.append(part)
         functions += [self._fused(parts)] if parts else []
-        return [one.run if isinstance(one, joined.Fused) and not one.lent else one for one in functions]
+        return [one.run if isinstance(one, fused.Fused) and not one.lent else one for one in functions]
 
     def _part_of(self, kind, operands, options):
-        """Return the `joined.FusedPart` that does an operation; None if compiled code alone cannot."""
+        """Return the `fused.FusedPart` that does an operation; None if compiled code alone cannot."""
         if kind == "call":
             run, *arguments = operands
-            return run.of(*arguments) if isinstance(run, joined.Steps) else None
+            return run.of(*arguments) if isinstance(run, fused.Steps) else None
         if kind in ("copy", "zero"):
-            return joined.copy_part(operands, partial(self._function, joined.copy_rows))
+            return fused.copy_part(operands, partial(self._function, fused.copy_rows))
         make = getattr(self._product_parts, kind, None)
         return make and make(*operands, **options)

@@ -6,7 +6,15 @@ import numpy as np
 
 from numbarnn.compile.plain import plain
 from numbarnn.engines.cpu.atomics import SLOTS, announce, load_in_order, wait_until
-from numbarnn.engines.cpu.records import JOB_BYTES, STEP_BYTES, from_python, job_at, new_job, run_job, step_at
+from numbarnn.engines.cpu.records import (
+    FUSED_STEP_BYTES,
+    JOB_BYTES,
+    from_python,
+    fused_step_at,
+    job_at,
+    new_job,
+    run_job,
+)
 from numbarnn.engines.cpu.vectors import numbers_at
 
 # Byte offsets in a helper's slot: turn and sleepers at 0; completed turns and sleepers in a separate cache line;
@@ -32,31 +40,31 @@ def run_alone(item, steps, count):
     """Run steps on this thread, one after another.
 
     Args:
-        item: bytes of a number of the dtype. steps: address of `count` `records.Step`s.
+        item: bytes of a number of the dtype. steps: address of `count` `records.FusedStep`s.
     """
     for number in range(count):
-        _run_one(item, steps + number * STEP_BYTES)
+        _run_one(item, steps + number * FUSED_STEP_BYTES)
 
 
 @from_python
 def run_together(item, steps, count, threads, slots, jobs, counters):
-    """Run steps one after another, each on as many threads as its `records.Step` says.
+    """Run steps one after another, each on as many threads as its `records.FusedStep` says.
 
     Args:
-        item: bytes of a number of the dtype. steps: address of `count` `records.Step`s.
+        item: bytes of a number of the dtype. steps: address of `count` `records.FusedStep`s.
         threads: the most that a step uses. slots, jobs, counters: addresses of memory for that many threads.
     """
     for number in range(count):
-        step = step_at(steps + number * STEP_BYTES)
+        step = fused_step_at(steps + number * FUSED_STEP_BYTES)
         if min(step.threads, threads) > 1:
             _together(item, step.function, step.record, min(step.threads, threads), slots, jobs, counters)
         else:
-            _run_one(item, steps + number * STEP_BYTES)
+            _run_one(item, steps + number * FUSED_STEP_BYTES)
 
 
 @plain
 def _run_one(item, step):
-    step, address = step_at(step), new_job()
+    step, address = fused_step_at(step), new_job()
     job = job_at(address)
     job.threads, job.record = 1, step.record
     run_job(item, step.function, address)

@@ -84,7 +84,7 @@ class OpenMP:
         self._counters = np.zeros(0, np.int64)
 
     def run(self, item, function, threads, record):
-        """Run a compiled function of (zero, address of a `records.Job`) on several threads.
+        """Run a compiled function of (zero, address of a `records.ThreadJob`) on several threads.
 
         Args:
             item: bytes of a number of the dtype. function, record: addresses of the function and of its record.

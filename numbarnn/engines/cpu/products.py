@@ -1,6 +1,6 @@
 """Compiled code of the CPU engine without cells: products by OpenBLAS, sums, dropout, each on several threads.
 
-It takes addresses of arrays in `records`. Threads share a function of a `records.Job`, cut into pieces.
+It takes addresses of arrays in `records`. Threads share a function of a `records.ThreadJob`, cut into pieces.
 """
 
 from ctypes import addressof
@@ -13,7 +13,7 @@ from numbarnn.common.philox import philox
 from numbarnn.compile.plain import plain
 from numbarnn.compile.translate import of_types
 from numbarnn.engines.base import EVERY_ROW, entry_of
-from numbarnn.engines.cpu import joined, openblas
+from numbarnn.engines.cpu import fused, openblas
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.records import (
     PRODUCT_BYTES,
@@ -294,7 +294,7 @@ def _drop_piece(zero, at, elements):
 
 # ------------------------------------------------------------------------------------------ for the engine
 class ProductParts:
-    """Makes a `joined.FusedPart` for each product method of the engine; names and arguments are the engine's.
+    """Makes a `fused.FusedPart` for each product method of the engine; names and arguments are the engine's.
 
     Args:
         threads_for: f(work, parts), the number of threads for that many multiply-adds (`CpuEngine._threads`).
@@ -345,14 +345,14 @@ class ProductParts:
         return first._replace(threads=self._threads_for(work, count * UNITS))
 
     def _part(self, threads, dtype, gemms, sums):
-        """Return the `Part` for some `records.Product`s and some `records.Sums`."""
+        """Return the `FusedPart` for some `records.Product`s and some `records.Sums`."""
         gemms, sums = (Product * len(gemms))(*gemms), (Sums * len(sums))(*sums)
         record = Work(
             products=addressof(gemms), products_count=len(gemms), sums=addressof(sums), sums_count=len(sums),
             has_small=openblas.has_small_kernels(), pieces=threads,
         )  # fmt: skip
         work = self._address_of(multiply_and_add, dtype)
-        return joined.FusedPart(dtype.itemsize, work, record, threads, (gemms, sums))
+        return fused.FusedPart(dtype.itemsize, work, record, threads, (gemms, sums))
 
 
 def _product(out, a, b, transpose_a, transpose_b, add):

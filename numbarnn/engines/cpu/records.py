@@ -64,8 +64,8 @@ Rows = _table(
 )
 
 # out (rows, columns) = a b, or +=, over `terms` terms. With panels, `b_row` is the distance between panels, and
-# `panel_row` between two terms of one. To be packed are `units` rows of each of several b, see `panels.pack_rows`.
-# The same product of other matrices finds these `.._next` bytes further on.
+# `panel_row` between two terms of one. Packing takes `units` rows of each gate's part of b, see `panels.pack_rows`. In
+# a set of such products, the matrices of the n-th are n * `.._next` bytes after those of the first.
 Product = _table(
     "Product",
     "rows columns terms a a_row b b_row panel_row out out_row transpose_a transpose_b add",
@@ -84,16 +84,18 @@ Dropout = _table("Dropout", "out x size mask scale position pieces")
 # out = x: `rows` rows of that many numbers.
 Copy = _table("Copy", "rows numbers out out_row x x_row")
 
-# One step of a fused call: a function of (zero, address of a Job), its record, and its number of threads.
-Step = _table("Step", "function record threads")
+# One step of a fused call: a function of (zero, address of a ThreadJob), its record, and its number of threads.
+FusedStep = _table("FusedStep", "function record threads")
 
-# A thread's part of shared work: a function of (zero, address of its Job) does `record`.
-Job = _table("Job", "thread threads counters record")
+# A thread's part of shared work: a function of (zero, address of its ThreadJob) does `record`.
+ThreadJob = _table("ThreadJob", "thread threads counters record")
 
 # What each thread of a parallel region of OpenMP does, see `openmp.take_part`.
 Region = _table("Region", "item function threads counters record")
 
-STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, STEP_BYTES, JOB_BYTES = map(ctypes.sizeof, (Stage, Product, Sums, Step, Job))
+STAGE_BYTES, PRODUCT_BYTES, SUMS_BYTES, FUSED_STEP_BYTES, JOB_BYTES = map(
+    ctypes.sizeof, (Stage, Product, Sums, FusedStep, ThreadJob)
+)
 
 _WHAT = "the CPU engine's loops and products"  # its name in notices
 
@@ -149,8 +151,10 @@ def _maker(kind):
 
 
 call_at, stage_at, rows_at, product_at, sums_at = map(_viewer, (Call, Stage, Rows, Product, Sums))
-work_at, dropout_at, copy_at, step_at, job_at, region_at = map(_viewer, (Work, Dropout, Copy, Step, Job, Region))
-new_rows, new_product, new_job = map(_maker, (Rows, Product, Job))
+work_at, dropout_at, copy_at, fused_step_at, job_at, region_at = map(
+    _viewer, (Work, Dropout, Copy, FusedStep, ThreadJob, Region)
+)
+new_rows, new_product, new_job = map(_maker, (Rows, Product, ThreadJob))
 
 
 @intrinsic
@@ -173,7 +177,7 @@ def run_at(typing_context, zero, function, record):
 
 @plain
 def run_job(item, function, job):
-    """Call a function of (zero, address of a `Job`).
+    """Call a function of (zero, address of a `ThreadJob`).
 
     Args:
         item: bytes of a number of the dtype.

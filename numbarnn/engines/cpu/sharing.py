@@ -22,7 +22,8 @@ class Share(NamedTuple):
     """A thread's share of a call: some sequences, or some units of all sequences.
 
     Attributes:
-        thread, threads, counters: the fields of the thread's `records.Job`.
+        thread, threads, counters: number of the thread, how many there are, and the barrier's counters
+            (`atomics.barrier`).
         first_row, last_row: its sequences. first, last: its units of H.
         first_out, last_out: its columns of h, which differ from its units if there is a projection.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from numbarnn.engines.cpu import openmp
 from numbarnn.engines.cpu.helpers import Helpers, run_alone, run_together
-from numbarnn.engines.cpu.records import Step
+from numbarnn.engines.cpu.records import FusedStep
 
 VARIABLE = "NUMBARNN_NUM_THREADS"
 _CGROUP = Path("/sys/fs/cgroup")
@@ -92,7 +92,7 @@ class ThreadPool:
 
         Args:
             item: bytes of a number of the dtype.
-            steps: address of `count` `records.Step`s. threads: the most that a step uses.
+            steps: address of `count` `records.FusedStep`s. threads: the most that a step uses.
         """
         if min(threads, self.available()) == 1:
             run_alone(item, steps, count)
@@ -103,7 +103,7 @@ class ThreadPool:
                 return
             threads = min(threads, self.available())  # another thread may have lowered the number meanwhile
             if self.openmp is not None and self.openmp.size() >= threads:
-                for step in (Step * count).from_address(steps):
+                for step in (FusedStep * count).from_address(steps):
                     if step.threads > 1:
                         self.openmp.run(item, step.function, min(step.threads, threads), step.record)
                     else:

@@ -73,10 +73,10 @@ class KernelEngine(Engine):
     def multiply(self, out, a, b, **options):
         gemm.matmul(out, a, b, **options)
 
-    def launch(self, about):
+    def launch(self, launch_arrays):
         from numbarnn.engines.gpu import launches  # and with it the persistent kernels
 
-        return launches.bind(self, about)
+        return launches.bind(self, launch_arrays)
 
 
 class _Allocator:

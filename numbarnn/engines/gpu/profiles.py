@@ -39,7 +39,7 @@ class DeviceProfile:
 
     @property
     def tensor_cores(self):
-        """Whether it has the `mma` instructions that the kernels use (compute capability 8.0 and later)."""
+        """Return whether the device has the `mma` instructions that kernels use (compute capability 8.0 or newer)."""
         return self.compute_capability >= (8, 0)
 
 

@@ -28,14 +28,14 @@ MMA_TIMES = {"mma": 1, "tf32": 2, "tf32x3": 6}
 
 @dataclass(frozen=True)
 class Estimate:
-    """Microseconds of one step, and their parts.
+    """Estimated microseconds of one step, and their parts.
 
     Attributes:
-        exchange: storing a block's part of the state and receiving all others' parts.
-        read_bytes: of what is exchanged, by one block. read: reading them from the L2 cache.
-        multiply: the products of one block. add: adding the warps' partial sums, and the cell.
-        rounds: how often blocks exchange something within the step, for the cell's stages and a projection.
-        within: these exchanges, all turns together.
+        exchange: time to store a block's part of the state and to receive all other parts.
+        read_bytes: bytes of the exchanged state that one block reads. read: time to read them from the L2 cache.
+        multiply: time of one block's products. add: time to add the warps' partial sums and compute the cell.
+        rounds: number of exchanges within the step, for the cell's stages and a projection. within: time of all of
+            them.
     """
 
     exchange: float
@@ -48,7 +48,6 @@ class Estimate:
 
     @property
     def step(self):
-        """The whole step: the sum of its parts, which follow each other."""
         return self.exchange + self.within + self.read + self.multiply + self.add
 
     @property
@@ -64,7 +63,7 @@ def steps_in_all(steps, layers, directions):
 
 
 def estimate_of(problem, profile, launch, columns):
-    """Return the Estimate of a step of a `planner.Launch`.
+    """Return the Estimate of a step of a `persistent.launch.Launch`.
     The step has `turns` through a block's sequences, each a chain of loads, products and sums. Padded rows are
     multiplied too."""
     tile, blocks, sequences = launch.tile, launch.blocks, launch.sequences
@@ -141,18 +140,18 @@ def _fma_place(tile):
 
 
 class StepChain(NamedTuple):
-    """A step's chain of dependent work, by which a problem's tilings are compared, independent of the batch.
+    """A step's chain of dependent work, independent of the batch, by which a problem's tilings are compared.
 
-    The records have one tiling for each problem, so the fit (`calibration`) says nothing about others. The choice
-    therefore uses the model that was in use when they were taken: a trip to the L2 cache for each group of chunks, the
-    products, a turn's instructions, and an exchange that further turns hide. No record has steps with exchanges within
-    them; their products by FMA use the fitted rates.
+    The records have one tiling per problem, so the fitted numbers (`calibration`) cannot compare tilings. The
+    comparison uses the model from the time of the records: a trip to the L2 cache for each group of chunks, the
+    products, a turn's instructions, and an exchange that overlaps further turns. No record has exchanges within steps;
+    for those, products by FMA use the fitted rates.
 
     Attributes:
         tile: the tile of every block.
         turn: microseconds of a turn: trips, products, sums, instructions, and exchanges within it.
-        own, together: least microseconds to read the columns of a sequence, at a block's rate, and per block at the
-        L2's.
+        own, together: least microseconds to read a sequence's columns, at one block's rate, and per block at the L2's
+            rate.
         exchange: microseconds of the exchange. words: see `_words_us`.
     """
 
@@ -198,5 +197,5 @@ class StepChain(NamedTuple):
 
 
 def tiling_us(step_us, steps, layers, directions):
-    """Return the microseconds by which a launch is compared with others, from its `Chain.step_us`."""
+    """Return the microseconds by which a launch is compared with others, from its `StepChain.step_us`."""
     return TILING_LAUNCH_US + steps_in_all(steps, layers, directions) * step_us

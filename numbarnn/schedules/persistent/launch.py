@@ -18,11 +18,11 @@ class Launch:
 
     Attributes:
         first, last: layers [first, last). tile: the tile of every block. blocks: number of blocks.
-        slices: of the batch: so many blocks have the same units, each for one slice of the sequences.
-        sequences: most sequences of a block. shared_bytes: dynamic shared memory of each block.
-        estimate: of one step; None while tilings are compared. steps: T.
-        directions: D. backward: whether it is of the backward pass.
-        chain_us: of one step, by which it is compared with other tilings: see `costs.StepChain`.
+        slices: number of parts of the batch; as many blocks share the same units, each with one part.
+        sequences: the most sequences of a block. shared_bytes: dynamic shared memory of each block.
+        estimate: of one step; None while tilings are compared. steps: T. directions: D.
+        backward: whether it belongs to the backward pass.
+        chain_us: microseconds of one step for comparing tilings, see `costs.StepChain`.
     """
 
     first: int
@@ -40,29 +40,27 @@ class Launch:
 
     @property
     def microseconds(self):
-        """Estimated time of the launch."""
         load = calibration.LOAD_US[self.backward] * self.tile.words_per_lane
         steps = self.steps_in_all + self.backward  # backward one more, which carries the gradient to the initial state
         return calibration.LAUNCH_US + load + steps * self.estimate.step
 
     @property
     def layer_range(self):
-        """Its layers, as a range."""
         return range(self.first, self.last)
 
     @cached_property
     def places(self):
-        """The (layer, direction) pairs of its layers, in order."""
+        """Return the (layer, direction) pairs of the launch's layers, in order."""
         return [(layer, direction) for layer in self.layer_range for direction in range(self.directions)]
 
     @property
     def layers(self):
-        """Its layers, as text."""
+        """Return the launch's layers as text."""
         return f"layer {self.first}" if self.last == self.first + 1 else f"layers {self.first} to {self.last - 1}"
 
     @property
     def home(self):
-        """Where the weights are during the steps, as text; with several places how much of a block's is in each."""
+        """Return where the weights are during the steps, as text, and how much of a block's weights each place has."""
         tile = self.tile
         places = {"registers": tile.register_chunks, "shared memory": tile.shared_chunks}
         if tile.resident in ("registers", "shared"):
@@ -72,17 +70,16 @@ class Launch:
 
     @property
     def steps_in_all(self):
-        """Steps that follow each other."""
         return steps_in_all(self.steps, self.last - self.first, self.directions)
 
     @property
     def _given(self):
-        """A note, as text, if its blocks multiply the input of its first layer; else ""."""
+        """Return a note if the blocks multiply the input of the launch's first layer; else ""."""
         return f", {GIVEN.format(self.first)}" if self.tile.given else ""
 
     @property
     def details(self):
-        """Its tiling and the expected time of a step, as text."""
+        """Return the tiling and the estimated time of a step as text."""
         tile, estimate = self.tile, self.estimate
         within = f"{counted(estimate.rounds, 'exchange')} within it {estimate.within:.2f}, " if estimate.rounds else ""
         return (

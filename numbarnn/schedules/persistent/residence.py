@@ -43,8 +43,9 @@ class Room(NamedTuple):
     """The memory in which a block can keep weights.
 
     Attributes:
-        registers: 32-bit registers of an SM. shared_bytes: of shared memory. sequences: most of the block.
-        num_states, num_per_unit: of the cell: numbers that a unit keeps from step to step, and per-unit parameters.
+        registers: 32-bit registers of an SM. shared_bytes: shared memory of a block. sequences: the block's most
+            sequences.
+        num_states, num_per_unit: numbers that a unit keeps from step to step, and the cell's per-unit parameters.
         for_stages: registers that a thread needs for the cell's stages.
     """
 
@@ -146,8 +147,10 @@ def with_extras(tile, room):
 
 def looking_ahead(tile, room):
     """Return the Tile whose warps load the next group of chunks ahead of time, if there is one and registers allow.
-    It does not where compiling has spilled registers: with more than 8 warps (sm_100), backward with a projection
-    (sm_80), and backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90)."""
+
+    Compiling has spilled registers with more than 8 warps (sm_100), in backward with a projection (sm_80), and in
+    backward with two groups of 4 chunks, two m16 and 16 sequences (sm_90). These tiles do not load ahead.
+    """
     ahead = replace(tile, groups_ahead=1)
     free = _free_registers(ahead, room) - (REGISTERS_IF_MIXED if tile.register_chunks and tile.shared_chunks else 0)
     free -= REGISTERS_IF_AHEAD if room.for_stages else 0

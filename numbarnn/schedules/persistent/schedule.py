@@ -1,8 +1,8 @@
 """The persistent schedule: all steps of several layers in one cooperative launch.
 
-See `numbarnn.kernels.persistent.forward`. The planner (`planner.plan_launches`) decides what runs where. Here its
-launches become tasks of a plan, which `numbarnn.programs.launches` binds to the arrays of a pass. Products over all
-steps (x Wᵀ of a launch's first layer, dx, dW) stay separate tasks.
+`numbarnn.kernels.persistent.forward` explains the kernel. `planner.plan_launches` decides what runs where. This module
+turns launches into tasks of a plan, and `numbarnn.programs.launches` binds them to arrays. Products over all steps (x
+Wᵀ of a launch's first layer, dx, dW) are separate tasks.
 """
 
 from dataclasses import replace
@@ -20,8 +20,8 @@ def profile_of(problem):
     """Return the DeviceProfile to plan for.
 
     Raises:
-        planner.DoesNotFit: the engine has no kernels, its device is unknown, h is wider than some layer's cell (blocks
-            own outputs of the same numbers as units; PyTorch and cuDNN have no such h), or all states are wanted.
+        planner.DoesNotFit: the engine has no kernels or no profile; or h is wider than a layer's cell, although blocks
+            own as many outputs as units (PyTorch and cuDNN have no such h); or the call returns all states.
     """
     if problem.engine == "cpu":
         raise planner.DoesNotFit(
@@ -49,7 +49,7 @@ class Persistent(Schedule):
     name = NAME
 
     def launches(self, problem, backward):
-        """Return the `planner.Launch`es of a pass.
+        """Return the `persistent.launch.Launch`es of a pass.
 
         Raises:
             planner.DoesNotFit: with the numbers.
@@ -69,7 +69,7 @@ class Persistent(Schedule):
         return self.plan_of(problem, self.launches(problem, True), True, weights, input_gradient)
 
     def plan_weights(self, problem):
-        plan = stepwise.plan_weights(problem.layers, problem.directions, problem.steps, problem.dropping)
+        plan = stepwise.SCHEDULE.plan_weights(problem)
         return replace(plan, schedule=NAME, reason="one product per matrix", concurrent=True)
 
 
@@ -112,7 +112,7 @@ def _plan_backward(problem, launches, weights, input_gradient):
 
 
 def _launch_task(launch, needs):
-    """Return the task of a `planner.Launch`: all steps of its layers, in both directions."""
+    """Return the task of a `persistent.launch.Launch`: all steps of its layers, in both directions."""
     return Task("launch", launch.first, BOTH, 0, launch.steps, tuple(needs), launch=launch)
 
 

@@ -1,4 +1,4 @@
-"""Products of a block at each step, and how its warps share them."""
+"""List the products of a block at each step, and share them among its warps."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,14 +12,14 @@ from numbarnn.kernels.persistent.tile import PIECE_BYTES
 
 @dataclass(frozen=True)
 class Source:
-    """A matrix, and its operand at each step.
+    """A matrix and its operand at each step.
 
     Attributes:
         kind: `RECURRENT`, `INPUT`, `GIVEN` or `STAGE` + p.
-        direction: backward, the direction of the layer above that had it as input; else 0.
-        columns: that a block multiplies. width: columns of the matrix.
+        direction: in backward, the direction of the layer above that read this layer's output; else 0.
+        columns: number of columns that a block multiplies. width: all columns of the matrix.
         start: the first of those columns, for a block with the layer's first units.
-        head: units of a head; columns of a block in the next head begin `head` further on, and so on.
+        head: units of a head; for a block in head k, the columns begin k times `head` further on.
     """
 
     kind: int
@@ -53,21 +53,21 @@ def sources(problem, first, layer, last, backward, tile):
 
 @lru_cache(maxsize=1024)  # each tiling of some layers asks for the same ones
 def sources_of(problem, first, layer, last, backward, size):
-    hidden, D, others, P = problem.hidden_sizes, problem.directions, [], problem.projection
+    hidden, D, inputs, P = problem.hidden_sizes, problem.directions, [], problem.projection
     if not backward and (layer > first or size.given):
         columns = D * (P or hidden[layer - 1]) if layer else problem.input_size
-        others = [Source(INPUT if layer > first else GIVEN, 0, columns, columns)]
+        inputs = [Source(INPUT if layer > first else GIVEN, 0, columns, columns)]
     elif backward and layer + 1 < last:
         columns = problem.cell.num_gates * hidden[layer + 1]
-        others = [Source(INPUT, direction, columns, columns) for direction in range(D)]
+        inputs = [Source(INPUT, direction, columns, columns) for direction in range(D)]
     of_head = [_sources_of_head(problem, hidden[layer], backward, size.units, *part) for part in _parts(problem.cell)]
-    if not all(of_head) or sum(map(len, of_head)) + len(others) > size.warps:
+    if not all(of_head) or sum(map(len, of_head)) + len(inputs) > size.warps:
         of_head = [_whole_source((hidden[layer], P or hidden[layer]), backward, *part) for part in _parts(problem.cell)]
     of_stages = [source for part in of_head for source in part if source.kind >= STAGE]
     if P:
         columns = P if backward else hidden[layer]
         of_stages.append(Source(projection_kind(problem.cell), 0, columns, columns))
-    return [source for part in of_head for source in part if source.kind == RECURRENT] + others + of_stages
+    return [source for part in of_head for source in part if source.kind == RECURRENT] + inputs + of_stages
 
 
 def projection_kind(cell):

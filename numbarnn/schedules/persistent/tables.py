@@ -16,7 +16,7 @@ from numbarnn.schedules.persistent import planner, shares
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightOffsets:
     """Where the weights of a layer and direction begin in the flat buffer, in elements; -1 for absent ones."""
 
     W: int
@@ -43,7 +43,7 @@ def make_tables(problem, launch, places):
     """Return the tables of a launch.
 
     Args:
-        places: places[layer, direction], a `Place`.
+        places: places[layer, direction], a `WeightOffsets`.
 
     Returns:
         int64 arrays (blocks, columns of `Block`) and (blocks, warps, columns of `Warp`), read-only. Calls of any T get
@@ -136,8 +136,10 @@ def _stage_warps(of_warps):
 
 def _forward_warp(problem, launch, places, layer, blocks, share):
     """Return the rows of `warps`, forward, for a share of `shares.share`, of all `blocks` (`_blocks`).
-    The exchanged arrays are in this order: h of each layer; h after dropout, if there is dropout; the first layer's
-    input, if it is given; v of each layer and direction, or m of each layer."""
+
+    The exchanged arrays are numbered in this order: each layer's h; each h after dropout, if there is dropout; the
+    first layer's input, if it is given; then v of each layer and direction, or m of each layer.
+    """
     if share is None:
         return Warp()
     source, first, count = share

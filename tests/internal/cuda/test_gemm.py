@@ -104,7 +104,7 @@ def test_step_product(place, dtype, out_dtype):
 def test_dtypes_that_do_not_go_together(dtypes):
     out, a, b = (np.zeros((2, 2), numpy_dtype(dtype)) for dtype in dtypes)
     for multiply in (gemm.matmul, lambda out, a, b: gemm.step_product(out, a[None], b)):
-        with pytest.raises(TypeError, match=f"{dtypes[1]}, {dtypes[2]} and {dtypes[0]}"):
+        with pytest.raises(TypeError, match=f"a {dtypes[1]}, b {dtypes[2]} and out {dtypes[0]}"):
             multiply(out, a, b)
 
 

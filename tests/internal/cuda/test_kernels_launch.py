@@ -138,7 +138,7 @@ def test_failed_launch_names_kernel_sizes_and_cure(recorder, name, cure):
 
 def test_failed_load_and_shared_memory_name_the_kernel(recorder):
     recorder.status["cuModuleLoadData"] = [recorder.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU]
-    with pytest.raises(RuntimeError, match=r"loading kernel axpy_kernel \(sm_90\).*NO_BINARY.*empty the cache"):
+    with pytest.raises(RuntimeError, match=r"loading kernel axpy_kernel \(sm_90\).*NO_BINARY.*Empty the cache"):
         bind_axpy()
     recorder.status["cuFuncSetAttribute"] = [recorder.CUresult.CUDA_ERROR_INVALID_VALUE]
     with pytest.raises(RuntimeError, match=r"kernel axpy_kernel needs 0 .* 500000 .* allows 132 bytes"):
@@ -237,7 +237,8 @@ def test_group_is_packed_as_compiled_kernels_take_it(toolchain, b):
 
 
 def test_unknown_way_of_passing_arguments_raises(toolchain, monkeypatch):
-    monkeypatch.setattr(compiler, "_parameter_bytes", lambda text: (8, 8))
+    declared = compiler._declared
+    monkeypatch.setattr(compiler, "_declared", lambda text: {**declared(text), "parameter_bytes": (8, 8)})
     kernel = Kernel(cuda.jit(sizes_kernel), source_key="changed")
     with pytest.raises(RuntimeError, match="kernel sizes_kernel: the installed numba-cuda passes arguments"):
         kernel.compile((9, 0), BASE[0, 0], BASE, np.int8(1), (BASE[0, 0], np.int16(3)))

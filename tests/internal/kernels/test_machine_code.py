@@ -205,4 +205,4 @@ def test_without_the_disassembler(monkeypatch, toolchain, capsys):
     monkeypatch.setattr(cuda.pathfinder, "find_nvidia_binary_utility", lambda name: None)
     assert cli.main(["kernels", "--sass", "dropout"]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and "nvdisasm, was not found; install it: pip install" in said.err and "[sass]" in said.err
+    assert said.out == "" and "nvdisasm, was not found. Install it: pip install" in said.err and "[sass]" in said.err

@@ -1,8 +1,5 @@
-"""Fused calls: several steps of a prepared call as one call of compiled code.
-
-A Python call takes a microsecond or two, which is most of a short pass: its steps take a few microseconds, the
-copies of its states less than one.
-"""
+"""Fuse operations of a program into one call of compiled code. Calling each operation from Python would take a
+microsecond or two, as long as many of them take."""
 
 from ctypes import addressof
 from functools import partial
@@ -12,7 +9,7 @@ import numpy as np
 
 from numbarnn.engines.cpu.calls import address, row_bytes
 from numbarnn.engines.cpu.helpers import run_alone
-from numbarnn.engines.cpu.records import Call, Copy, Step, by_address, copy_at, job_at
+from numbarnn.engines.cpu.records import Call, Copy, FusedStep, by_address, copy_at, job_at
 from numbarnn.engines.cpu.vectors import numbers_at
 
 
@@ -51,7 +48,8 @@ class Steps:
         self._all.run()
 
     def of(self, first, last):
-        """Return the `FusedPart` for these steps alone, which packs its own weights."""
+        """Return the `FusedPart` for these steps. It packs weights itself, because a fused call may begin with any
+        step."""
         call = Call.from_buffer_copy(self._call)
         call.first, call.last, call.packs = first, last, call.pack
         return self._part._replace(record=call)
@@ -66,7 +64,7 @@ class Fused:
     """
 
     def __init__(self, parts, pool, empty):
-        steps = (Step * len(parts))(*[(one.function, addressof(one.record), one.threads) for one in parts])
+        steps = (FusedStep * len(parts))(*[(one.function, addressof(one.record), one.threads) for one in parts])
         self._empty, self._memory = empty, []
         self.lent = [(one.record, *lent) for one in parts for lent in one.lent]
         threads, work = max(one.threads for one in parts), (parts[0].item, addressof(steps), len(parts))
