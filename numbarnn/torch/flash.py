@@ -62,10 +62,13 @@ GATES = {"slstm": (4, 4, 4), "lstm": (4, 4, 4), "gru": (3, 3, 4), "elman": (1, 1
 STATES = {"slstm": 4, "lstm": 2, "gru": 1, "elman": 1}
 
 
-@torch.compiler.assume_constant_result  # torch.compile does not look into the tracing of cells
 def _network(function, heads, units):
     """Return the `Network` of a function with N heads of D units."""
     return _new_network(function, heads, units)
+
+
+# torch.compile must not trace it. `torch.compiler.assume_constant_result` does this too, but would load TorchDynamo.
+_network._dynamo_marked_constant = True
 
 
 @cache
