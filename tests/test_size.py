@@ -17,7 +17,7 @@ ROOMS = {
     "kernels": (("kernels",), 5041),
     "schedules, programs, engines, layers": (("schedules", "programs", "engines", "layers"), 14058),
     "cuda": (("cuda",), 2324),
-    "torch": (("torch",), 2791),
+    "torch": (("torch",), 2777),
     "weights and convert": (("weights", "convert.py"), 2965),
     "compile": (("compile",), 1784),
     "reference": (("reference",), 1154),

@@ -1,7 +1,10 @@
 """Run one call of a network on PyTorch's tensors, with gradients.
 
-Ordinary eager calls go straight to the engine, by the autograd function `Recurrence`. Calls that are compiled,
-exported, traced or transformed go through the operators of `operators`.
+modules, cells    check arguments as torch.nn does
+computation       a network for all layers, or one per layer; remembers the last call
+calls             autocast, seeds; an eager call is the autograd function `Recurrence`
+operators         calls that are compiled, exported, traced or transformed (with `second_order`) are operators
+core, arrays      tensors become the engine's arrays, and its results tensors
 """
 
 import warnings

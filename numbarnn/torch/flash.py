@@ -110,7 +110,7 @@ def flashrnn(
     h, *private = (None,) if states is None else states.reshape(len(states), 1, batch, hidden)
     x = Wx.reshape(batch, steps, -1).transpose(0, 1).contiguous()  # both passes read this copy
     y, last, *every = call(network, About(output_states=network.private > 0), x, h, private or None, weights)
-    every = torch.stack([y, *(state for part in every for state in part)]).transpose(1, 2)
+    every = torch.stack([one.transpose(0, 1) for one in (y, *(state for part in every for state in part))])
     last = torch.stack(last).reshape(-1, batch, 1, heads, units)
     return every.reshape(-1, batch, steps, heads, units), last
 

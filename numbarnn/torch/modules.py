@@ -269,9 +269,7 @@ class Recurrent(Computed, torch.nn.RNNBase):
             keeps_states(self._computation.stack, flag(output_states, "output_states"))
         about = About(lengths, resets, padding_value, output_states, self.training)
         if isinstance(input, PackedSequence):
-            if (
-                torch.compiler.is_compiling()
-            ):  # sizes are in tensors, so the graph ends here, as with torch.nn's modules
+            if torch.compiler.is_compiling():  # sizes are in tensors: the graph ends here, as with torch.nn's modules
                 return torch.compiler.disable(self._packed)(input, hx, about)
             return self._packed(input, hx, about)
         if input.is_nested:
